@@ -1,0 +1,56 @@
+# Everything these targets create lives in .venv and .eo; `make clean` removes the data.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# an activated environment or another Spark must not leak into ours
+unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME PYSPARK_PYTHON
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup run dev stop clean test lint explore
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## virtual environment, pinned packages, broker and connector jars
+	@$(BIN)/python -m demo setup
+
+run: $(VENV)/.ready ## publish 336,776 flights to Kafka, materialize them in PostgreSQL, check from outside
+	@$(BIN)/python -m demo run
+
+dev: $(VENV)/.ready ## the same servers, a feeder, and the Dagster UI with schedule and sensors on
+	@$(BIN)/python -m demo dev
+
+stop: ## end what `make dev` runs
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; else echo "Nothing is set up, nothing runs."; fi
+
+clean: stop ## remove all data (.eo); the virtual environment stays
+	@rm -rf .eo && echo "Removed .eo."
+
+test: $(VENV)/.ready-dev ## the whole test suite, against real servers
+	@$(BIN)/python -m demo setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "Setting up .venv (once) ..."
+	@$(call check_python)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]"
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@echo "Adding the development packages (once) ..."
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,dev]"
+	@touch $@
+
+define check_python
+"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+endef
