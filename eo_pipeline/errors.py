@@ -1,0 +1,160 @@
+"""Every error this package raises on purpose.
+
+    EoPipelineError
+    ├── ConfigError                 a setting is wrong; the message names the field
+    ├── SetupError                  Java, a jar, a port or disk space is missing on this machine
+    ├── SourceError
+    │   ├── SourceUnavailableError  the Kafka cluster did not answer
+    │   ├── DataLossError           Kafka no longer holds what the ledger says comes next
+    │   └── BadRecordError          a record does not fit the value format
+    ├── TransformError              the transform failed or returned what cannot be written
+    ├── SparkJobError               the Spark job that reads and stages failed
+    └── SinkError
+        ├── SinkUnavailableError    the store could not be used just now; nothing landed
+        ├── RefusedError            the store will never take these rows; nothing landed
+        │   └── SchemaChangeError   ... because a column's type does not fit the table
+        ├── FencedError             another run moved the ledger first; nothing landed
+        ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
+        └── LedgerBehindError       the ledger is older than what was seen committed before
+
+``retryable`` says whether the same run, started again with nothing changed, may succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class EoPipelineError(Exception):
+    """Base of every error raised on purpose. Its text says what happened and what to do."""
+
+    retryable: ClassVar[bool] = False
+
+
+class ConfigError(EoPipelineError):
+    """A setting is missing, malformed or contradicts another one."""
+
+
+class SetupError(EoPipelineError):
+    """Something this machine must have is missing: Java, a jar, a free port, disk space."""
+
+
+class SourceError(EoPipelineError):
+    """Reading from Kafka is not possible as asked."""
+
+
+class SourceUnavailableError(SourceError):
+    """The Kafka cluster did not answer, or did not let us in."""
+
+    retryable = True
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records the ledger expects next and Kafka no longer has, in one partition.
+
+    ``expected`` is the offset the ledger would read next; ``beginning`` and ``end`` are the bounds
+    the broker has now (``None`` where the partition or topic is gone).
+    """
+
+    topic: str
+    partition: int
+    expected: int
+    beginning: int | None
+    end: int | None
+    cause: str
+
+    def __str__(self) -> str:
+        bounds = (
+            "the partition no longer exists"
+            if self.beginning is None or self.end is None
+            else f"the broker now holds [{self.beginning}, {self.end})"
+        )
+        return (
+            f"{self.topic}[{self.partition}]: {self.cause}; "
+            f"next offset in the ledger {self.expected}, {bounds}"
+        )
+
+
+class DataLossError(SourceError):
+    """Kafka no longer holds what comes next: retention passed, topic recreated, partition gone."""
+
+    #: how many partitions the message names before it only counts them
+    NAMED_MAX: ClassVar[int] = 10
+
+    def __init__(self, pipeline: str, losses: Sequence[Loss]) -> None:
+        self.pipeline = pipeline
+        self.losses = tuple(losses)
+        named = "\n  ".join(str(loss) for loss in self.losses[: self.NAMED_MAX])
+        more = len(self.losses) - self.NAMED_MAX
+        tail = f"\n  ... and {more} more partitions" if more > 0 else ""
+        super().__init__(
+            f"Pipeline {pipeline!r} stopped before reading: Kafka no longer holds every record "
+            f"that comes next.\n  {named}{tail}\n"
+            "Nothing was read or written. Restore the records (a mirror, tiered storage) and run "
+            "again, or set the matching source policy (on_retention, on_recreated, on_vanished) "
+            "to 'continue' for one run to go on past the hole, knowingly; the ledger records it."
+        )
+
+
+class BadRecordError(SourceError):
+    """A record does not fit the value format, or too many did not."""
+
+
+class TransformError(EoPipelineError):
+    """The transform failed or returned something that cannot be written."""
+
+
+class SparkJobError(EoPipelineError):
+    """The Spark job that reads, transforms and stages failed. Nothing was committed."""
+
+    retryable = True
+
+
+class SinkError(EoPipelineError):
+    """Writing to the sink is not possible as asked."""
+
+
+class SinkUnavailableError(SinkError):
+    """The store could not be used just now (down, full, locked). Nothing landed; try again."""
+
+    retryable = True
+
+
+class RefusedError(SinkError):
+    """The store will never take these rows as they are. Nothing landed; the rows must change."""
+
+
+class SchemaChangeError(RefusedError):
+    """A column of the result does not fit the type the table has."""
+
+
+class FencedError(SinkError):
+    """Another run moved the ledger first. This run left nothing visible."""
+
+    retryable = True
+
+    def __init__(self, pipeline: str, version: int, winner: str | None) -> None:
+        self.pipeline = pipeline
+        self.version = version
+        self.winner = winner
+        held = f"is held by transaction {winner}" if winner else "does not follow the ledger's head"
+        super().__init__(
+            f"Pipeline {pipeline!r}: version {version} {held}; another run was faster. "
+            "This run left nothing visible. The next run continues from the new head."
+        )
+
+
+class CommitUnknownError(SinkError):
+    """The connection died after COMMIT was sent: the transaction may or may not have landed.
+
+    Only the same transaction id may be tried again; nothing of it may be deleted.
+    """
+
+    retryable = True
+
+
+class LedgerBehindError(SinkError):
+    """The ledger is older than what this pipeline saw committed: restored backup, failover."""

@@ -1,0 +1,228 @@
+"""Questions to the Kafka cluster: which partitions exist, what they hold, where to start."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from eo_pipeline.discovery import Bounds, Cluster
+from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
+from eo_pipeline.offsets import Offsets, TopicPartition
+from eo_pipeline.source.clients import librdkafka_settings
+from eo_pipeline.source.config import (
+    KafkaSource,
+    StartAtGroup,
+    StartAtOffsets,
+    StartAtTimestamp,
+)
+
+_T = TypeVar("_T")
+
+#: What a missing topic looks like while it is looked up.
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+
+class KafkaAdmin:
+    """The admin client of one source. Every call is one round trip for all partitions.
+
+    Raises (all methods):
+        SourceUnavailableError: the cluster does not answer within ``request_timeout`` seconds or
+            refuses the credentials.
+    """
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._client = AdminClient(librdkafka_settings(source), logger=_silent())
+
+    def cluster(self) -> Cluster:
+        """The subscribed topics, their UUIDs and the offsets their partitions hold now."""
+        partitions, topic_ids = self._describe(self._subscribed())
+        beginnings = self._offsets(partitions, OffsetSpec.earliest())
+        ends = self._offsets(partitions, OffsetSpec.latest())
+        return Cluster(
+            bounds={tp: Bounds(beginnings[tp], ends[tp]) for tp in partitions},
+            topic_ids=topic_ids,
+        )
+
+    def start_offsets(self, cluster: Cluster) -> dict[TopicPartition, int]:
+        """The source's start mode as numbers, one for every partition of ``cluster``.
+
+        Raises:
+            ConfigError: a partition has no offset by this mode and ``or_else`` is ``error``, or an
+                explicit offset lies outside what the partition holds.
+            SourceError: no subscribed topic exists.
+        """
+        if not cluster.bounds:
+            raise SourceError(
+                f"no topic matches {self._source.topic_pattern or list(self._source.topics)!r} on "
+                f"{self._source.bootstrap_servers}. Create the topic, or correct the name."
+            )
+        start = self._source.start
+        if isinstance(start, StartAtTimestamp):
+            found = self._at_timestamp(cluster.bounds, start.timestamp)
+            return _completed(cluster, found, start.or_else, f"record since {start.timestamp}")
+        if isinstance(start, StartAtGroup):
+            found = self._committed(cluster.bounds, start.group)
+            return _completed(cluster, found, start.or_else, f"offset of group {start.group!r}")
+        if isinstance(start, StartAtOffsets):
+            found = _explicit(start.offsets, cluster)
+            return _completed(cluster, found, start.or_else, "explicit start offset")
+        return _completed(cluster, {}, start, "")
+
+    def commit_back(self, group: str, offsets: Offsets) -> None:
+        """Tell Kafka ``offsets`` under ``group``, for lag tools; nothing here ever reads them."""
+        moved = [ClientTopicPartition(tp.topic, tp.partition, o) for tp, o in offsets.items()]
+        futures = self._client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, moved)],
+            request_timeout=self._source.request_timeout,
+        )
+        for answered in self._results(futures).values():
+            for tp in answered.topic_partitions:
+                if tp.error is not None:
+                    raise SourceUnavailableError(f"group {group!r}: {tp.error.str()}")
+
+    def _subscribed(self) -> list[str]:
+        if self._source.topics:
+            return list(self._source.topics)
+        metadata = self._call(
+            lambda: self._client.list_topics(timeout=self._source.request_timeout)
+        )
+        return sorted(topic for topic in metadata.topics if self._source.matches(topic))
+
+    def _describe(self, topics: list[str]) -> tuple[list[TopicPartition], dict[str, str]]:
+        if not topics:
+            return [], {}
+        futures = self._client.describe_topics(
+            TopicCollection(topics), request_timeout=self._source.request_timeout
+        )
+        described = self._results(futures, absent=_ABSENT)
+        partitions = [
+            TopicPartition(topic, partition.id)
+            for topic, description in described.items()
+            for partition in description.partitions
+        ]
+        return sorted(partitions), {name: str(d.topic_id) for name, d in described.items()}
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec
+    ) -> dict[TopicPartition, int]:
+        asked = {ClientTopicPartition(tp.topic, tp.partition): spec for tp in partitions}
+        if not asked:
+            return {}
+        committed = self._source.isolation == "read_committed"
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        futures = self._client.list_offsets(
+            asked, isolation_level=isolation, request_timeout=self._source.request_timeout
+        )
+        return {
+            TopicPartition(tp.topic, tp.partition): answer.offset
+            for tp, answer in self._results(futures).items()
+        }
+
+    def _at_timestamp(
+        self, partitions: Iterable[TopicPartition], when: datetime
+    ) -> dict[TopicPartition, int]:
+        spec = OffsetSpec.for_timestamp(int(when.timestamp() * 1000))
+        # the broker answers -1 where no record is that young
+        return {tp: o for tp, o in self._offsets(partitions, spec).items() if o >= 0}
+
+    def _committed(
+        self, partitions: Iterable[TopicPartition], group: str
+    ) -> dict[TopicPartition, int]:
+        asked = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
+        futures = self._client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, asked)],
+            request_timeout=self._source.request_timeout,
+        )
+        answers = [tp for a in self._results(futures).values() for tp in a.topic_partitions]
+        # a negative offset is librdkafka's "nothing committed"
+        return {
+            TopicPartition(tp.topic, tp.partition): tp.offset for tp in answers if tp.offset >= 0
+        }
+
+    def _results(
+        self, futures: Mapping[Any, Future[Any]], absent: frozenset[int] = frozenset()
+    ) -> dict[Any, Any]:
+        results = {}
+        for key, future in futures.items():
+            try:
+                results[key] = future.result(timeout=self._source.request_timeout + 5)
+            except (KafkaException, TimeoutError) as error:
+                if _code(error) not in absent:
+                    raise self._unavailable(error) from error
+        return results
+
+    def _call(self, action: Callable[[], _T]) -> _T:
+        try:
+            return action()
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> SourceUnavailableError:
+        said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+        return SourceUnavailableError(
+            f"Kafka at {self._source.bootstrap_servers} could not be asked: {said}. Nothing was "
+            "read. Check that the brokers run, the address, and source.client's credentials."
+        )
+
+
+def _code(error: Exception) -> int | None:
+    return error.args[0].code() if isinstance(error, KafkaException) else None
+
+
+def _explicit(
+    wanted: Mapping[str, Mapping[int, int]], cluster: Cluster
+) -> dict[TopicPartition, int]:
+    found = {
+        TopicPartition(topic, partition): offset
+        for topic, partitions in wanted.items()
+        for partition, offset in partitions.items()
+    }
+    for tp, offset in found.items():
+        bounds = cluster.bounds.get(tp)
+        if bounds is None:
+            raise ConfigError(f"source.start.offsets: {tp} does not exist or is not subscribed")
+        if not bounds.beginning <= offset <= bounds.end:
+            raise ConfigError(
+                f"source.start.offsets: {tp} holds [{bounds.beginning}, {bounds.end}), "
+                f"{offset} lies outside"
+            )
+    return found
+
+
+def _completed(
+    cluster: Cluster, found: Offsets, or_else: str, what: str
+) -> dict[TopicPartition, int]:
+    """``found`` for the partitions that have it, the others by ``or_else``."""
+    missing = sorted(cluster.bounds.keys() - found.keys())
+    if missing and or_else == "error":
+        raise ConfigError(
+            f"source.start: {missing[0]} has no {what} ({len(missing)} of {len(cluster.bounds)} "
+            "partitions have none). Set or_else to say where such a partition starts."
+        )
+    ends = or_else == "latest"
+    return {
+        tp: found.get(tp, bounds.end if ends else bounds.beginning)
+        for tp, bounds in cluster.bounds.items()
+    }
+
+
+def _silent() -> logging.Logger:
+    """librdkafka prints connection trouble on its own; our errors say it once, in words."""
+    logger = logging.getLogger("eo_pipeline.kafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

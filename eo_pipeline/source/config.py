@@ -1,0 +1,217 @@
+"""What to read from Kafka: configuration only, no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveInt,
+    SecretStr,
+    Tag,
+    model_validator,
+)
+
+from eo_pipeline.discovery import LossKind
+from eo_pipeline.planner import Limits
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class StartAtTimestamp(_Settings):
+    """The first record whose timestamp is not before ``timestamp``; per partition.
+
+    ``or_else`` says what a partition without such a record does: ``error`` or ``latest``.
+    """
+
+    timestamp: AwareDatetime
+    or_else: Literal["error", "latest"] = "error"
+
+
+class StartAtGroup(_Settings):
+    """The offsets a consumer group committed to Kafka; read once, never again.
+
+    ``or_else`` says where a partition without a committed offset starts.
+    """
+
+    group: str = Field(min_length=1)
+    or_else: Literal["error", "earliest", "latest"] = "error"
+
+
+class StartAtOffsets(_Settings):
+    """Exact offsets, ``{topic: {partition: next offset}}``.
+
+    ``or_else`` says where a partition that is not listed starts.
+    """
+
+    offsets: Mapping[str, Mapping[int, Annotated[int, Field(ge=0)]]]
+    or_else: Literal["error", "earliest", "latest"] = "error"
+
+
+def _start_kind(value: Any) -> str:
+    """Pick the one start mode a document means, so that an error names its field and no other."""
+    for mode in ("timestamp", "group", "offsets"):
+        if (mode in value) if isinstance(value, Mapping) else hasattr(value, mode):
+            return mode
+    return "named"
+
+
+Start = Annotated[
+    Annotated[Literal["earliest", "latest"], Tag("named")]
+    | Annotated[StartAtTimestamp, Tag("timestamp")]
+    | Annotated[StartAtGroup, Tag("group")]
+    | Annotated[StartAtOffsets, Tag("offsets")],
+    Discriminator(_start_kind),
+]
+
+LossPolicy = Literal["fail", "continue"]
+
+#: Settings that would let a client move offsets on its own, or change what bytes mean.
+FORBIDDEN_CLIENT_SETTINGS = frozenset(
+    {
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "group.id",
+        "group.instance.id",
+        "isolation.level",
+        "key.deserializer",
+        "value.deserializer",
+    }
+)
+
+
+def _as_text(value: Any) -> Any:
+    """Let YAML's true and 30 stand where a Kafka client setting is text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _schema_text(value: Any) -> Any:
+    """Accept a pyspark ``StructType`` by its JSON form."""
+    to_json = getattr(value, "json", None)
+    return to_json() if callable(to_json) else value
+
+
+class KafkaSource(_Settings):
+    """Kafka topics and how their records are read.
+
+    Args:
+        bootstrap_servers: ``host:port,host:port``.
+        topics: topic names; or
+        topic_pattern: a regular expression that must match a whole topic name.
+        value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
+            a field declared ``NOT NULL`` must be present) or ``raw`` (one binary column
+            ``value``).
+        start: where the very first checkpoint begins. Resolved once to numbers and stored.
+        isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
+        max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
+        max_bytes: the same by the size of values, estimated from earlier checkpoints.
+        on_bad_record: ``fail`` names the first one; ``dead_letter`` writes them aside, and fails
+            when one checkpoint holds more than ``dead_letter_limit``.
+        tombstones: a record without a value is a bad record (``bad``) or left out and counted
+            (``skip``).
+        on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
+            records the hole as a ledger version of its own and goes on. A truncated log follows
+            ``on_recreated``.
+        commit_group: after each commit also tell Kafka the offsets under this consumer group, for
+            lag tools only; nothing ever reads it to decide.
+        client: librdkafka settings for authentication and transport (``security.protocol``,
+            ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
+        spark_options: further ``kafka.*`` or connector options for Spark alone.
+    """
+
+    type: Literal["kafka"] = "kafka"
+    bootstrap_servers: str = Field(min_length=1)
+    topics: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    topic_pattern: str | None = None
+    value_format: Literal["json", "raw"] = "json"
+    value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
+    start: Start = "earliest"
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    max_records: PositiveInt | None = 1_000_000
+    max_bytes: PositiveInt | None = None
+    on_bad_record: Literal["fail", "dead_letter"] = "fail"
+    dead_letter_limit: PositiveInt = 1_000
+    tombstones: Literal["bad", "skip"] = "bad"
+    on_retention: LossPolicy = "fail"
+    on_recreated: LossPolicy = "fail"
+    on_vanished: LossPolicy = "fail"
+    commit_group: str | None = None
+    request_timeout: float = Field(default=30.0, gt=0)
+    client: Mapping[str, Annotated[SecretStr, BeforeValidator(_as_text)]] = Field(
+        default_factory=dict, repr=False
+    )
+    spark_options: Mapping[str, Annotated[SecretStr, BeforeValidator(_as_text)]] = Field(
+        default_factory=dict, repr=False
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.topics) == bool(self.topic_pattern):
+            raise ValueError("give either topics or topic_pattern")
+        if len(set(self.topics)) != len(self.topics):
+            raise ValueError("topics names one topic twice")
+        if self.topic_pattern is not None:
+            _compile(self.topic_pattern)
+        if (self.value_format == "json") != (self.value_schema is not None):
+            raise ValueError("value_schema belongs to value_format json, and json needs one")
+        given = {*self.client, *(key.removeprefix("kafka.") for key in self.spark_options)}
+        clash = FORBIDDEN_CLIENT_SETTINGS & given
+        if clash:
+            raise ValueError(
+                f"these settings are decided by the pipeline: {', '.join(sorted(clash))}"
+            )
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(records=self.max_records, bytes=self.max_bytes)
+
+    def matches(self, topic: str) -> bool:
+        """True if the subscription asks for ``topic``. A pattern never matches internal topics."""
+        if self.topic_pattern is None:
+            return topic in self.topics
+        return not topic.startswith("__") and bool(_compile(self.topic_pattern).fullmatch(topic))
+
+    def policy(self, kind: LossKind) -> LossPolicy:
+        """What the configuration says about one kind of loss."""
+        policies: dict[LossKind, LossPolicy] = {
+            LossKind.RETENTION: self.on_retention,
+            LossKind.TRUNCATED: self.on_recreated,
+            LossKind.RECREATED: self.on_recreated,
+            LossKind.VANISHED: self.on_vanished,
+        }
+        return policies[kind]
+
+    def consumer_group(self, pipeline: str, topic_ids: Mapping[str, str]) -> str:
+        """The ``group.id`` Spark's executors read with.
+
+        Fixed per pipeline, because Spark caches one consumer per group, and a new group for every
+        query grows that cache without bound. It holds the topics' UUIDs, because the cache would
+        otherwise serve records of a deleted topic of the same name.
+        """
+        ids = ",".join(f"{topic}={uuid}" for topic, uuid in sorted(topic_ids.items()))
+        return f"eo-{pipeline}-{hashlib.sha256(ids.encode()).hexdigest()[:16]}"
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"topic_pattern is not a regular expression: {error}") from None

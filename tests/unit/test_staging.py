@@ -1,0 +1,169 @@
+"""Staging folders: what a manifest promises, and what survives which crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
+from eo_pipeline.errors import RefusedError, SetupError
+from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging import MANIFEST, Attempt, Manifest, StagingArea
+
+START = LedgerEntry(
+    pipeline="p",
+    ledger_id="l",
+    version=0,
+    transaction_id="start",
+    parent=None,
+    operation=Operation.START,
+    offsets={TopicPartition("t", 0): 0},
+    topic_ids={"t": "uuid"},
+)
+
+
+def staged_attempt(tmp_path: Path, rows: int = 3) -> tuple[StagingArea, Attempt, Manifest]:
+    """An attempt at version 1 with one Parquet file, its manifest not yet written."""
+    area = StagingArea(tmp_path, "p")
+    entry = START.child(Operation.FORWARD, "run", {TopicPartition("t", 0): rows})
+    attempt = area.begin(entry.id)
+    attempt.rows_folder().mkdir()
+    table = pa.table({"x": pa.array(range(rows), pa.int64())})
+    pq.write_table(table, attempt.rows_folder() / "part-0.parquet")
+    output = StagedOutput(rows=attempt.collect(attempt.rows_folder()))
+    return area, attempt, Manifest(entry, output)
+
+
+def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    _, attempt, manifest = staged_attempt(tmp_path)
+    attempt.write_manifest(manifest)
+    assert attempt.manifest() == manifest
+
+
+def test_without_its_manifest_a_folder_promises_nothing(tmp_path: Path) -> None:
+    area, attempt, _ = staged_attempt(tmp_path)
+    (found,) = area.attempts()
+    assert found == attempt
+    assert found.manifest() is None
+
+
+def test_a_half_written_manifest_is_never_seen(tmp_path: Path) -> None:
+    _, attempt, manifest = staged_attempt(tmp_path)
+    (attempt.folder / f".{MANIFEST}.123").write_text('{"format": 1, "ent')
+    assert attempt.manifest() is None
+    attempt.write_manifest(manifest)
+    assert attempt.manifest() is not None
+
+
+def test_a_manifest_of_a_newer_format_is_an_error_in_words(tmp_path: Path) -> None:
+    _, attempt, manifest = staged_attempt(tmp_path)
+    attempt.write_manifest(manifest)
+    path = attempt.folder / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(SetupError, match="format 99"):
+        attempt.manifest()
+
+
+def test_rows_come_back_from_the_files_the_manifest_names_and_from_no_other(
+    tmp_path: Path,
+) -> None:
+    _, attempt, manifest = staged_attempt(tmp_path)
+    attempt.write_manifest(manifest)
+    pq.write_table(pa.table({"x": [99]}), attempt.rows_folder() / "stray.parquet")
+    found = attempt.manifest()
+    assert found is not None
+    assert found.output.rows is not None
+    assert [b.to_pydict() for b in found.output.rows.batches()] == [{"x": [0, 1, 2]}]
+
+
+def test_a_file_of_the_wrong_size_or_missing_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    _, attempt, manifest = staged_attempt(tmp_path)
+    file = attempt.rows_folder() / "part-0.parquet"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RefusedError, match=r"has .* bytes, the manifest says"):
+        manifest.output.verify()
+    file.unlink()
+    with pytest.raises(RefusedError, match="is missing"):
+        manifest.output.verify()
+
+
+def test_a_refusal_is_remembered_and_deletes_nothing(tmp_path: Path) -> None:
+    area, attempt, manifest = staged_attempt(tmp_path)
+    attempt.write_manifest(manifest)
+    attempt.refuse("check constraint")
+    (found,) = area.attempts()
+    assert found.is_refused
+    manifest.output.verify()
+
+
+def test_refusing_an_attempt_that_somebody_else_tidied_up_is_no_error(tmp_path: Path) -> None:
+    area, attempt, _ = staged_attempt(tmp_path)
+    attempt.delete()
+    attempt.refuse("too late")
+    assert area.attempts() == []
+
+
+def test_deleting_twice_is_no_error(tmp_path: Path) -> None:
+    _, attempt, _ = staged_attempt(tmp_path)
+    attempt.delete()
+    attempt.delete()
+    assert not attempt.folder.exists()
+
+
+def test_two_attempts_at_one_version_have_folders_of_their_own(tmp_path: Path) -> None:
+    area = StagingArea(tmp_path, "p")
+    area.begin(EntryId(2, "bb"))
+    area.begin(EntryId(1, "aa"))
+    area.begin(EntryId(2, "cc"))
+    assert [a.id for a in area.attempts()] == [
+        EntryId(1, "aa"),
+        EntryId(2, "bb"),
+        EntryId(2, "cc"),
+    ]
+
+
+def test_the_newest_witness_counts_also_when_a_zombie_adds_an_older_one_later(
+    tmp_path: Path,
+) -> None:
+    area = StagingArea(tmp_path, "p")
+    assert area.witness() is None
+    for version in range(12):
+        area.bear_witness(EntryId(version, f"t{version}"))
+    area.bear_witness(EntryId(3, "zombie"))
+    assert area.witness() == EntryId(11, "t11")
+    area.forget_witnesses()
+    assert area.witness() is None
+
+
+def test_a_ledger_entry_survives_json(tmp_path: Path) -> None:
+    entry = START.child(Operation.FORWARD, "run-é", {TopicPartition("t", 0): 7})
+    full = LedgerEntry.from_json(json.loads(json.dumps(entry.to_json())))
+    assert full == entry
+    assert full.is_child_of(START)
+    assert not full.is_child_of(None)
+
+
+def test_a_ledger_entry_of_a_later_release_with_more_counts_is_still_readable() -> None:
+    raw = START.to_json()
+    raw["counts"] = {**raw["counts"], "future": 1}
+    assert LedgerEntry.from_json(raw) == START
+
+
+def test_an_entry_that_skips_a_version_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="cannot follow"):
+        LedgerEntry.from_json({**START.to_json(), "version": 2, "parent": [0, "start"]})
+
+
+def test_in_memory_rows_are_handed_out_in_batches() -> None:
+    table = StagedTable.in_memory(pa.table({"x": range(120_000)}))
+    assert [b.num_rows for b in table.batches()] == [50_000, 50_000, 20_000]
+
+
+def test_ranges_do_not_go_backwards() -> None:
+    with pytest.raises(ValueError, match="is not a range"):
+        OffsetRange("t", 0, 5, 4)
