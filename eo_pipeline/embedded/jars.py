@@ -1,0 +1,192 @@
+"""The jars of the Kafka broker and of Spark's Kafka connector: resolved once into the state folder.
+
+The resolver is the Ivy jar that pyspark brings along, so nothing has to be installed but Java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from eo_pipeline.embedded.locks import hold
+from eo_pipeline.errors import SetupError
+
+KAFKA_VERSION = "4.1.0"
+JAVA_VERSION_MIN = 17
+
+#: What Ivy's cache and the jars of either artefact need together, with room to spare.
+_FREE_BYTES_MIN = 300 * 1024**2
+_RESOLVE_TIMEOUT_S = 600
+_ANSWER_TIMEOUT_S = 30
+
+
+class Artefact(NamedTuple):
+    """One Maven artefact, resolved together with all that it depends on."""
+
+    organisation: str
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.name}:{self.version}"
+
+
+def java_command() -> str:
+    """The ``java`` that Spark would take too: of ``JAVA_HOME`` if that is set, else on the path.
+
+    Raises:
+        SetupError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if java is None:
+        raise SetupError(_needs_java("JAVA_HOME has none" if home else "there is none on the path"))
+    return java
+
+
+def check_java() -> int:
+    """The major version of :func:`java_command`.
+
+    Raises:
+        SetupError: Java is missing, does not run, or is older than 17.
+    """
+    java = java_command()
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWER_TIMEOUT_S,
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:  # macOS has a stub that only fails
+        raise SetupError(_needs_java(f"{java} does not run")) from error
+    found = re.search(r'version "(?:1\.)?(\d+)', answer)
+    if found is None or int(found[1]) < JAVA_VERSION_MIN:
+        raise SetupError(_needs_java(f"{java} is {answer.partition(chr(10))[0]}"))
+    return int(found[1])
+
+
+def _needs_java(but: str) -> str:
+    return (
+        f"Spark and Kafka need Java {JAVA_VERSION_MIN} or newer, but {but}: "
+        "install a JDK or JRE and put it on the path, or set JAVA_HOME."
+    )
+
+
+def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
+    """The class path of a Kafka broker; downloaded (43 MB, some 30 s) the first time.
+
+    Spark's logging jars come first: Kafka alone has an API to log to, and nothing behind it.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    broker = _resolved(Artefact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), state)
+    logging = [
+        jar
+        for name in ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
+        for jar in sorted(_spark_jars().glob(f"{name}-*.jar"))
+    ]
+    return (*logging, *broker)
+
+
+def spark_connector_jars(state: Path) -> tuple[Path, ...]:
+    """Spark's Kafka connector and what it needs beyond the jars that pyspark already holds.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    version = importlib.metadata.version("pyspark")
+    connector = Artefact("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+    in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
+    return tuple(jar for jar in _resolved(connector, state) if _artefact_name(jar) not in in_spark)
+
+
+def _artefact_name(jar: Path) -> str:
+    """``kafka-clients`` of ``kafka-clients-3.9.0.jar``: all before the last hyphen and digit."""
+    return re.sub(r"-\d[^-]*(-[A-Za-z]\w*)?$", "", jar.stem)
+
+
+def _spark_jars() -> Path:
+    """Where pyspark keeps its jars; found without importing it, which takes a third of a second."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
+    return Path(spec.origin).parent / "jars"
+
+
+def _resolved(artefact: Artefact, state: Path) -> tuple[Path, ...]:
+    """The artefact's jars in ``state``. The folder has its name only once it is complete."""
+    folder = state / "jars" / f"{artefact.name}-{artefact.version}"
+    if not folder.is_dir():
+        with _one_at_a_time(folder.parent):
+            if not folder.is_dir():
+                _resolve(artefact, folder)
+    return tuple(sorted(folder.glob("*.jar")))
+
+
+@contextlib.contextmanager
+def _one_at_a_time(jars: Path) -> Iterator[None]:
+    """Let one process download; the others wait, and find what it brought."""
+    try:
+        jars.mkdir(parents=True, exist_ok=True)
+        with hold(jars / ".lock", wait_s=_RESOLVE_TIMEOUT_S):
+            for left_behind in jars.glob(".partial-*"):  # by a process that was killed
+                shutil.rmtree(left_behind)
+            yield
+    except OSError as error:
+        raise SetupError(f"Cannot keep jars below {jars}: {error}") from error
+
+
+def _resolve(artefact: Artefact, folder: Path) -> None:
+    """Download into a folder beside ``folder``, then rename."""
+    check_java()
+    free = shutil.disk_usage(folder.parent).free
+    if free < _FREE_BYTES_MIN:
+        raise SetupError(
+            f"{artefact} needs {_FREE_BYTES_MIN // 1024**2} MB of disk below {folder.parent}, "
+            f"where {free // 1024**2} MB are free: make room and run again."
+        )
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    cache = folder.parent / ".ivy-cache"
+    log = folder.parent / f"{folder.name}.log"
+    code = _run_ivy(artefact, partial, cache, log)
+    if code != 0 or not (partial / f"{artefact.name}-{artefact.version}.jar").is_file():
+        shutil.rmtree(partial)  # the cache stays: the next try need not download all again
+        full = "No space left" in log.read_text(errors="replace")
+        raise SetupError(
+            f"The jars of {artefact} could not be downloaded from the public Maven repository. "
+            + ("The disk is full: make room" if full else "Check the network")
+            + f" and run again; the resolver's report is in {log}"
+        )
+    partial.chmod(0o755)  # mkdtemp's is private
+    partial.rename(folder)
+    shutil.rmtree(cache)
+
+
+def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
+    """Ivy's exit code; all of its output goes into ``log``, and nothing to the home folder."""
+    [ivy] = _spark_jars().glob("ivy-*.jar")
+    retrieve = into / "[artifact]-[revision](-[classifier]).[ext]"
+    command = [java_command(), "-jar", str(ivy), "-cache", str(cache)]
+    command += ["-dependency", *artefact, "-confs", "default"]
+    # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
+    command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]
+    with log.open("wb") as output:
+        try:
+            run = subprocess.run(
+                command, stdout=output, stderr=output, check=False, timeout=_RESOLVE_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            return -1
+    return run.returncode

@@ -1,0 +1,196 @@
+"""A real Apache Kafka broker on this machine: KRaft, broker and controller in one JVM."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from eo_pipeline.embedded.jars import check_java, java_command, kafka_broker_jars
+from eo_pipeline.embedded.ports import HOST, free_port
+from eo_pipeline.embedded.server import EmbeddedServer
+from eo_pipeline.errors import SetupError
+
+_NODE = "1"
+_FORMAT_TIMEOUT_S = 60
+
+#: A cluster of one, in a hurry. What ``properties`` names wins over these.
+_DEFAULTS: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": _NODE,
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": (
+        "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+    ),
+    # a misspelt topic is an error, not a new topic
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    # ten years: a demo left alone for a week must not forget how far it got
+    "offsets.retention.minutes": "5256000",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transactional.id.expiration.ms": "2147483647",
+    # soon enough for a test that waits for a dead producer's transaction to be aborted
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    # after SIGKILL the controller turns the new broker away until the dead one's session is over
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+}
+
+#: Spark's logging jars serve the broker too; without a configuration they would print nothing.
+_LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %m (%c{1})%n
+rootLogger.level = WARN
+rootLogger.appenderRef.out.ref = out
+logger.life.name = kafka.server.KafkaRaftServer
+logger.life.level = INFO
+"""
+
+
+class EmbeddedKafka(EmbeddedServer):
+    """A Kafka broker whose data, configuration and log are below ``folder``.
+
+    ``port`` is taken if it is free when the object is made, and any free one otherwise. ``jars``
+    is the broker's class path; without it the jars are resolved beside ``folder``. ``properties``
+    are broker properties that win over this class's own. ``sasl_users`` (name to password) adds a
+    listener that lets only them in, by SASL/PLAIN without TLS.
+    """
+
+    NAME: ClassVar[str] = "Kafka"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        jars: Sequence[Path] | None = None,
+        properties: Mapping[str, str] | None = None,
+        sasl_users: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self._port = free_port(port)
+        self._controller_port = free_port(avoid=[self._port])
+        self._sasl_port = free_port(avoid=self._ports())
+        self._jars = jars
+        self._properties = dict(properties or {})
+        self._sasl_users = sasl_users
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self._port}"
+
+    @property
+    def sasl_bootstrap_servers(self) -> str:
+        """The listener for ``sasl_users``.
+
+        Raises:
+            SetupError: there is none, as no users were given.
+        """
+        if self._sasl_users is None:
+            raise SetupError("This Kafka has no SASL listener: give it sasl_users")
+        return f"{HOST}:{self._sasl_port}"
+
+    def _ports(self) -> Sequence[int]:
+        return self._port, self._controller_port
+
+    def _prepare(self) -> None:
+        check_java()
+        (self.folder / "log4j2.properties").write_text(_LOGGING)
+        data = self.folder / "data"
+        if not data.is_dir():
+            self._format(data)
+        self._write_properties(self.folder / "server.properties", data)
+
+    def _command(self) -> Sequence[str]:
+        return self._java("kafka.Kafka", str(self.folder / "server.properties"))
+
+    def _answers(self) -> bool:
+        """Whether the broker describes every partition, each with a leader."""
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex((HOST, self._port)) != 0:
+                return False
+        # log_level 0: a broker that is not ready yet is no news
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        try:
+            topics = admin.list_topics(timeout=2.0).topics.values()
+        except KafkaException:
+            return False
+        return all(p.leader >= 0 for topic in topics for p in topic.partitions.values())
+
+    def _java(self, main_class: str, *arguments: str) -> list[str]:
+        jars = self._jars if self._jars is not None else kafka_broker_jars(self.folder.parent)
+        return [
+            java_command(),
+            "-Xms128m",
+            "-Xmx768m",
+            "-XX:+ExitOnOutOfMemoryError",
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-cp",
+            os.pathsep.join(map(str, jars)),
+            main_class,
+            *arguments,
+        ]
+
+    def _format(self, data: Path) -> None:
+        """Give an empty folder the cluster's identity, then its name: whole or not at all."""
+        fresh = data.with_suffix(".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        properties = self.folder / "format.properties"
+        self._write_properties(properties, fresh)
+        # Kafka's own form of a UUID; a leading hyphen would read as an option
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        options = ["format", "--config", str(properties), "--cluster-id", cluster]
+        with self.log.open("ab") as log:
+            subprocess.run(
+                self._java("kafka.tools.StorageTool", *options),
+                stdout=log,
+                stderr=log,
+                timeout=_FORMAT_TIMEOUT_S,
+                check=False,
+            )
+        if not (fresh / "meta.properties").is_file():
+            raise SetupError(f"Kafka's storage could not be formatted.{self._log_tail(0)}")
+        fresh.rename(data)
+
+    def _write_properties(self, file: Path, data: Path) -> None:
+        listeners = [
+            f"PLAINTEXT://{HOST}:{self._port}",
+            f"CONTROLLER://{HOST}:{self._controller_port}",
+        ]
+        merged = {
+            **_DEFAULTS,
+            "log.dirs": str(data),
+            "controller.quorum.voters": f"{_NODE}@{HOST}:{self._controller_port}",
+        }
+        if self._sasl_users is not None:
+            listeners.append(f"SASL_PLAINTEXT://{HOST}:{self._sasl_port}")
+            merged["sasl.enabled.mechanisms"] = "PLAIN"
+            merged["listener.name.sasl_plaintext.plain.sasl.jaas.config"] = _jaas(self._sasl_users)
+        merged["listeners"] = ",".join(listeners)
+        lines = [f"{name}={value}\n" for name, value in {**merged, **self._properties}.items()]
+        file.write_text("".join(lines))
+
+
+def _jaas(users: Mapping[str, str]) -> str:
+    known = "".join(f' user_{name}="{password}"' for name, password in users.items())
+    return f"org.apache.kafka.common.security.plain.PlainLoginModule required{known};"

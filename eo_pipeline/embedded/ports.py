@@ -1,0 +1,57 @@
+"""TCP ports on 127.0.0.1 for embedded servers."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Collection
+
+from eo_pipeline.errors import SetupError
+
+HOST = "127.0.0.1"
+
+#: Below the range from which kernels take the client's end of a connection (Linux from 32768,
+#: macOS from 49152). A port from that range may be taken by any outgoing connection while its
+#: server is down: even by a client that tries to reconnect, and so connects to itself.
+_FIRST, _LAST = 20_000, 31_999
+_TRIES_MAX = 200
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on 127.0.0.1:``port`` now.
+
+    Both ways are needed: macOS lets a second socket bind where a server listens on 0.0.0.0, and
+    a connection does not reveal a port that is bound and not yet listening.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        if client.connect_ex((HOST, port)) == 0:
+            return False
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        # as servers do: connections of an earlier server in TIME_WAIT are no hindrance
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(preferred: int | None = None, *, avoid: Collection[int] = ()) -> int:
+    """``preferred`` if it is free, else some free port that is not in ``avoid``.
+
+    Random, so that two programs which look at the same time rarely find the same one.
+
+    Raises:
+        SetupError: no port was found free.
+    """
+    if preferred is not None and preferred not in avoid and is_free(preferred):
+        return preferred
+    for _ in range(_TRIES_MAX):
+        port = random.randint(_FIRST, _LAST)
+        if port not in avoid and is_free(port):
+            return port
+    raise SetupError(
+        f"No free TCP port on {HOST} between {_FIRST} and {_LAST} in {_TRIES_MAX} tries. "
+        "End some of the programs that listen there."
+    )

@@ -1,0 +1,80 @@
+"""A warm Spark Connect server on this machine: one JVM for many short runs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+from eo_pipeline.embedded.jars import check_java, spark_connector_jars
+from eo_pipeline.embedded.ports import HOST, free_port
+from eo_pipeline.embedded.server import EmbeddedServer
+from eo_pipeline.errors import SetupError
+
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+class EmbeddedSpark(EmbeddedServer):
+    """A Spark Connect server with the Kafka connector on its class path.
+
+    It lets in whoever reaches its port, so it listens on the loopback address only. ``jars`` is
+    the connector; without it the jars are resolved beside ``folder``.
+    """
+
+    NAME: ClassVar[str] = "Spark Connect"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        jars: Sequence[Path] | None = None,
+        cores: str = "*",
+        memory: str = "2g",
+    ) -> None:
+        super().__init__(folder)
+        self._port = free_port(port)
+        self._jars = jars
+        self._cores = cores
+        self._memory = memory
+
+    @property
+    def remote(self) -> str:
+        """What ``SparkSettings.remote`` or SPARK_REMOTE takes."""
+        return f"sc://{HOST}:{self._port}"
+
+    def _ports(self) -> Sequence[int]:
+        return (self._port,)
+
+    def _prepare(self) -> None:
+        check_java()
+
+    def _command(self) -> Sequence[str]:
+        spark = find_spec("pyspark")
+        if spark is None or spark.origin is None:
+            raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
+        jars = self._jars if self._jars is not None else spark_connector_jars(self.folder.parent)
+        settings = {
+            "spark.connect.grpc.binding.address": HOST,
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.host": HOST,
+            "spark.jars": ",".join(map(str, jars)),
+            "spark.log.level": "ERROR",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.ui.enabled": "false",
+        }
+        return [
+            str(Path(spark.origin).parent / "bin" / "spark-submit"),
+            *("--master", f"local[{self._cores}]", "--driver-memory", self._memory),
+            *("--driver-java-options", "-XX:+UseParallelGC", "--class", _CLASS),
+            *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
+            "spark-internal",
+        ]
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            return probe.connect_ex((HOST, self._port)) == 0

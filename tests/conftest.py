@@ -1,0 +1,5 @@
+"""Fixtures live in plugins, one file a server family."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.servers", "tests.engine"]

@@ -1,0 +1,131 @@
+"""One real Kafka and one real PostgreSQL for the session; topics and databases for each test.
+
+A test may kill a server: ``make_topic`` and ``make_database`` start it again for the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import psycopg
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from psycopg import sql
+
+from eo_pipeline.embedded.jars import kafka_broker_jars
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.postgres import EmbeddedPostgres
+
+#: Jars are downloaded once for a checkout, not once for a session.
+STATE = Path(__file__).parents[1] / ".eo"
+
+SASL_USERS = {"reader": "let-me-in"}
+
+#: So that retention and compaction do within a second or two what they were told to do.
+_IMPATIENT = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.backoff.ms": "500",
+    "log.segment.delete.delay.ms": "0",
+}
+
+
+class MakeTopic(Protocol):
+    """Creates a topic with a name of its own."""
+
+    def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str: ...
+
+
+#: Creates a database of its own; gives its DSN.
+MakeDatabase = Callable[[], str]
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(
+        tmp_path_factory.mktemp("kafka"),
+        jars=kafka_broker_jars(STATE),
+        properties=_IMPATIENT,
+        sasl_users=SASL_USERS,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    folder = tmp_path_factory.mktemp("postgres")
+    # a killed process loses nothing that it wrote; only a power cut would
+    with EmbeddedPostgres(folder, settings={"fsync": "off"}) as server:
+        yield server
+
+
+@pytest.fixture
+def make_topic(kafka: EmbeddedKafka) -> Iterator[MakeTopic]:
+    admin = AdminClient({"bootstrap.servers": kafka.start().bootstrap_servers, "log_level": 0})
+    made: list[str] = []
+
+    def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        wanted = NewTopic(name, partitions, 1, config=dict(config or {}))
+        admin.create_topics([wanted])[name].result()
+        made.append(name)
+        return name
+
+    yield make
+    if made and kafka.alive:
+        for deleted in admin.delete_topics(made).values():
+            with contextlib.suppress(KafkaException):  # the test may have deleted it
+                deleted.result()
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A topic with one partition."""
+    return make_topic()
+
+
+@pytest.fixture
+def make_database(postgres: EmbeddedPostgres) -> Iterator[MakeDatabase]:
+    postgres.start()
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"db_{uuid.uuid4().hex[:12]}")
+        return postgres.create_database(made[-1])
+
+    yield make
+    if made and postgres.alive:
+        with psycopg.connect(postgres.dsn, autocommit=True) as admin:
+            for name in made:
+                drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+                admin.execute(drop.format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database(make_database: MakeDatabase) -> str:
+    """The DSN of an empty database."""
+    return make_database()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Return as soon as ``condition`` holds; fail the test if it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not so within {timeout_s} s")
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; also where nobody has collected it yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
