@@ -236,14 +236,15 @@ class Runner:
 
     def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
         """A topic recreated between plan and read has other records under the same offsets."""
-        cluster = self.admin.cluster()
+        now = self.admin.topic_ids()
         replaced = {
             r.topic_partition: LossKind.RECREATED
             for r in entry.ranges
-            if cluster.topic_ids.get(r.topic) != entry.topic_ids.get(r.topic)
+            if now.get(r.topic) != entry.topic_ids.get(r.topic)
         }
-        starts = {r.topic_partition: r.start for r in entry.ranges}
-        self._raise_losses(replaced, starts, cluster)
+        if replaced:
+            starts = {r.topic_partition: r.start for r in entry.ranges}
+            self._raise_losses(replaced, starts, self.admin.cluster())
 
     def _refuse_losses(self, head: LedgerEntry, cluster: Cluster) -> None:
         self._raise_losses(self._discover(head, cluster).losses, head.offsets, cluster)

@@ -57,6 +57,10 @@ class KafkaAdmin:
             topic_ids=topic_ids,
         )
 
+    def topic_ids(self) -> dict[str, str]:
+        """The UUIDs of the subscribed topics that exist now; one round trip."""
+        return self._describe(self._subscribed())[1]
+
     def start_offsets(self, cluster: Cluster) -> dict[TopicPartition, int]:
         """The source's start mode as numbers, one for every partition of ``cluster``.
 
