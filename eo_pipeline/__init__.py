@@ -1,8 +1,8 @@
 """Exactly-once, batch-incremental pipelines: Kafka to a transactional sink through Spark.
 
-    from eo_pipeline import KafkaSource, Pipeline, PostgresSink
+from eo_pipeline import KafkaSource, Pipeline, PostgresSink
 
-    Pipeline(name="flights", source=KafkaSource(...), sink=PostgresSink(...)).run()
+Pipeline(name="flights", source=KafkaSource(...), sink=PostgresSink(...)).run()
 """
 
 from eo_pipeline.checkpoint import Counts, EntryId, LedgerEntry, Operation

@@ -174,7 +174,8 @@ class Pipeline(BaseModel):
             return adopt(self.name, session, self._staging(), reason, run_id or "")
 
     def _staging(self) -> StagingArea:
-        return StagingArea(self.staging, self.name)
+        folders = self.sink.staging_folders()
+        return StagingArea(folders.manifests or self.staging, self.name, folders.rows)
 
 
 def _no_listener(report: CheckpointReport) -> None:

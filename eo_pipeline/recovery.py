@@ -79,8 +79,9 @@ def tidy(session: SinkSession, staging: StagingArea, copies_rows: bool) -> None:
     """Delete the attempts whose version the ledger positively holds, by the rules above."""
     for attempt in staging.attempts():
         held = session.entry(attempt.id.version)
-        if held is not None and (copies_rows or held.id != attempt.id):
-            attempt.delete()
+        if held is not None:
+            # a lake's committed files are the table: only the promise goes
+            attempt.delete(rows=copies_rows or held.id != attempt.id)
 
 
 def _commit(

@@ -75,7 +75,9 @@ class Stager:
         decoded = decode(raw, self.source)
         observation = Observation()
         result = self._result(decoded.good(decoded.all.observe(observation, *decoded.metrics())))
-        rows = _materialize(self._columns(result, entry), attempt, Attempt.rows_folder)
+        frame = self._columns(result, entry)
+        layout = self.sink.partition_columns
+        rows = _materialize(frame, attempt, Attempt.rows_folder, layout)
         seen = _metrics(observation) or _metrics_of_a_second_job(decoded)
         dead = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
@@ -144,13 +146,16 @@ class Stager:
 
 
 def _materialize(
-    frame: DataFrame, attempt: Attempt | None, folder: Callable[[Attempt], Path]
+    frame: DataFrame,
+    attempt: Attempt | None,
+    folder: Callable[[Attempt], Path],
+    layout: tuple[str, ...] = (),
 ) -> StagedTable:
     """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
     if attempt is None:
         return StagedTable.in_memory(frame.toArrow())
     target = folder(attempt)
-    frame.write.mode("error").parquet(target.as_uri())
+    frame.write.mode("error").partitionBy(*layout).parquet(target.as_uri())
     return attempt.collect(target)
 
 

@@ -52,12 +52,14 @@ class Attempt:
 
     folder: Path
     id: EntryId
+    #: below it lie the files; the folder itself, unless the sink stages inside its table
+    data: Path
 
     def rows_folder(self) -> Path:
-        return self.folder / "rows"
+        return self.data / "rows"
 
     def dead_letters_folder(self) -> Path:
-        return self.folder / "dead_letters"
+        return self.data / "dead_letters"
 
     def collect(self, folder: Path) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
@@ -70,13 +72,13 @@ class Attempt:
             with pq.ParquetFile(path) as parquet:
                 rows = parquet.metadata.num_rows
                 schema = schema or parquet.schema_arrow
-            name = path.relative_to(self.folder).as_posix()
+            name = path.relative_to(self.data).as_posix()
             files.append(StagedFile(name, path.stat().st_size, rows))
         filled = tuple(file for file in files if file.rows)
         return StagedTable(
             schema=_plain(schema or pa.schema([])),
             rows=sum(file.rows for file in filled),
-            root=self.folder,
+            root=self.data,
             files=filled,
         )
 
@@ -114,7 +116,7 @@ class Attempt:
         files = tuple(StagedFile(**file) for file in raw["files"])
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"])))
         rows = sum(file.rows for file in files)
-        return StagedTable(schema=schema, rows=rows, root=self.folder, files=files)
+        return StagedTable(schema=schema, rows=rows, root=self.data, files=files)
 
     @property
     def is_refused(self) -> bool:
@@ -127,17 +129,25 @@ class Attempt:
         if self.folder.exists():
             _write_atomically(self.folder / REFUSED, json.dumps({"reason": reason}))
 
-    def delete(self) -> None:
-        """Remove the folder, manifest first: what is half-removed must not look committable."""
+    def delete(self, *, rows: bool = True) -> None:
+        """Remove the attempt, manifest first: what is half-removed must not look committable.
+
+        ``rows=False`` leaves the files where they are: in a lake they are the table now.
+        """
         (self.folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self.folder, onerror=_unless_gone)
+        if rows:
+            shutil.rmtree(self.data, onerror=_unless_gone)
 
 
 class StagingArea:
-    """The staging folder of one pipeline."""
+    """The staging folders of one pipeline: manifests below ``root``, and rows below ``rows``
+    where the sink wants them inside its table.
+    """
 
-    def __init__(self, root: Path, pipeline: str) -> None:
+    def __init__(self, root: Path, pipeline: str, rows: Path | None = None) -> None:
         self._folder = root.absolute() / pipeline
+        self._rows = rows.absolute() / pipeline if rows else self._folder
 
     def begin(self, entry_id: EntryId) -> Attempt:
         """A new, empty folder for one attempt.
@@ -145,7 +155,7 @@ class StagingArea:
         Raises:
             SetupError: the folder cannot be made (permission, disk full).
         """
-        attempt = Attempt(self._folder / _name(entry_id), entry_id)
+        attempt = self._attempt(entry_id)
         try:
             attempt.folder.mkdir(parents=True)
         except OSError as error:
@@ -157,7 +167,11 @@ class StagingArea:
 
     def attempts(self) -> list[Attempt]:
         """Every attempt's folder, oldest version first."""
-        return [Attempt(path, entry_id) for path, entry_id in sorted(_entries(self._folder))]
+        return [self._attempt(entry_id) for _, entry_id in sorted(_entries(self._folder))]
+
+    def _attempt(self, entry_id: EntryId) -> Attempt:
+        name = _name(entry_id)
+        return Attempt(self._folder / name, entry_id, self._rows / name)
 
     def witness(self) -> EntryId | None:
         """The newest commit this staging folder saw confirmed."""

@@ -1,0 +1,493 @@
+"""Topics as they are in real life: growing, compacted, transactional, recreated, expired."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from eo_pipeline.checkpoint import Operation
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.errors import BadRecordError, ConfigError, DataLossError, SourceError
+from eo_pipeline.offsets import TopicPartition
+from tests.engine import Bench, Topic, whole_ranges
+from tests.faults.test_two_runs import at
+from tests.servers import SASL_USERS, MakeTopic, wait_until
+
+
+@pytest.fixture
+def admin(kafka: EmbeddedKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.start().bootstrap_servers, "log_level": 0})
+
+
+def add_partitions(admin: AdminClient, topic: str, total: int) -> None:
+    admin.create_partitions([NewPartitions(topic, total)])[topic].result()
+
+
+def recreate(admin: AdminClient, topic: str, partitions: int = 4) -> None:
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+
+
+def delete_records(admin: AdminClient, topic: str, partition: int, before: int) -> None:
+    """What retention does, at once: the partition begins at ``before`` afterwards."""
+    asked = ClientTopicPartition(topic, partition, before)
+    for deleted in admin.delete_records([asked]).values():
+        deleted.result()
+
+
+def test_a_run_without_news_starts_no_spark_and_writes_nothing(bench: Bench) -> None:
+    bench.topic.write(20, partitions=range(4))
+    first = bench.pipeline().run()
+
+    def no_spark() -> None:
+        pytest.fail("Spark was started without anything to read")
+
+    second = bench.pipeline().run(spark=no_spark)  # type: ignore[arg-type]
+
+    assert second.head.id == first.head.id
+    assert second.checkpoints == ()
+
+
+def test_partitions_added_between_runs_are_read_from_their_beginning(
+    bench: Bench, admin: AdminClient
+) -> None:
+    bench.topic.write(40, partitions=range(4))
+    before = bench.pipeline().run().head
+    add_partitions(admin, bench.topic.name, 6)
+    bench.topic.write(60, partitions=range(6))
+
+    after = bench.pipeline().run().head
+
+    bench.table.assert_holds_once(bench.topic.written)
+    assert dict(after.offsets) == whole_ranges(bench.topic.written)
+    known = {r.partition: r.start for r in after.ranges}
+    assert all(known[p] == before.offsets[TopicPartition(bench.topic.name, p)] for p in range(4))
+
+
+def test_partitions_added_while_a_run_reads_wait_for_the_next_run(
+    bench: Bench, admin: AdminClient
+) -> None:
+    bench.topic.write(40, partitions=range(4))
+    early = set(bench.topic.written)
+
+    def meanwhile() -> None:
+        add_partitions(admin, bench.topic.name, 5)
+        bench.topic.write(30, partitions=range(5))
+
+    bench.pipeline().run(reach=at(CrashPoint.STAGING, meanwhile))
+    bench.table.assert_holds_once(early)
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_markers_and_aborted_transactions_leave_holes_and_no_rows(bench: Bench) -> None:
+    """Scenario: committed, aborted and open transactions in one topic. Outcome: only committed
+    records, read up to the last stable offset; the open one once it is committed.
+    """
+    topic = bench.topic
+    producer = topic.producer(**{"transactional.id": f"tx-{topic.name}"})
+    producer.init_transactions()
+    aborted = Topic(topic.name, topic.bootstrap_servers, next_id=10_000)
+    for commits in (True, False, True, False):
+        producer.begin_transaction()
+        for i in range(30):
+            target = topic if commits else aborted
+            target.send(producer, json.dumps({"id": i, "name": "x"}).encode(), i % 4)
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.flush()
+            producer.abort_transaction()
+    committed = set(topic.written)
+    producer.begin_transaction()
+    for i in range(10):
+        topic.send(producer, json.dumps({"id": i, "name": "late"}).encode(), i % 4)
+    producer.flush()
+
+    report = bench.pipeline().run()
+    bench.table.assert_holds_once(committed)
+    assert report.records == 60
+    assert report.head.counts.rows_total == 60
+
+    producer.commit_transaction()
+    bench.pipeline().run()
+    bench.table.assert_holds_once(topic.written)
+
+
+def test_a_topic_that_holds_only_markers_moves_the_offsets_and_writes_no_rows(
+    bench: Bench,
+) -> None:
+    producer = bench.topic.producer(**{"transactional.id": f"tx-{bench.topic.name}"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(bench.topic.name, b"{}", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    report = bench.pipeline().run()
+    assert (report.records, report.rows, report.lag) == (0, 0, 0)
+    assert bench.pipeline().run().checkpoints == ()
+
+
+def test_a_compacted_topic_is_read_past_its_holes(bench: Bench, make_topic: MakeTopic) -> None:
+    name = make_topic(
+        partitions=1,
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "100",
+        },
+    )
+    topic = Topic(name, bench.topic.bootstrap_servers)
+    for round_number in range(6):
+        for key in range(5):
+            value = json.dumps({"id": round_number, "name": f"key {key}"}).encode()
+            topic.write_value(value, key=str(key).encode())
+    pipeline = bench.pipeline(source={"topics": [name]})
+    # the broker compacts in its own time; what matters here is only that it did
+    wait_until(lambda: _count(topic) < 30, timeout_s=30)
+
+    report = pipeline.run()
+
+    assert report.lag == 0
+    assert report.records < 30
+    newest = bench.table.query("select max(id) from events")
+    assert newest == [(5,)]
+    bench.table.assert_consistent()
+
+
+def _count(topic: Topic) -> int:
+    """Records a consumer finds in partition 0 from the beginning."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": topic.bootstrap_servers,
+            "group.id": "count",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([ClientTopicPartition(topic.name, 0, 0)])
+    count = 0
+    while True:
+        message = consumer.poll(5)
+        assert message is not None
+        if message.error():
+            consumer.close()
+            return count
+        count += 1
+
+
+def test_a_recreated_topic_is_refused_with_both_bounds_also_when_its_offsets_would_fit(
+    bench: Bench, admin: AdminClient
+) -> None:
+    bench.topic.write(40, partitions=range(4))
+    head = bench.pipeline().run().head
+    recreate(admin, bench.topic.name)
+    bench.topic.write(80, partitions=range(4))
+
+    with pytest.raises(DataLossError, match=r"created again; .* 10, the broker now holds \[0, 20"):
+        bench.pipeline().run()
+    now = bench.pipeline().head()
+    assert now is not None
+    assert now.id == head.id
+
+
+def test_after_a_recreated_topic_is_accepted_one_warm_spark_reads_the_new_records(
+    bench: Bench, admin: AdminClient
+) -> None:
+    """Spark caches consumers with what they prefetched: under the same group the new topic's
+    offsets would come back as the old topic's records, silently.
+    """
+    bench.topic.write(40, partitions=range(4))
+    bench.pipeline().run()
+    recreate(admin, bench.topic.name)
+    bench.topic.written.clear()
+    bench.topic.next_id = 1_000
+    bench.topic.write(80, partitions=range(4))
+
+    report = bench.pipeline(source={"on_recreated": "continue"}).run()
+
+    accepted = report.checkpoints[0].entry
+    assert accepted.operation is Operation.ACCEPT_LOSS
+    assert "created again" in accepted.details["holes"][0]
+    fresh = bench.table.query(
+        f"select min(id), max(id), count(*) from events where _eo_checkpoint > {accepted.version}"
+    )
+    assert fresh == [(1_000, 1_079, 80)]
+
+
+def test_a_topic_recreated_between_plan_and_read_is_noticed_before_anything_is_promised(
+    bench: Bench, admin: AdminClient
+) -> None:
+    bench.topic.write(40, partitions=range(4))
+
+    def meanwhile() -> None:
+        recreate(admin, bench.topic.name)
+        bench.topic.write(80, partitions=range(4))
+
+    with pytest.raises(DataLossError, match="created again"):
+        bench.pipeline().run(reach=at(CrashPoint.STAGING, meanwhile))
+    assert bench.table.versions() == [0]
+    assert not bench.table.exists()
+
+
+def test_retention_that_passed_us_is_an_error_with_both_bounds_and_goes_on_only_when_told(
+    bench: Bench, admin: AdminClient
+) -> None:
+    bench.topic.write(40)
+    bench.pipeline().run()
+    bench.topic.write(40)
+    delete_records(admin, bench.topic.name, 0, before=60)
+
+    with pytest.raises(DataLossError) as lost:
+        bench.pipeline().run()
+    (loss,) = lost.value.losses
+    assert (loss.partition, loss.expected, loss.beginning, loss.end) == (0, 40, 60, 80)
+
+    report = bench.pipeline(source={"on_retention": "continue"}).run()
+    assert [r.entry.operation for r in report.checkpoints] == [
+        Operation.ACCEPT_LOSS,
+        Operation.FORWARD,
+    ]
+    bench.table.assert_holds_once(c for c in bench.topic.written if not 40 <= c[2] < 60)
+
+
+def test_retention_that_passes_while_spark_reads_is_told_with_its_bounds(
+    bench: Bench, admin: AdminClient
+) -> None:
+    bench.topic.write(90)
+    with pytest.raises(DataLossError, match="retention"):
+        bench.pipeline().run(
+            reach=at(CrashPoint.STAGING, lambda: delete_records(admin, bench.topic.name, 0, 70))
+        )
+    assert bench.table.versions() == [0]
+
+
+def test_a_vanished_topic_is_refused_or_forgotten_by_policy(
+    bench: Bench, admin: AdminClient, make_topic: MakeTopic
+) -> None:
+    other = Topic(make_topic(partitions=1), bench.topic.bootstrap_servers)
+    both = {"topics": [bench.topic.name, other.name]}
+    bench.topic.write(10)
+    other.write(10)
+    bench.pipeline(source=both).run()
+    admin.delete_topics([other.name])[other.name].result()
+    wait_until(lambda: other.name not in admin.list_topics(timeout=10).topics)
+    bench.topic.write(10)
+
+    with pytest.raises(DataLossError, match="no longer exists"):
+        bench.pipeline(source=both).run()
+    head = bench.pipeline(source={**both, "on_vanished": "continue"}).run().head
+
+    assert {tp.topic for tp in head.offsets} == {bench.topic.name}
+    bench.table.assert_holds_once(bench.topic.written | other.written)
+
+
+def test_a_topic_no_longer_subscribed_keeps_its_offsets_and_goes_on_when_it_comes_back(
+    bench: Bench, make_topic: MakeTopic
+) -> None:
+    other = Topic(make_topic(partitions=1), bench.topic.bootstrap_servers)
+    both = {"topics": [bench.topic.name, other.name]}
+    other.write(10)
+    bench.topic.write(10)
+    bench.pipeline(source=both).run()
+    other.write(10)
+    bench.topic.write(10)
+    bench.pipeline().run()
+    bench.pipeline(source=both).run()
+    bench.table.assert_holds_once(bench.topic.written | other.written)
+
+
+def test_a_pattern_finds_topics_created_later(bench: Bench, admin: AdminClient) -> None:
+    prefix = bench.topic.name
+    source = {"topics": [], "topic_pattern": f"{prefix}.*"}
+    bench.topic.write(10)
+    bench.pipeline(source=source).run()
+    late = Topic(f"{prefix}-late", bench.topic.bootstrap_servers)
+    admin.create_topics([NewTopic(late.name, 2, 1)])[late.name].result()
+    late.write(10, partitions=range(2))
+    bench.pipeline(source=source).run()
+    bench.table.assert_holds_once(bench.topic.written | late.written)
+
+
+def test_a_topic_that_does_not_exist_is_named(bench: Bench) -> None:
+    with pytest.raises(SourceError, match=r"no topic matches .*nowhere"):
+        bench.pipeline(source={"topics": ["nowhere"]}).run()
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("earliest", range(20)),
+        ("latest", range(0)),
+        ({"offsets": {"TOPIC": {"0": 15}}, "or_else": "latest"}, range(15, 20)),
+    ],
+)
+def test_the_start_mode_is_resolved_once_and_stored(
+    bench: Bench, start: object, expected: range
+) -> None:
+    bench.topic.write(20)
+    if isinstance(start, dict):
+        start = {**start, "offsets": {bench.topic.name: start["offsets"]["TOPIC"]}}
+    first = bench.pipeline(source={"start": start}).run()
+    expected_rows = {c for c in bench.topic.written if c[2] in expected}
+    if expected_rows:
+        bench.table.assert_holds_once(expected_rows)
+    assert bench.pipeline().history()[0].operation is Operation.START
+    assert first.lag == 0
+    # the mode is never looked at again
+    bench.topic.write(5)
+    bench.pipeline(source={"start": "latest"}).run()
+    late = {c for c in bench.topic.written if c[2] >= 20}
+    bench.table.assert_holds_once(expected_rows | late)
+
+
+def test_starting_at_a_timestamp_takes_the_first_record_not_older(bench: Bench) -> None:
+    producer = bench.topic.producer()
+    first_ms = int(time.time() * 1000) - 100_000
+    for i in range(10):
+        producer.produce(
+            bench.topic.name,
+            json.dumps({"id": i, "name": "x"}),
+            partition=0,
+            timestamp=first_ms + i * 1000,
+        )
+    producer.flush()
+    when = datetime.fromtimestamp(first_ms / 1000 + 4.5, UTC).isoformat()
+    with pytest.raises(ConfigError, match="has no record since"):
+        bench.pipeline(source={"start": {"timestamp": when}}).run()
+    bench.pipeline(source={"start": {"timestamp": when, "or_else": "latest"}}).run()
+    assert bench.table.query("select min(id), count(*) from events") == [(5, 5)]
+
+
+def test_starting_at_a_groups_offsets_and_telling_kafka_how_far_we_are(
+    bench: Bench, admin: AdminClient
+) -> None:
+    group = f"lag-{bench.topic.name}"
+    bench.topic.write(20)
+    bench.pipeline(source={"commit_group": group}).run()
+
+    asked = [ConsumerGroupTopicPartitions(group, [ClientTopicPartition(bench.topic.name, 0)])]
+    told = admin.list_consumer_group_offsets(asked)[group].result().topic_partitions
+    assert [tp.offset for tp in told] == [20]
+
+    bench.topic.write(7)
+    follower = bench.pipeline(
+        name="follower",
+        source={"start": {"group": group, "or_else": "earliest"}},
+        sink={"table": "follower"},
+    )
+    follower.run()
+    assert bench.table.query("select min(_eo_offset), count(*) from follower") == [(20, 7)]
+
+
+def test_one_huge_partition_does_not_starve_the_small_ones(bench: Bench) -> None:
+    bench.topic.write(300, partitions=[0])
+    bench.topic.write(6, partitions=[1, 2, 3])
+    first = bench.pipeline().run(max_checkpoints=1).head
+    assert {r.partition: r.span for r in first.ranges} == {0: 94, 1: 2, 2: 2, 3: 2}
+
+
+def test_credentials_given_once_serve_the_admin_client_and_spark(
+    bench: Bench, kafka: EmbeddedKafka
+) -> None:
+    bench.topic.write(20)
+    user, password = next(iter(SASL_USERS.items()))
+    client = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+    source = {"bootstrap_servers": kafka.sasl_bootstrap_servers, "client": client}
+    pipeline = bench.pipeline(source=source)
+    pipeline.run()
+    bench.table.assert_holds_once(bench.topic.written)
+    assert password not in repr(pipeline)
+    assert password not in str(bench.table.query("select row_to_json(l)::text from eo_ledger l"))
+
+
+BAD = [
+    (b"not json", "not a JSON object"),
+    (b'[{"id": 1, "name": "x"}]', "not a JSON object"),
+    (b'{"id": 1} and more', "not a JSON object"),
+    (b'{"id": "one", "name": "x"}', "does not fit the schema"),
+    (b'{"name": "x"}', "required field 'id' is missing"),
+    (None, "tombstone"),
+    (b"", "not a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("value", "error"), BAD)
+def test_a_bad_record_fails_the_run_with_its_coordinates_and_nothing_is_committed(
+    bench: Bench, value: bytes | None, error: str
+) -> None:
+    bench.topic.write(5)
+    bench.topic.write_value(value)
+    with pytest.raises(BadRecordError, match=error) as failed:
+        bench.pipeline().run()
+    assert f"{bench.topic.name}[0] offset 5" in str(failed.value)
+    assert bench.table.versions() == [0]
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+def test_dead_letters_arrive_raw_with_the_rows_of_their_checkpoint(
+    bench: Bench, inline_records: int
+) -> None:
+    bench.topic.write(5)
+    for value, _ in BAD:
+        bench.topic.write_value(value, key=b"a key")
+    bench.topic.write(5)
+    source = {"on_bad_record": "dead_letter"}
+
+    report = bench.pipeline(source=source, inline_records=inline_records).run()
+
+    assert report.head.counts.dead_letters == len(BAD)
+    bench.table.assert_holds_once(bench.topic.written)
+    letters = bench.table.query(
+        'select "offset", key, value, error, _eo_checkpoint from events_dead_letters order by 1'
+    )
+    assert [(o, bytes(k), bytes(v) if v is not None else None) for o, k, v, _, _ in letters] == [
+        (5 + i, b"a key", value) for i, (value, _) in enumerate(BAD)
+    ]
+    assert all(expected in said for (*_, said, _), (_, expected) in zip(letters, BAD, strict=True))
+    assert {checkpoint for *_, checkpoint in letters} == {1}
+
+
+def test_more_dead_letters_than_the_limit_fail_the_run(bench: Bench) -> None:
+    for value, _ in BAD:
+        bench.topic.write_value(value)
+    source = {"on_bad_record": "dead_letter", "dead_letter_limit": len(BAD) - 1}
+    with pytest.raises(BadRecordError, match=r"More than source.dead_letter_limit \(6\)"):
+        bench.pipeline(source=source).run()
+    assert bench.table.versions() == [0]
+
+
+def test_tombstones_can_be_skipped_and_are_counted(bench: Bench) -> None:
+    bench.topic.write(5)
+    bench.topic.write_value(None)
+    report = bench.pipeline(source={"tombstones": "skip"}).run()
+    assert report.head.counts.tombstones == 1
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_bad_records_count_also_when_the_transform_returns_nothing(bench: Bench) -> None:
+    """The optimizer leaves reading out of a plan whose result is provably empty."""
+    bench.topic.write_value(b"not json")
+    with pytest.raises(BadRecordError):
+        bench.pipeline(transform="tests.faults.transforms:nothing").run()
+
+
+def test_raw_values_arrive_byte_for_byte(bench: Bench) -> None:
+    bench.topic.write_value(b"\x00\xff raw \x80")
+    source = {"value_format": "raw", "value_schema": None}
+    bench.pipeline(source=source).run()
+    assert bench.table.query("select value from events") == [(b"\x00\xff raw \x80",)]
