@@ -6,6 +6,7 @@ A test may kill a server: ``make_topic`` and ``make_database`` start it again fo
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -59,11 +60,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    folder = tmp_path_factory.mktemp("postgres")
-    # a killed process loses nothing that it wrote; only a power cut would
-    with EmbeddedPostgres(folder, settings={"fsync": "off"}) as server:
-        yield server
+def postgres() -> Iterator[EmbeddedPostgres]:
+    # not below pytest's folder: it closes that to other users, and as root the server is one
+    with tempfile.TemporaryDirectory(prefix="eo-postgres-") as folder:
+        # a killed process loses nothing that it wrote; only a power cut would
+        with EmbeddedPostgres(Path(folder), settings={"fsync": "off"}) as server:
+            yield server
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""The terminal, for looking at a pipeline before it has a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+from urllib.parse import quote
+
+from pydantic import NonNegativeInt
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from eo_pipeline.checkpoint import LedgerEntry, Operation
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
+from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.staged import StagedOutput, StagedTable
+
+
+class ConsoleSink(Sink):
+    """Prints rows as a table. AT_LEAST_ONCE, and cannot be more.
+
+    Rows are printed first and the ledger moves afterwards: whoever is killed in between prints
+    them again. Only the ledger, JSON files, is exact: two runs never both get a version.
+
+    Args:
+        ledger: folder of the ledger, ``<ledger>/<pipeline>/<version>.json``. On a local disk.
+        max_rows: how many rows of a checkpoint are shown; the rest is counted.
+    """
+
+    type: Literal["console"] = "console"
+    ledger: Path = Path(".eo/console")
+    max_rows: NonNegativeInt = 20
+
+    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+
+    @property
+    def table_name(self) -> str:
+        return "console"
+
+    def open(self, pipeline: str) -> SinkSession:
+        return ConsoleSession(self, pipeline)
+
+
+class ConsoleSession(SinkSession):
+    """The ledger is a folder with one file a version; a version is a name that can be taken once.
+
+    A file is written whole under another name and then linked to its own, which fails if somebody
+    has it (POSIX ``link``). Files are never changed or removed, so that a parent that was there
+    when it was looked up is still there.
+    """
+
+    def __init__(self, sink: ConsoleSink, pipeline: str) -> None:
+        self._sink = sink
+        self._pipeline = pipeline
+        # a name that is a path, or "..", must not leave the folder
+        self._folder = sink.ledger / quote(pipeline, safe="").replace(".", "%2E")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkUnavailableError(
+                f"the ledger cannot be kept in {sink.ledger}: {error}"
+            ) from error
+
+    def recover(self) -> LedgerEntry | None:
+        """Also removes what killed runs left for versions that are taken; others may be alive."""
+        head = self.head()
+        for path in self._folder.glob(".*-*"):
+            version = int(path.name[1:].partition("-")[0])
+            if head is not None and version <= head.version:
+                path.unlink(missing_ok=True)
+        return head
+
+    def head(self) -> LedgerEntry | None:
+        """Found by asking for versions 0, 1, 3, 7 ... and halving: versions have no gaps."""
+        low, high = -1, 0
+        while self._path(high).exists():
+            low, high = high, 2 * high + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._path(middle).exists() else (low, middle)
+        return self.entry(low) if low >= 0 else None
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        try:
+            return LedgerEntry.from_json(json.loads(self._path(version).read_text()))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SinkUnavailableError(f"the ledger cannot be read: {error}") from error
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        for version in count(since):
+            entry = self.entry(version)
+            if entry is None:
+                return
+            yield entry
+
+    def publish(
+        self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
+    ) -> CommitOutcome:
+        if self._has_landed(entry):
+            return CommitOutcome.ALREADY_COMMITTED
+        if entry.operation in (Operation.REWIND, Operation.REPLAY):
+            raise RefusedError(
+                "what was printed cannot be taken back. Nothing was changed; "
+                "start a new pipeline (fork) to print it again."
+            )
+        staged.verify()
+        self._print(entry, staged)
+        reach(CrashPoint.ROWS_SENT)
+        try:
+            return self._take(entry, reach)
+        except OSError as error:
+            raise SinkUnavailableError(f"the ledger cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _has_landed(self, entry: LedgerEntry) -> bool:
+        held = self.entry(entry.version)
+        if held is not None and held.id != entry.id:
+            raise FencedError(entry.pipeline, entry.version, winner=held.transaction_id)
+        before = self.entry(entry.parent.version) if entry.parent else None
+        if held is None and not entry.is_child_of(before):
+            raise FencedError(entry.pipeline, entry.version, winner=None)
+        return held is not None
+
+    def _take(self, entry: LedgerEntry, reach: Reach) -> CommitOutcome:
+        """Make the entry the one at its version, unless another is."""
+        stamped = replace(entry, committed_at=datetime.now(UTC))
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=f".{entry.version}-")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(stamped.to_json(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            reach(CrashPoint.ENTRY_SENT)
+            os.link(name, self._path(entry.version))
+        except (FileExistsError, FileNotFoundError):
+            # taken by somebody, who may also have tidied this file away
+            if not self._has_landed(entry):
+                raise
+            return CommitOutcome.ALREADY_COMMITTED
+        finally:
+            Path(name).unlink(missing_ok=True)
+        _sync_folder(self._folder)
+        return CommitOutcome.COMMITTED
+
+    def _path(self, version: int) -> Path:
+        return self._folder / f"{version}.json"
+
+    def _print(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        console = Console()
+        for what, table in (("rows", staged.rows), ("dead letters", staged.dead_letters)):
+            if table is not None and table.rows:
+                title = f"{self._pipeline}, checkpoint {entry.version}: {table.rows} {what}"
+                _show(console, title, table, self._sink.max_rows)
+
+
+def _show(console: Console, title: str, staged: StagedTable, rows_max: int) -> None:
+    table = Table(*map(escape, staged.schema.names), highlight=True)
+    for row in islice(_rows(staged, rows_max), rows_max):
+        table.add_row(*map(_text, row))
+    console.print(title, table, sep="\n")
+    if staged.rows > rows_max:
+        console.print(f"... and {staged.rows - rows_max} more")
+
+
+def _rows(staged: StagedTable, rows_max: int) -> Iterator[list[Any]]:
+    for batch in staged.batches():
+        for row in batch.slice(0, rows_max).to_pylist():
+            yield list(row.values())
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else escape(str(value))
+
+
+def _sync_folder(folder: Path) -> None:
+    """A name is durable only when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,219 @@
+"""Arrow types and PostgreSQL types: what is sent, what a new column gets, what may be widened.
+
+=====================================  ===========================  ==============================
+Spark, Arrow                           PostgreSQL                   may also go into
+=====================================  ===========================  ==============================
+boolean                                boolean
+byte, short                            smallint                     any wider number
+int                                    integer                      bigint, numeric, double
+long                                   bigint                       numeric
+float                                  real                         double precision
+double                                 double precision
+decimal(p, s)                          numeric(p, s)                numeric with scale >= s
+string                                 text                         what PostgreSQL reads from
+                                                                    text: varchar, enum, uuid,
+                                                                    json, inet, tsvector ...; no
+                                                                    number, date, boolean, bytea
+binary                                 bytea
+date                                   date                         timestamp
+timestamp                              timestamp with time zone
+timestamp_ntz                          timestamp (without)
+array of these                         array of these               array of what is said above
+struct, map, array of nested values    jsonb                        json, text, varchar
+=====================================  ===========================  ==============================
+
+Everything else is refused by name: a string that happens to look like a number is a change of type,
+and a double in a numeric column would be rounded without a word. A timestamp is rounded only where
+the table's own column asks for it (``timestamp(3)``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from eo_pipeline.errors import SchemaChangeError
+
+_TIMESTAMP = "timestamp without time zone"
+_TIMESTAMPTZ = "timestamp with time zone"
+_ARRAY = "[]"
+
+
+@dataclass(frozen=True)
+class WireType:
+    """How values travel in PostgreSQL's binary COPY format.
+
+    ``sent`` is the type that reads them as they are, and ``meant`` the type they are values of,
+    both as ``format_type`` spells them; ``declared`` is what a new column gets; ``scale`` are the
+    digits after the point of exact numbers; ``arrow`` is the Arrow type that :mod:`pgpq` is given.
+    """
+
+    sent: str
+    meant: str
+    declared: str
+    arrow: pa.DataType
+    scale: int | None = None
+
+    @property
+    def is_array(self) -> bool:
+        return self.sent.endswith(_ARRAY)
+
+
+Check = Callable[[pa.DataType], bool]
+
+_SCALARS: tuple[tuple[Check, str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "smallint"),
+    (pa.types.is_int16, "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (pa.types.is_decimal128, "numeric"),
+    (pa.types.is_string, "text"),
+    (pa.types.is_large_string, "text"),
+    (pa.types.is_binary, "bytea"),
+    (pa.types.is_large_binary, "bytea"),
+    (pa.types.is_date32, "date"),
+    (pa.types.is_timestamp, _TIMESTAMP),
+)
+
+
+def wire_type(field: pa.Field) -> WireType:
+    """How ``field`` travels.
+
+    Raises:
+        SchemaChangeError: PostgreSQL has no type for it.
+    """
+    data_type = field.type
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    found = _scalar(data_type) or _list(data_type) or _nested(data_type)
+    if found is None:
+        raise SchemaChangeError(
+            f"column {field.name!r}: PostgreSQL has no type for {data_type}. Nothing was written; "
+            "cast or drop it in the transform."
+        )
+    return found
+
+
+def _scalar(data_type: pa.DataType) -> WireType | None:
+    name = next((name for fits, name in _SCALARS if fits(data_type)), None)
+    if name is None:
+        return None
+    if name == "numeric":
+        declared = f"numeric({data_type.precision},{data_type.scale})"
+        return WireType(name, name, declared, data_type, data_type.scale)
+    if name == _TIMESTAMP:
+        named = _TIMESTAMPTZ if data_type.tz else _TIMESTAMP
+        return WireType(named, named, named, pa.timestamp("us", data_type.tz))
+    return WireType(name, name, name, data_type, 0 if pa.types.is_integer(data_type) else None)
+
+
+def _list(data_type: pa.DataType) -> WireType | None:
+    if not (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)):
+        return None
+    item = _scalar(data_type.value_type)
+    if item is None:
+        return None
+    sent, arrow = item.sent, item.arrow
+    if sent == _TIMESTAMPTZ:
+        # pgpq labels the elements of such an array as timestamps without a zone; sent as what the
+        # label says they are right, and PostgreSQL converts
+        sent, arrow = _TIMESTAMP, pa.timestamp("us")
+    meant, declared = item.meant + _ARRAY, item.declared + _ARRAY
+    return WireType(sent + _ARRAY, meant, declared, pa.list_(arrow), item.scale)
+
+
+def _nested(data_type: pa.DataType) -> WireType | None:
+    if pa.types.is_nested(data_type) and _has_json(data_type):
+        return WireType("jsonb", "jsonb", "jsonb", pa.string())
+    return None
+
+
+def _has_json(data_type: pa.DataType) -> bool:
+    """True if values of ``data_type`` can be written as JSON and be told apart there."""
+    if pa.types.is_struct(data_type):
+        return all(_has_json(field.type) for field in data_type)
+    if pa.types.is_map(data_type):
+        key = data_type.key_type
+        return (pa.types.is_string(key) or pa.types.is_integer(key)) and _has_json(
+            data_type.item_type
+        )
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return _has_json(data_type.value_type)
+    return _scalar(data_type) is not None
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """The type of a table's column: a domain is what it is made of.
+
+    ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has
+    it, for statements: ``character`` and ``bit`` in a cast mean a length of one. ``category`` is
+    ``pg_type.typcategory``, of the element for an array. ``scale`` is ``None`` where a numeric
+    column takes any.
+    """
+
+    name: str
+    cast: str
+    category: str
+    scale: int | None = None
+
+    @property
+    def is_array(self) -> bool:
+        return self.name.endswith(_ARRAY)
+
+
+_WIDER: dict[str, frozenset[str]] = {
+    "smallint": frozenset({"integer", "bigint", "numeric", "real", "double precision"}),
+    "integer": frozenset({"bigint", "numeric", "double precision"}),
+    "bigint": frozenset({"numeric"}),
+    "real": frozenset({"double precision"}),
+    "date": frozenset({_TIMESTAMP}),
+    "jsonb": frozenset({"json", "text", "character varying"}),
+}
+
+#: Categories whose types PostgreSQL itself reads from text: strings, enums, network addresses, bit
+#: strings, geometry, and user-defined ones (uuid, json, xml, tsvector and extensions' types).
+_READ_FROM_TEXT = frozenset("SEIVGU")
+
+#: Types whose binary form is that of text. Enums too.
+_SENT_AS_TEXT = frozenset({"text", "character varying", "character", "json"})
+
+
+def takes(column: ColumnType, wire: WireType) -> bool:
+    """True if every value of ``wire`` has its exact counterpart in ``column``, or is refused."""
+    if column.is_array != wire.is_array:
+        return False
+    name = column.name.removesuffix(_ARRAY)
+    meant = wire.meant.removesuffix(_ARRAY)
+    if name == "numeric" and column.scale is not None and (wire.scale or 0) > column.scale:
+        return False
+    if name == meant:
+        return True
+    if meant == "text":
+        return column.category in _READ_FROM_TEXT and name != "bytea"
+    return name in _WIDER.get(meant, ())
+
+
+def is_direct(column: ColumnType, wire: WireType) -> bool:
+    """True if ``column`` reads the binary form of ``wire`` as it is."""
+    as_text = wire.sent == "text" and (column.name in _SENT_AS_TEXT or column.category == "E")
+    return column.name == wire.sent or (as_text and not column.is_array)
+
+
+def conversion(column: ColumnType, wire: WireType, name: str) -> str:
+    """SQL that turns the quoted column ``name``, of type ``wire.sent``, into ``column``'s type.
+
+    Never to a length or a scale: that is left to the assignment, which raises where an explicit
+    cast would cut.
+    """
+    if column.name == wire.sent:
+        return name
+    if wire.meant == _TIMESTAMPTZ + _ARRAY:
+        elements = f"SELECT t AT TIME ZONE 'UTC' FROM unnest({name}) WITH ORDINALITY AS u (t, i)"
+        return f"CASE WHEN {name} IS NOT NULL THEN ARRAY({elements} ORDER BY i) END"
+    return f"{name}::{column.cast}"

@@ -1,0 +1,64 @@
+"""A DataFrame's types before anything is read: what a database can take; nested ones as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eo_pipeline.errors import SchemaChangeError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
+_TEXTS = frozenset({"string", "char", "varchar", "binary"})
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
+_SCALARS = {"boolean"} | _NUMBERS | _TEXTS | _TIMES
+
+#: What Spark writes as a JSON object's keys in a form that can be read back.
+_MAP_KEYS = _SCALARS - _TIMES - {"float", "double", "binary"}
+
+
+def refuse_unknown_types(schema: StructType, store: str) -> None:
+    """Raise SchemaChangeError naming every column whose type ``store`` has nothing for."""
+    bad = [f"{f.name!r} ({f.dataType.simpleString()})" for f in schema if not _storable(f.dataType)]
+    if bad:
+        raise SchemaChangeError(
+            f"{store} has no type for {', '.join(bad)}. Nothing was read; cast or drop these "
+            "columns in the transform (a void column needs a type: lit(None).cast('string'))."
+        )
+
+
+def nested_columns(schema: StructType, *, has_arrays: bool) -> list[str]:
+    """Columns that become JSON: structs, maps and arrays; not arrays of scalars if the store
+    ``has_arrays``.
+    """
+    return [field.name for field in schema if _is_nested(field.dataType, has_arrays)]
+
+
+def _is_nested(data_type: DataType, has_arrays: bool) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, ArrayType):
+        return not (has_arrays and _is_scalar(data_type.elementType))
+    return isinstance(data_type, StructType | MapType)
+
+
+def _storable(data_type: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, ArrayType):
+        return _storable(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _kind(data_type.keyType) in _MAP_KEYS and _storable(data_type.valueType)
+    if isinstance(data_type, StructType):
+        return all(_storable(field.dataType) for field in data_type)
+    return _is_scalar(data_type)
+
+
+def _is_scalar(data_type: DataType) -> bool:
+    return _kind(data_type) in _SCALARS
+
+
+def _kind(data_type: DataType) -> str:
+    """``decimal`` of ``decimal(10,2)``, ``string`` of ``string collate UNICODE``."""
+    return data_type.simpleString().partition("(")[0].partition(" ")[0]

@@ -1,0 +1,27 @@
+"""For those who test pipelines and write sinks: crashes on request, and the sinks' contract.
+
+:mod:`eo_pipeline.testing.contract` and :mod:`eo_pipeline.testing.exactly_once` need pytest and are
+imported by themselves.
+"""
+
+import sys
+
+from eo_pipeline.testing.crashes import CrashRequested, crash_at, pause_at, raise_at
+from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
+
+if "pytest" in sys.modules:
+    # so that an assertion of the contract that fails shows what it compared
+    sys.modules["pytest"].register_assert_rewrite(
+        "eo_pipeline.testing.contract", "eo_pipeline.testing.exactly_once"
+    )
+
+__all__ = [
+    "CrashRequested",
+    "child_of",
+    "crash_at",
+    "dead_letters",
+    "first_entry",
+    "pause_at",
+    "raise_at",
+    "to_files",
+]

@@ -1,0 +1,252 @@
+"""The contract of sinks that promise exactly once: rows and entry together, or not at all."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.errors import FencedError, RefusedError, SchemaChangeError
+from eo_pipeline.sinks.base import Sink, SinkSession
+from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.testing.all_types import ALL_TYPES
+from eo_pipeline.testing.contract import (
+    ALREADY_COMMITTED,
+    COMMITTED,
+    SinkContract,
+    killed_while_publishing,
+    meeting_at,
+)
+from eo_pipeline.testing.crashes import CrashRequested, pause_at, raise_at
+from eo_pipeline.testing.staging import child_of, dead_letters, to_files
+
+BEFORE_COMMIT = (CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT)
+
+
+class ExactlyOnceContract(SinkContract):
+    """What a sink must do that says ``Guarantee.EXACTLY_ONCE``."""
+
+    #: The columns of :data:`ALL_TYPES` that the store has no type for, and refuses.
+    unstorable: ClassVar[frozenset[str]] = frozenset()
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        """Every dead letter a reader sees: at least ``offset``, ``value`` and ``error``."""
+        raise NotImplementedError
+
+    def test_a_commit_repeated_adds_no_row(self, sink: Sink, session: SinkSession) -> None:
+        entry = self.forward(session, self.start(session))
+        self.forward(session, entry)
+        assert session.publish(entry, self.staged(1)) is ALREADY_COMMITTED
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+    def test_a_stale_run_leaves_nothing(self, sink: Sink, session: SinkSession) -> None:
+        start = self.start(session)
+        winner = self.forward(session, start)
+        with pytest.raises(FencedError):
+            session.publish(child_of(start, self.rows), self.staged(7))
+        assert self.visible(sink) == self.rows_of(1)
+        assert session.head() == session.entry(winner.version)
+
+    def test_a_zombie_that_wakes_up_leaves_nothing(self, sink: Sink, session: SinkSession) -> None:
+        """Scenario: a run sleeps with its rows sent; another one tries, and perhaps wins.
+        Outcome: one of them is in the ledger, and the rows are that one's.
+        """
+        head = self.forward(session, self.start(session))
+        zombie, rival = child_of(head, self.rows), child_of(head, self.rows)
+        wake_up, asleep = Event(), Event()
+
+        def try_meanwhile() -> object:
+            asleep.wait()
+            try:
+                return self.publish_apart(sink, rival, self.staged(3))
+            finally:
+                wake_up.set()
+
+        results = self.race(
+            lambda: self.publish_apart(
+                sink, zombie, self.staged(2), pause_at(CrashPoint.ROWS_SENT, wake_up, asleep)
+            ),
+            try_meanwhile,
+        )
+        assert results.count(COMMITTED) == 1, results
+        won = zombie if results[0] is COMMITTED else rival
+        held = session.head()
+        assert held is not None
+        assert held.id == won.id
+        assert self.visible(sink) == self.rows_of(1, 2 if won is zombie else 3)
+
+    def test_of_two_runs_at_once_only_the_winners_rows_are_there(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        head = self.forward(session, self.start(session))
+        reach = meeting_at(CrashPoint.ROWS_SENT)
+        rivals = {c: child_of(head, self.rows) for c in (2, 3)}
+        results = self.race(
+            *(
+                lambda c=c, e=e: self.publish_apart(sink, e, self.staged(c), reach)
+                for c, e in rivals.items()
+            )
+        )
+        won = next(c for c, result in zip(rivals, results, strict=True) if result is COMMITTED)
+        assert self.visible(sink) == self.rows_of(1, won)
+
+    def test_one_transaction_published_by_two_at_once_lands_once(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        entry = child_of(self.forward(session, self.start(session)), self.rows)
+        reach = meeting_at(CrashPoint.ROWS_SENT)
+        publish = lambda: self.publish_apart(sink, entry, self.staged(2), reach)  # noqa: E731
+        self.race(publish, publish)
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+    @pytest.mark.parametrize("point", BEFORE_COMMIT)
+    def test_an_abort_leaves_nothing_and_a_retry_lands_once(
+        self, sink: Sink, session: SinkSession, point: CrashPoint
+    ) -> None:
+        entry = child_of(self.forward(session, self.start(session)), self.rows)
+        with pytest.raises(CrashRequested):
+            session.publish(entry, self.staged(2), raise_at(point))
+        assert self.visible(sink) == self.rows_of(1)
+        assert session.entry(2) is None
+        assert session.publish(entry, self.staged(2)) is COMMITTED
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+    @pytest.mark.parametrize("point", BEFORE_COMMIT)
+    def test_a_kill_leaves_nothing_and_a_retry_lands_once(
+        self, sink: Sink, session: SinkSession, point: CrashPoint, tmp_path: Path
+    ) -> None:
+        entry = child_of(self.forward(session, self.start(session)), self.rows)
+        staged = StagedOutput(rows=to_files(StagedTable.in_memory(self.table(2)), tmp_path))
+        killed_while_publishing(sink, self.pipeline, entry, staged, point)
+        assert self.visible(sink) == self.rows_of(1)
+        with sink.open(self.pipeline) as next_run:
+            head = next_run.recover()
+            assert head is not None
+            assert head.version == 1
+            assert next_run.publish(entry, staged) is COMMITTED
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+    def test_a_reader_sees_nothing_before_the_commit(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        head = self.forward(session, self.start(session))
+        seen = []
+        session.publish(
+            child_of(head, self.rows), self.staged(2), lambda _: seen.append(self.visible(sink))
+        )
+        assert all(view == self.rows_of(1) for view in seen)
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+    def test_a_reader_that_polls_never_sees_part_of_a_checkpoint(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        head = self.forward(session, self.start(session))
+        views: list[list[tuple[int, int]]] = []
+        done = Event()
+
+        def poll() -> None:
+            while not done.is_set():
+                views.append(self.visible(sink))
+
+        reader = Thread(target=poll)
+        reader.start()
+        try:
+            for _ in range(8):
+                head = self.forward(session, head)
+        finally:
+            done.set()
+            reader.join()
+        whole = [self.rows_of(*range(1, last + 1)) for last in range(1, 10)]
+        assert all(view in whole for view in views)
+        assert [len(view) for view in views] == sorted(len(view) for view in views)
+
+    def test_what_is_refused_leaves_nothing(self, sink: Sink, session: SinkSession) -> None:
+        """Scenario: a result column changes its type. Outcome: refused before any of it shows."""
+        head = self.forward(session, self.start(session))
+        changed = self.table(2).set_column(1, "name", pa.array(range(self.rows), pa.int64()))
+        with pytest.raises(SchemaChangeError, match="name"):
+            session.publish(child_of(head, self.rows), _in_memory(changed))
+        assert self.visible(sink) == self.rows_of(1)
+        self.forward(session, head)
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+    def test_a_new_column_is_added_and_older_rows_have_none(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        head = self.forward(session, self.start(session))
+        wider = self.table(2).append_column("tail", pa.array(["N1"] * self.rows))
+        head = child_of(head, self.rows)
+        assert session.publish(head, _in_memory(wider)) is COMMITTED
+        tails = {(row[CHECKPOINT_COLUMN], row["tail"]) for row in self.read_rows(sink)}
+        assert tails == {(1, None), (2, "N1")}
+        self.forward(session, head)  # and a result without it still fits
+        assert self.visible(sink) == self.rows_of(1, 2, 3)
+
+    def test_an_aborted_column_was_never_there(self, sink: Sink, session: SinkSession) -> None:
+        head = self.forward(session, self.start(session))
+        wider = self.table(2).append_column("tail", pa.array(["N1"] * self.rows))
+        with pytest.raises(CrashRequested):
+            session.publish(child_of(head), _in_memory(wider), raise_at(CrashPoint.ENTRY_SENT))
+        assert all("tail" not in row for row in self.read_rows(sink))
+
+    @pytest.mark.parametrize("where", ["memory", "files"])
+    def test_every_type_comes_back_equal(
+        self, sink: Sink, session: SinkSession, tmp_path: Path, where: str
+    ) -> None:
+        table = ALL_TYPES.drop_columns(sorted(self.unstorable))
+        rows = StagedTable.in_memory(table)
+        rows = to_files(rows, tmp_path) if where == "files" else rows
+        entry = child_of(self.start(session), rows.rows)
+        assert session.publish(entry, StagedOutput(rows=rows)) is COMMITTED
+        found = sorted(self.read_rows(sink), key=lambda row: row["id"])
+        assert [_comparable(row) for row in found] == [_comparable(r) for r in table.to_pylist()]
+
+    def test_types_without_a_place_are_refused_by_name(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        head = self.start(session)
+        for name in sorted(self.unstorable):
+            table = ALL_TYPES.select(["id", name, CHECKPOINT_COLUMN])
+            with pytest.raises(RefusedError, match=name):
+                session.publish(child_of(head, 3), _in_memory(table))
+        assert self.visible(sink) == []
+
+    def test_dead_letters_land_with_the_rows(self, sink: Sink, session: SinkSession) -> None:
+        entry = child_of(self.start(session), self.rows)
+        staged = StagedOutput(self.staged(1).rows, dead_letters(1, [b"{", b"\xff"]))
+        with pytest.raises(CrashRequested):
+            session.publish(entry, staged, raise_at(CrashPoint.ENTRY_SENT))
+        assert self.read_dead_letters(sink) == []
+        assert session.publish(entry, staged) is COMMITTED
+        letters = sorted(self.read_dead_letters(sink), key=lambda letter: letter["offset"])
+        assert [letter["value"] for letter in letters] == [b"{", b"\xff"]
+        assert {letter["error"] for letter in letters} == {"not JSON"}
+        assert self.visible(sink) == self.rows_of(1)
+
+    def test_a_session_outlives_its_errors(self, sink: Sink, session: SinkSession) -> None:
+        head: LedgerEntry = self.start(session)
+        for version in (1, 2, 3):
+            with pytest.raises(CrashRequested):
+                session.publish(
+                    child_of(head), self.staged(version), raise_at(CrashPoint.ROWS_SENT)
+                )
+            head = self.forward(session, head)
+        assert self.visible(sink) == self.rows_of(1, 2, 3)
+
+
+def _in_memory(table: pa.Table) -> StagedOutput:
+    return StagedOutput(rows=StagedTable.in_memory(table))
+
+
+def _comparable(row: dict[str, Any]) -> dict[str, Any]:
+    """``row`` with values that equal themselves: not a number is a word."""
+    return {
+        name: "nan" if isinstance(value, float) and math.isnan(value) else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,101 @@
+"""Ledger entries and staged rows for tests of sinks, without Kafka and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.checkpoint import Counts, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.staged import StagedFile, StagedTable
+
+_TOPIC = "events"
+
+#: How dead letters are staged, whatever the source.
+DEAD_LETTERS = pa.schema(
+    [
+        ("_eo_checkpoint", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("error", pa.string()),
+    ]
+)
+
+
+def first_entry(pipeline: str) -> LedgerEntry:
+    """The start entry of a new ledger."""
+    return LedgerEntry(
+        pipeline=pipeline,
+        ledger_id=new_transaction_id(),
+        version=0,
+        transaction_id=new_transaction_id(),
+        parent=None,
+        operation=Operation.START,
+        offsets={TopicPartition(_TOPIC, 0): 0},
+        topic_ids={_TOPIC: "x8ClxKOHQy2BYyUJ9HcHjA"},
+        run_id="run",
+    )
+
+
+def child_of(
+    head: LedgerEntry,
+    rows: int = 0,
+    *,
+    operation: Operation = Operation.FORWARD,
+    target: int | None = None,
+) -> LedgerEntry:
+    """A new attempt at the version after ``head``, with a transaction id of its own."""
+    topic_partition = TopicPartition(_TOPIC, 0)
+    start = head.offsets[topic_partition]
+    return replace(
+        head.child(operation, "run", {topic_partition: start + rows}),
+        ranges=(OffsetRange(_TOPIC, 0, start, start + rows),),
+        counts=Counts(records=rows, rows=rows, rows_total=head.counts.rows_total + rows),
+        target=target,
+        details={"reason": "a test"},
+    )
+
+
+def dead_letters(checkpoint: int, values: Iterable[bytes]) -> StagedTable:
+    """Records that could not be read, as the pipeline stages them."""
+    letters: list[dict[str, Any]] = [
+        {
+            "_eo_checkpoint": checkpoint,
+            "topic": _TOPIC,
+            "partition": 0,
+            "offset": offset,
+            "timestamp": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
+            "key": None,
+            "value": value,
+            "headers": [{"key": "carrier", "value": b"\x00UA"}],
+            "error": "not JSON",
+        }
+        for offset, value in enumerate(values)
+    ]
+    return StagedTable.in_memory(pa.Table.from_pylist(letters, DEAD_LETTERS))
+
+
+def to_files(staged: StagedTable, folder: Path, files: int = 2) -> StagedTable:
+    """The same rows in Parquet files below ``folder``, as a large batch has them."""
+    if staged.table is None:
+        return staged
+    folder.mkdir(parents=True, exist_ok=True)
+    step = max(1, -(-staged.rows // files))
+    written = []
+    for part, start in enumerate(range(0, max(staged.rows, 1), step)):
+        path = folder / f"part-{part:05}.parquet"
+        piece = staged.table.slice(start, step)
+        pq.write_table(piece, path)
+        written.append(StagedFile(path.name, path.stat().st_size, piece.num_rows))
+    return StagedTable(schema=staged.schema, rows=staged.rows, root=folder, files=tuple(written))

@@ -1,0 +1,52 @@
+"""PostgreSQL against the contract, in the ways its rows can travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.postgres import PostgresSink
+from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+
+
+def read_table(sink: Sink, table: str) -> list[dict[str, Any]]:
+    """What another connection sees of ``table``; nothing if it is not there."""
+    assert isinstance(sink, PostgresSink)
+    with psycopg.connect(sink.dsn.get_secret_value(), row_factory=dict_row) as reader:
+        try:
+            return reader.execute(f"SELECT * FROM {table}".encode()).fetchall()
+        except psycopg.errors.UndefinedTable:
+            return []
+
+
+class TestAppend(ExactlyOnceContract):
+    @pytest.fixture
+    def sink(self, database: str) -> Sink:
+        return PostgresSink.model_validate({"dsn": database, "table": "flights"})
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_table(sink, "flights")
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_table(sink, "flights_dead_letters")
+
+
+class TestUpsert(TestAppend):
+    """Rows by way of a temporary table, in a schema of their own."""
+
+    @pytest.fixture
+    def sink(self, database: str) -> Sink:
+        with psycopg.connect(database) as admin:
+            admin.execute("CREATE SCHEMA ops")
+        settings = {"mode": "upsert", "key": ["id"], "sequence_by": ["_eo_checkpoint"]}
+        return PostgresSink.model_validate({"dsn": database, "table": "ops.flights", **settings})
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_table(sink, "ops.flights")
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_table(sink, "ops.flights_dead_letters")

@@ -1,0 +1,237 @@
+"""The contract against sinks with a bug planted in them: a suite that cannot fail proves nothing.
+
+Each bug is one that a careful person might write. It is named with tests that must see it, and the
+healthy sink passes the same tests here, called in the same way.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from _pytest.outcomes import Failed
+
+from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.errors import EoPipelineError, FencedError
+from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.sinks.postgres import PostgresSink, load
+from eo_pipeline.sinks.postgres.session import PostgresSession
+from eo_pipeline.sinks.postgres.tables import Table
+from eo_pipeline.staged import StagedOutput
+from eo_pipeline.testing.crashes import CrashRequested
+from tests.contract import test_postgres_contract as healthy
+from tests.servers import MakeDatabase
+
+
+class SkipsTheCompareAndSwap(PostgresSession):
+    """Whoever comes last is right."""
+
+    def _has_landed(self, entry: LedgerEntry) -> bool:
+        held = self.entry(entry.version)
+        return held is not None and held.id == entry.id
+
+    def _insert(self, entry: LedgerEntry) -> None:
+        self._connection.execute("DELETE FROM eo_ledger WHERE version >= %s", (entry.version,))
+        super()._insert(entry)
+
+
+class ComparesNumbersOnly(PostgresSession):
+    """Asks whether the version before is there, not whether the parent is."""
+
+    def _has_landed(self, entry: LedgerEntry) -> bool:
+        try:
+            return super()._has_landed(entry)
+        except FencedError:
+            if self.entry(entry.version) is not None:
+                raise
+            return False
+
+    def _insert(self, entry: LedgerEntry) -> None:
+        before = self.entry(entry.parent.version) if entry.parent else None
+        super()._insert(replace(entry, parent=before.id if before else entry.parent))
+
+
+class LooksAtTheHeadOnly(PostgresSession):
+    """A transaction that landed is not found once others have followed."""
+
+    def _has_landed(self, entry: LedgerEntry) -> bool:
+        head = self.head()
+        if head is not None and head.id == entry.id:
+            return True
+        if not entry.is_child_of(head):
+            raise FencedError(self.pipeline, entry.version, winner=None)
+        return False
+
+
+class CommitsTheLedgerFirst(PostgresSession):
+    """Offsets in one transaction, rows in the next."""
+
+    def publish(
+        self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
+    ) -> CommitOutcome:
+        outcome = super().publish(entry, StagedOutput())
+        if outcome is CommitOutcome.COMMITTED:
+            with self._transaction():
+                self._write(entry, staged)
+                reach(CrashPoint.ROWS_SENT)
+                reach(CrashPoint.ENTRY_SENT)
+                self._commit(entry)
+        return outcome
+
+
+class CommitsTheRowsFirst(PostgresSession):
+    """Rows in one transaction, offsets in the next: at least once, at best."""
+
+    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        super()._write(entry, staged)
+        self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN")
+
+
+class ForgetsToAbort(PostgresSession):
+    """Leaving a transaction commits it, as many drivers' context managers do."""
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._alive().execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
+
+class LosesDeadLetters(PostgresSession):
+    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        super()._write(entry, replace(staged, dead_letters=None))
+
+
+class CommitsDeadLettersFirst(PostgresSession):
+    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        if staged.dead_letters is not None:
+            load.append(Table(self._connection, self._dead_letters), staged.dead_letters)
+            self._connection.execute("COMMIT")
+            self._connection.execute("BEGIN")
+        super()._write(entry, replace(staged, dead_letters=None))
+
+
+class CommitsByBatch(PostgresSession):
+    """One transaction for each file, so that none gets too large."""
+
+    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        rows = staged.rows
+        if rows is None or rows.table is None:
+            super()._write(entry, staged)
+            return
+        half = rows.rows // 2
+        for table in (rows.table.slice(0, half), rows.table.slice(half)):
+            part = replace(rows, table=table, rows=table.num_rows)
+            load.append(Table(self._connection, self._table), part)
+            self._connection.execute("COMMIT")
+            self._connection.execute("BEGIN")
+
+
+class SaysYesToAFailedCommit(PostgresSession):
+    """COMMIT of a failed transaction raises nothing; the reply must be read."""
+
+    def _insert(self, entry: LedgerEntry) -> None:
+        with suppress(psycopg.Error):  # "somebody was faster, so be it"
+            super()._insert(entry)
+
+    def _commit(self, entry: LedgerEntry) -> None:
+        self._connection.execute("COMMIT")
+
+    def _has_landed(self, entry: LedgerEntry) -> bool:
+        return False
+
+
+class StoresDatesOfAnotherTime(PostgresSession):
+    """Times are cut to milliseconds on their way."""
+
+    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        super()._write(entry, staged)
+        if staged.rows is not None and "instant" in staged.rows.schema.names:
+            self._connection.execute("UPDATE flights SET instant = date_trunc('ms', instant)")
+
+
+class BuggySink(PostgresSink):
+    bug: str
+
+    def open(self, pipeline: str) -> SinkSession:
+        session: type[PostgresSession] = globals()[self.bug]
+        return session(self, pipeline)
+
+
+SEEN_BY = {
+    SkipsTheCompareAndSwap: [
+        "test_a_stale_run_is_fenced",
+        "test_a_stale_run_leaves_nothing",
+        "test_of_two_runs_at_once_exactly_one_wins",
+        "test_a_zombie_that_wakes_up_leaves_nothing",
+    ],
+    ComparesNumbersOnly: ["test_a_number_alone_does_not_match"],
+    LooksAtTheHeadOnly: ["test_a_commit_repeated_later_is_already_committed"],
+    CommitsTheLedgerFirst: [
+        "test_an_abort_leaves_nothing_and_a_retry_lands_once",
+        "test_a_kill_leaves_nothing_and_a_retry_lands_once",
+        "test_what_is_refused_leaves_nothing",
+    ],
+    CommitsTheRowsFirst: [
+        "test_an_abort_leaves_nothing_and_a_retry_lands_once",
+        "test_a_kill_leaves_nothing_and_a_retry_lands_once",
+        "test_a_reader_sees_nothing_before_the_commit",
+        "test_of_two_runs_at_once_only_the_winners_rows_are_there",
+    ],
+    ForgetsToAbort: ["test_an_abort_leaves_nothing_and_a_retry_lands_once"],
+    LosesDeadLetters: ["test_dead_letters_land_with_the_rows"],
+    CommitsDeadLettersFirst: ["test_dead_letters_land_with_the_rows"],
+    CommitsByBatch: [
+        "test_a_reader_sees_nothing_before_the_commit",
+        "test_a_reader_that_polls_never_sees_part_of_a_checkpoint",
+    ],
+    SaysYesToAFailedCommit: [
+        "test_a_stale_run_is_fenced",
+        "test_of_two_runs_at_once_exactly_one_wins",
+    ],
+    StoresDatesOfAnotherTime: ["test_every_type_comes_back_equal"],
+}
+
+#: One value for each of a contract test's own parameters.
+_PARAMETERS: dict[str, object] = {"point": CrashPoint.ROWS_SENT, "where": "memory"}
+
+
+def run_contract_test(name: str, sink: PostgresSink, folder: Path) -> None:
+    """Call one test of the contract the way pytest would."""
+    contract = healthy.TestAppend()
+    test = getattr(contract, name)
+    with sink.open(contract.pipeline) as session:
+        fixtures = {"sink": sink, "session": session, "tmp_path": folder, **_PARAMETERS}
+        wanted: dict[str, Any] = {p: fixtures[p] for p in inspect.signature(test).parameters}
+        test(**wanted)
+
+
+@pytest.mark.parametrize(
+    ("bug", "test"),
+    [(bug, test) for bug, tests in SEEN_BY.items() for test in tests],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_planted_bug_is_seen(
+    database: str, tmp_path: Path, bug: type[PostgresSession], test: str
+) -> None:
+    sink = BuggySink.model_validate({"dsn": database, "table": "flights", "bug": bug.__name__})
+    with pytest.raises((AssertionError, Failed, EoPipelineError, CrashRequested)):
+        run_contract_test(test, sink, tmp_path)
+
+
+@pytest.mark.parametrize("test", sorted({test for tests in SEEN_BY.values() for test in tests}))
+def test_a_healthy_sink_passes_the_same_tests(
+    make_database: MakeDatabase, tmp_path: Path, test: str
+) -> None:
+    sink = PostgresSink.model_validate({"dsn": make_database(), "table": "flights"})
+    run_contract_test(test, sink, tmp_path)

@@ -1,0 +1,116 @@
+"""A TCP proxy whose link a test can cut, at once or at a word that the client sends."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from enum import Enum
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Self
+
+_CHUNK = 65536
+_HOST = "127.0.0.1"
+
+
+class Cut(Enum):
+    """Where the link breaks, seen from the word that triggers it."""
+
+    BEFORE_THE_REQUEST = "the server never hears it"
+    BEFORE_THE_REPLY = "the server did it, the client never hears"
+
+
+class Proxy:
+    """Listens on ``port`` and passes everything on to a server, until told otherwise.
+
+    The link heals by itself: a cut breaks the connections there are, and new ones are accepted,
+    unless ``refuse`` was called.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._lock = Lock()
+        self._links: list[socket.socket] = []
+        self._trigger: tuple[bytes, Cut] | None = None
+        self._refusing = False
+        self._listener = socket.create_server((_HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        Thread(target=self._accept, daemon=True).start()
+
+    def cut_at(self, word: bytes, cut: Cut) -> None:
+        """Break the link the next time the client sends ``word``."""
+        with self._lock:
+            self._trigger = (word, cut)
+
+    def cut(self) -> None:
+        """Break every connection now."""
+        with self._lock:
+            links, self._links = self._links, []
+        for link in links:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+            link.close()
+
+    def refuse(self, refusing: bool = True) -> None:
+        """Turn new connections away, or let them in again."""
+        self._refusing = refusing
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            if self._refusing:
+                client.close()
+                continue
+            server = socket.create_connection(self._server)
+            with self._lock:
+                self._links += [client, server]
+            lose_reply = Event()
+            for pump in (self._requests, self._replies):
+                Thread(target=pump, args=(client, server, lose_reply), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket, lose_reply: Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(_CHUNK):
+                cut = self._triggered(data)
+                if cut is Cut.BEFORE_THE_REQUEST:
+                    self.cut()
+                    return
+                if cut is Cut.BEFORE_THE_REPLY:
+                    lose_reply.set()
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+
+    def _replies(self, client: socket.socket, server: socket.socket, lose_reply: Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(_CHUNK):
+                if lose_reply.is_set():
+                    self.cut()
+                    return
+                client.sendall(data)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_WR)
+
+    def _triggered(self, data: bytes) -> Cut | None:
+        with self._lock:
+            if self._trigger is None or self._trigger[0] not in data:
+                return None
+            (_, cut), self._trigger = self._trigger, None
+            return cut
