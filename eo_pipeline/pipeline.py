@@ -14,10 +14,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt,
 from eo_pipeline.checkpoint import LedgerEntry, new_transaction_id
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.recovery import adopt
+from eo_pipeline.recovery import Recovery
 from eo_pipeline.report import CheckpointReport, RunReport
 from eo_pipeline.runner import Runner
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.base import Sink, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
@@ -138,14 +138,13 @@ class Pipeline(BaseModel):
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
-                staging=self._staging(),
+                recovery=self._recovery(session),
                 spark=spark or self.spark.session,
                 reach=reach,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
                 checkpoints_max=min(max_checkpoints or limit, limit),
                 on_checkpoint=on_checkpoint or _no_listener,
-                copies_rows=self.sink.copies_rows,
             )
             return runner.run()
 
@@ -171,11 +170,12 @@ class Pipeline(BaseModel):
             ConfigError: the ledger did not go backwards, so that there is nothing to adopt.
         """
         with self.sink.open(self.name) as session:
-            return adopt(self.name, session, self._staging(), reason, run_id or "")
+            return self._recovery(session).adopt(reason, run_id or "")
 
-    def _staging(self) -> StagingArea:
+    def _recovery(self, session: SinkSession) -> Recovery:
         folders = self.sink.staging_folders()
-        return StagingArea(folders.manifests or self.staging, self.name, folders.rows)
+        staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
+        return Recovery(self.name, session, staging, self.sink.copies_rows)
 
 
 def _no_listener(report: CheckpointReport) -> None:

@@ -38,10 +38,18 @@ from eo_pipeline.discovery import (
     discover,
     past_losses,
 )
-from eo_pipeline.errors import DataLossError, Loss, SourceUnavailableError, SparkJobError
+from eo_pipeline.errors import (
+    DataLossError,
+    EoPipelineError,
+    FencedError,
+    Loss,
+    SetupError,
+    SourceUnavailableError,
+    SparkJobError,
+)
 from eo_pipeline.offsets import Offsets, TopicPartition
 from eo_pipeline.planner import ASSUMED_RECORD_BYTES, Batch, lag, plan
-from eo_pipeline.recovery import settle, tidy
+from eo_pipeline.recovery import Recovery
 from eo_pipeline.report import CheckpointReport, RunReport
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
@@ -49,7 +57,6 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.stage import Stager
 from eo_pipeline.staged import StagedOutput
-from eo_pipeline.staging import StagingArea
 from eo_pipeline.transaction import SinkTransaction
 
 log = logging.getLogger(__name__)
@@ -66,14 +73,13 @@ class Runner:
     source: KafkaSource
     session: SinkSession
     stager: Stager
-    staging: StagingArea
+    recovery: Recovery
     spark: SparkProvider
     reach: Reach
     run_id: str
     inline_records: int
     checkpoints_max: int
     on_checkpoint: Callable[[CheckpointReport], None]
-    copies_rows: bool
     admin: KafkaAdmin = field(init=False)
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _reports: list[CheckpointReport] = field(init=False, default_factory=list)
@@ -93,7 +99,7 @@ class Runner:
             if batch.is_empty:
                 break
             head = self._checkpoint(head, batch, cluster)
-            tidy(self.session, self.staging, self.copies_rows)
+            self.recovery.tidy(head)
             committed += 1
             cluster = self.admin.cluster()
         return RunReport(
@@ -107,12 +113,9 @@ class Runner:
     def _recover(self) -> LedgerEntry | None:
         """Step 1."""
         with self._timed("recover"):
-            head = self.session.recover()
-            for settled in settle(
-                self.pipeline, self.session, self.staging, head, self.copies_rows, self.reach
-            ):
-                head = settled
-                self._committed(settled, lag_before=None, cluster=None, recovered=True)
+            head, committed = self.recovery.settle(self.reach)
+        for entry in committed:
+            self._committed(entry, lag_before=None, cluster=None, recovered=True)
         self.reach(CrashPoint.RECOVERED)
         return head
 
@@ -199,24 +202,41 @@ class Runner:
             ranges=batch.ranges,
             topic_ids={**head.topic_ids, **cluster.topic_ids},
         )
-        attempt = None if self._fits_inline(head, batch) else self.staging.begin(entry.id)
+        attempt = None if self._fits_inline(head, batch) else self.recovery.staging.begin(entry.id)
         transaction = SinkTransaction(self.session, entry, attempt, self.reach)
         self.reach(CrashPoint.STAGING)
-        with self._timed("stage"):
-            self._stage(transaction, head)
-        self.reach(CrashPoint.STAGED)
-        with self._timed("pre_commit"):
-            transaction.pre_commit()
+        try:
+            self._promise(transaction, head)
+        except OSError as error:
+            raise self._staging_failed(transaction.entry, error) from error
         self.reach(CrashPoint.PRE_COMMITTED)
         with self._timed("commit"):
             outcome = transaction.commit()
-        self.staging.bear_witness(entry.id)
+        self.recovery.staging.bear_witness(entry)
         before = lag(head.offsets, cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
         self.reach(CrashPoint.REPORTED)
         return transaction.entry
+
+    def _promise(self, transaction: SinkTransaction, head: LedgerEntry) -> None:
+        """Steps 3 to 6."""
+        with self._timed("stage"):
+            self._stage(transaction, head)
+        self.reach(CrashPoint.STAGED)
+        with self._timed("pre_commit"):
+            transaction.pre_commit()
+
+    def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
+        """A faster run takes the version and rightly deletes our folder; or the disk is full."""
+        held = self.session.entry(entry.version)
+        if held is not None and held.id != entry.id:
+            return FencedError(self.pipeline, entry.version, held.transaction_id)
+        return SetupError(
+            f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
+            "was committed. Free space, or set Pipeline.staging to a folder this process may write."
+        )
 
     def _stage(self, transaction: SinkTransaction, head: LedgerEntry) -> None:
         """Steps 3 to 5, and the check that the topics are still those that were planned."""
@@ -299,7 +319,7 @@ class Runner:
         transaction.pre_commit()
         with self._timed("commit"):
             outcome = transaction.commit()
-        self.staging.bear_witness(entry.id)
+        self.recovery.staging.bear_witness(entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 

@@ -49,7 +49,7 @@ class StagedTable:
         A sink calls this before it publishes: a file cut short or removed must not be half-read.
         """
         for file, path in zip(self.files, self.paths(), strict=True):
-            size = path.stat().st_size if path.exists() else None
+            size = _size(path)
             if size != file.size:
                 found = "is missing" if size is None else f"has {size} bytes"
                 raise RefusedError(
@@ -64,6 +64,13 @@ class StagedTable:
         for path in self.paths():
             with pq.ParquetFile(path) as file:
                 yield from file.iter_batches(batch_size=BATCH_ROWS)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ commit the attempt, without Kafka and without Spark. ``refused.json`` takes that
 
 ``<root>/<pipeline>/_witness/<version>-<transaction id>`` is an empty file made after a commit was
 confirmed. It decides nothing; it only lets a later run notice that the ledger went backwards
-(a restored backup, a failover to an old replica).
+(a restored backup, a failover to an old replica). A witness goes only once the ledger is known to
+hold it: when its child was committed on top of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,6 @@ MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
 REFUSED = "refused.json"
 _WITNESS = "_witness"
-
-#: Witnesses kept per pipeline; the newest decides, the others only show recent history.
-_WITNESSES_KEPT = 5
 
 #: Width of a version in a folder's name, so that names sort by version.
 _VERSION_DIGITS = 12
@@ -173,26 +171,26 @@ class StagingArea:
         name = _name(entry_id)
         return Attempt(self._folder / name, entry_id, self._rows / name)
 
-    def witness(self) -> EntryId | None:
-        """The newest commit this staging folder saw confirmed."""
-        return max((found for _, found in _entries(self._folder / _WITNESS)), default=None)
+    def witnesses(self) -> list[EntryId]:
+        """Commits that were confirmed, oldest first. Each must still be in the ledger."""
+        return sorted(found for _, found in _entries(self._folder / _WITNESS))
 
-    def bear_witness(self, entry_id: EntryId) -> None:
-        """Remember that ``entry_id`` was committed.
+    def bear_witness(self, entry: LedgerEntry) -> None:
+        """Remember that ``entry`` was committed, in place of its parent, which it stands on.
 
-        Only ever adds a newer file: a zombie that comes late cannot take back what a faster run
-        saw.
+        Never removes anything else: a zombie that comes late, or a ledger that lost a version
+        meanwhile, cannot take back what a faster run saw.
         """
         folder = self._folder / _WITNESS
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _name(entry_id)).touch()
-        for path, _ in sorted(_entries(folder))[:-_WITNESSES_KEPT]:
-            path.unlink(missing_ok=True)
+        (folder / _name(entry.id)).touch()
+        if entry.parent is not None:
+            self.dismiss([entry.parent])
 
-    def forget_witnesses(self) -> None:
-        """After the sink's older state was adopted."""
-        for path, _ in list(_entries(self._folder / _WITNESS)):
-            path.unlink(missing_ok=True)
+    def dismiss(self, witnesses: Iterable[EntryId]) -> None:
+        """Forget these witnesses and no others."""
+        for entry_id in witnesses:
+            (self._folder / _WITNESS / _name(entry_id)).unlink(missing_ok=True)
 
 
 def _name(entry_id: EntryId) -> str:

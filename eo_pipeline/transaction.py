@@ -18,7 +18,13 @@ from enum import StrEnum
 
 from eo_pipeline.checkpoint import Counts, LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach
-from eo_pipeline.errors import CommitUnknownError, FencedError, RefusedError
+from eo_pipeline.errors import (
+    CommitUnknownError,
+    FencedError,
+    RefusedError,
+    SinkError,
+    SinkUnavailableError,
+)
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
 from eo_pipeline.staged import StagedOutput
 from eo_pipeline.staging import Attempt, Manifest
@@ -103,8 +109,9 @@ class SinkTransaction:
     def commit(self) -> CommitOutcome:
         """Publish rows and ledger entry together. May be called again after SinkUnavailableError.
 
-        A lost reply is resolved by trying the same transaction id again: the ledger then either
-        holds it, or refuses it, or takes it now.
+        A lost reply is resolved by trying the same transaction id again: the ledger then holds it,
+        or holds another one, or takes it now. Any other answer to a later try says nothing about
+        the first, which may still land; the outcome stays unknown.
 
         Raises:
             FencedError, RefusedError, SinkUnavailableError: nothing is visible.
@@ -121,14 +128,25 @@ class SinkTransaction:
             except FencedError:
                 self._move(TransactionState.FENCED)
                 raise
-            except RefusedError as error:
-                self._refused(error)
+            except (RefusedError, SinkUnavailableError) as error:
+                self._stays_unknown(error)
+                if isinstance(error, RefusedError):
+                    self._refused(error)
                 raise
             else:
                 self._move(TransactionState.COMMITTED)
                 self._reach(CrashPoint.COMMITTED)
                 return outcome
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _stays_unknown(self, error: SinkError) -> None:
+        if self.state is TransactionState.UNKNOWN:
+            raise CommitUnknownError(
+                f"Pipeline {self.entry.pipeline!r}: the reply to the commit of version "
+                f"{self.entry.version} was lost, and a second try under the same transaction id "
+                f"found: {error} The first may still land; nothing was deleted, the next run "
+                "looks at the ledger."
+            ) from error
 
     def _refused(self, error: RefusedError) -> None:
         if self._attempt is not None:

@@ -62,10 +62,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
     # not below pytest's folder: it closes that to other users, and as root the server is one
-    with tempfile.TemporaryDirectory(prefix="eo-postgres-") as folder:
-        # a killed process loses nothing that it wrote; only a power cut would
-        with EmbeddedPostgres(Path(folder), settings={"fsync": "off"}) as server:
-            yield server
+    # fsync: a killed process loses nothing that it wrote; only a power cut would
+    with (
+        tempfile.TemporaryDirectory(prefix="eo-postgres-") as folder,
+        EmbeddedPostgres(Path(folder), settings={"fsync": "off"}) as server,
+    ):
+        yield server
 
 
 @pytest.fixture

@@ -127,17 +127,18 @@ def test_two_attempts_at_one_version_have_folders_of_their_own(tmp_path: Path) -
     ]
 
 
-def test_the_newest_witness_counts_also_when_a_zombie_adds_an_older_one_later(
-    tmp_path: Path,
-) -> None:
+def test_a_witness_takes_its_parents_place_and_no_other(tmp_path: Path) -> None:
     area = StagingArea(tmp_path, "p")
-    assert area.witness() is None
-    for version in range(12):
-        area.bear_witness(EntryId(version, f"t{version}"))
-    area.bear_witness(EntryId(3, "zombie"))
-    assert area.witness() == EntryId(11, "t11")
-    area.forget_witnesses()
-    assert area.witness() is None
+    first = START.child(Operation.FORWARD, "run", {})
+    sibling = START.child(Operation.FORWARD, "zombie", {})
+    second = first.child(Operation.FORWARD, "run", {})
+    for entry in (START, first, second):
+        area.bear_witness(entry)
+    assert area.witnesses() == [second.id]
+    area.bear_witness(sibling)
+    assert area.witnesses() == [sibling.id, second.id]
+    area.dismiss([sibling.id, second.id])
+    assert area.witnesses() == []
 
 
 def test_a_ledger_entry_survives_json(tmp_path: Path) -> None:

@@ -88,6 +88,18 @@ def test_a_store_that_never_answers_leaves_the_outcome_unknown() -> None:
     assert store.answers == []
 
 
+@pytest.mark.parametrize("later", [RefusedError("constraint"), SinkUnavailableError("down")])
+def test_after_a_lost_reply_no_later_answer_proves_that_nothing_landed(
+    tmp_path: Path, later: Exception
+) -> None:
+    attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
+    transaction = promised(Answers(CommitUnknownError("?"), later), attempt)
+    with pytest.raises(CommitUnknownError, match="may still land"):
+        transaction.commit()
+    assert not attempt.is_refused
+    assert attempt.manifest() is not None
+
+
 def test_an_unavailable_store_may_be_asked_again_later() -> None:
     transaction = promised(Answers(SinkUnavailableError("down"), CommitOutcome.COMMITTED))
     with pytest.raises(SinkUnavailableError):

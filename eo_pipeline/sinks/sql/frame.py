@@ -59,8 +59,9 @@ class SqlSession(SinkSession):
             raise ValueError(f"an entry of {entry.pipeline!r} in a session of {self.pipeline!r}")
         if self._has_landed(entry):  # step 1
             return CommitOutcome.ALREADY_COMMITTED
-        staged.verify()  # step 2
         try:
+            staged.verify()  # step 2; inside, because another run may have kept our promise
+            self._prepare(entry, staged)
             with self._transaction():
                 self._write(entry, staged)  # step 3
                 reach(CrashPoint.ROWS_SENT)
@@ -120,6 +121,11 @@ class SqlSession(SinkSession):
     @abstractmethod
     def _connected(self) -> bool:
         """True if the connection was alive when it was last used."""
+
+    def _prepare(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+        """Between steps 2 and 3, outside any transaction: what a database cannot do in one. Must
+        leave nothing that a reader would take for a checkpoint.
+        """
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[None]:

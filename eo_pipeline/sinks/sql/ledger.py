@@ -133,4 +133,7 @@ def _parsed(value: str | bytes | Mapping[str, Any]) -> Any:
 
 
 def _iso(value: Any) -> Any:
-    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+    if not isinstance(value, datetime):
+        return value
+    # a database without time zones keeps times in UTC
+    return (value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()

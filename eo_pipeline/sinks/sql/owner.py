@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.sql.ledger import LedgerStatements
 
@@ -46,3 +47,18 @@ class Target:
                 f"sink.table: {self.table} belongs to pipeline {found[0][0]!r}; pipeline "
                 f"{self.pipeline!r} needs a table of its own. One ledger speaks for one table."
             )
+
+
+def refuse_lost_table(entry: LedgerEntry, table: object) -> None:
+    """A table made anew for ``entry`` would lack what the ledger says was written.
+
+    Raises:
+        ConfigError: the table, which is absent, was dropped or renamed.
+    """
+    written = entry.counts.rows_total - entry.counts.rows
+    if written > 0:
+        raise ConfigError(
+            f"sink.table: {table} does not exist any more, and the ledger says that "
+            f"{written} rows were written into it. Bring it back (was it renamed?), or start "
+            "anew with another pipeline name."
+        )
