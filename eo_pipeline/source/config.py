@@ -15,12 +15,12 @@ from pydantic import (
     Discriminator,
     Field,
     PositiveInt,
-    SecretStr,
     Tag,
     model_validator,
 )
 
 from eo_pipeline.discovery import LossKind
+from eo_pipeline.kafka_clients import ClientSettings
 from eo_pipeline.planner import Limits
 
 if TYPE_CHECKING:
@@ -95,13 +95,6 @@ FORBIDDEN_CLIENT_SETTINGS = frozenset(
 )
 
 
-def _as_text(value: Any) -> Any:
-    """Let YAML's true and 30 stand where a Kafka client setting is text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
 def _schema_text(value: Any) -> Any:
     """Accept a pyspark ``StructType`` by its JSON form."""
     to_json = getattr(value, "json", None)
@@ -154,12 +147,8 @@ class KafkaSource(_Settings):
     on_vanished: LossPolicy = "fail"
     commit_group: str | None = None
     request_timeout: float = Field(default=30.0, gt=0)
-    client: Mapping[str, Annotated[SecretStr, BeforeValidator(_as_text)]] = Field(
-        default_factory=dict, repr=False
-    )
-    spark_options: Mapping[str, Annotated[SecretStr, BeforeValidator(_as_text)]] = Field(
-        default_factory=dict, repr=False
-    )
+    client: ClientSettings = Field(default_factory=dict, repr=False)
+    spark_options: ClientSettings = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -81,6 +81,11 @@ class SinkContract:
     def staged(self, checkpoint: int, rows: int | None = None) -> StagedOutput:
         return StagedOutput(rows=StagedTable.in_memory(self.table(checkpoint, rows)))
 
+    def attempt_folder(self, sink: Sink, tmp_path: Path) -> Path:
+        """Where the files of an attempt lie: in the table, if the sink stages there."""
+        rows = sink.staging_folders().rows
+        return rows / self.pipeline / tmp_path.name if rows else tmp_path
+
     def start(self, session: SinkSession) -> LedgerEntry:
         """Publish the start entry and return it."""
         entry = first_entry(self.pipeline)
@@ -154,10 +159,11 @@ class SinkContract:
         assert session.publish(entry, self.staged(1)) is ALREADY_COMMITTED
 
     def test_a_commit_repeated_after_its_files_were_cleaned_is_already_committed(
-        self, session: SinkSession, tmp_path: Path
+        self, sink: Sink, session: SinkSession, tmp_path: Path
     ) -> None:
         entry = child_of(self.start(session), self.rows)
-        rows = to_files(StagedTable.in_memory(self.table(1)), tmp_path)
+        folder = self.attempt_folder(sink, tmp_path)
+        rows = to_files(StagedTable.in_memory(self.table(1)), folder)
         assert session.publish(entry, StagedOutput(rows=rows)) is COMMITTED
         for path in rows.paths():
             path.unlink()
@@ -231,7 +237,8 @@ class SinkContract:
         self, sink: Sink, session: SinkSession, tmp_path: Path, damage: str
     ) -> None:
         entry = child_of(self.start(session), self.rows)
-        rows = to_files(StagedTable.in_memory(self.table(1)), tmp_path)
+        folder = self.attempt_folder(sink, tmp_path)
+        rows = to_files(StagedTable.in_memory(self.table(1)), folder)
         last = rows.paths()[-1]
         if damage == "missing":
             last.unlink()

@@ -122,7 +122,8 @@ class ExactlyOnceContract(SinkContract):
         self, sink: Sink, session: SinkSession, point: CrashPoint, tmp_path: Path
     ) -> None:
         entry = child_of(self.forward(session, self.start(session)), self.rows)
-        staged = StagedOutput(rows=to_files(StagedTable.in_memory(self.table(2)), tmp_path))
+        folder = self.attempt_folder(sink, tmp_path)
+        staged = StagedOutput(rows=to_files(StagedTable.in_memory(self.table(2)), folder))
         killed_while_publishing(sink, self.pipeline, entry, staged, point)
         assert self.visible(sink) == self.rows_of(1)
         with sink.open(self.pipeline) as next_run:
@@ -201,7 +202,8 @@ class ExactlyOnceContract(SinkContract):
     ) -> None:
         table = ALL_TYPES.drop_columns(sorted(self.unstorable))
         rows = StagedTable.in_memory(table)
-        rows = to_files(rows, tmp_path) if where == "files" else rows
+        folder = self.attempt_folder(sink, tmp_path)
+        rows = to_files(rows, folder) if where == "files" else rows
         entry = child_of(self.start(session), rows.rows)
         assert session.publish(entry, StagedOutput(rows=rows)) is COMMITTED
         found = sorted(self.read_rows(sink), key=lambda row: row["id"])

@@ -67,9 +67,9 @@ def test_a_sequence_in_yaml_becomes_a_key() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, r"sink\.type: is required, one of console, postgres"),
+        ({}, rf"sink\.type: is required, one of {', '.join(sink_names())}"),
         ({"type": 5}, r"sink\.type: is required"),
-        ({"type": "oracle"}, r"no sink 'oracle'; there are console, postgres"),
+        ({"type": "oracle"}, rf"no sink 'oracle'; there are {', '.join(sink_names())}"),
         ({"type": "postgres", "table": "t"}, r"sink\.dsn: Field required"),
         (_POSTGRES | {"mode": "upsert"}, r"sink\.key: .*columns that identify a row"),
         (_POSTGRES | {"colour": 1}, r"sink\.colour: Extra inputs"),

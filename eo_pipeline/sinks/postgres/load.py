@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pgpq
@@ -15,10 +15,8 @@ from eo_pipeline.sinks.postgres.tables import Column, Connection, Table, columns
 from eo_pipeline.sinks.postgres.types import conversion, is_direct
 from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.sinks.sql.names import TableName, quoted
+from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
 from eo_pipeline.staged import StagedTable
-
-#: A batch is sent in pieces of about this many bytes, so that wide rows do not pile up in memory.
-PIECE_BYTES = 8 * 1024 * 1024
 
 
 def append(table: Table, staged: StagedTable) -> None:
@@ -63,29 +61,7 @@ def copy(
             rows += piece.num_rows
             stream.write(encoder.pgpq.write_batch(encoder.encodable(piece)))
         stream.write(encoder.pgpq.finish())
-        if rows != staged.rows:
-            raise RefusedError(
-                f"staged rows for {target}: {rows} found, {staged.rows} promised. "
-                "Nothing was published; the next run reads the ranges again."
-            )
-
-
-def pieces(staged: StagedTable) -> Iterator[pa.RecordBatch]:
-    """The staged rows, at most about :data:`PIECE_BYTES` at a time.
-
-    Raises:
-        RefusedError: a staged file cannot be read.
-    """
-    try:
-        for batch in staged.batches():
-            step = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, PIECE_BYTES))
-            for start in range(0, batch.num_rows, step):
-                yield batch.slice(start, step)
-    except (OSError, pa.ArrowException) as error:
-        raise RefusedError(
-            f"a staged file cannot be read: {error}. "
-            "Nothing was published; the next run reads the ranges again."
-        ) from error
+        check_all_sent(target, rows, staged)
 
 
 @dataclass(frozen=True)

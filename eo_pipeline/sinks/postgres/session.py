@@ -10,14 +10,8 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
-from eo_pipeline.errors import (
-    CommitUnknownError,
-    ConfigError,
-    EoPipelineError,
-    RefusedError,
-    SinkUnavailableError,
-)
+from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.sinks.postgres import errors
 from eo_pipeline.sinks.postgres.connect import connect
 from eo_pipeline.sinks.postgres.ledger import ONE_PIPELINE, ensure_ledger, schema_of
@@ -26,7 +20,9 @@ from eo_pipeline.sinks.postgres.sink import PostgresSink
 from eo_pipeline.sinks.postgres.tables import Connection, Table
 from eo_pipeline.sinks.sql.dead_letters import DeadLetters
 from eo_pipeline.sinks.sql.frame import SqlSession
+from eo_pipeline.sinks.sql.going_back import condition_of, upserted_has_no_past
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
+from eo_pipeline.sinks.sql.owner import Target, refuse_lost_table
 from eo_pipeline.staged import StagedOutput
 
 log = logging.getLogger(__name__)
@@ -67,7 +63,8 @@ class PostgresSession(SqlSession):
             ledger = self._table.sibling(LEDGER_TABLE)
             self._statements = LedgerStatements(ledger.sql)
             ensure_ledger(self._connection, ledger, _milliseconds(sink.lock_timeout))
-            self._check_target()
+            self._target = Target(pipeline, str(self._table), self._statements)
+            self._target.check(self._rows)
         except psycopg.Error as error:
             self.close()
             raise errors.while_opening(error, str(sink.target)) from error
@@ -82,31 +79,6 @@ class PostgresSession(SqlSession):
         sink = self._sink
         application = f"eo-pipeline {self.pipeline}"
         return connect(sink.dsn.get_secret_value(), application, sink.connect_timeout)
-
-    def _check_target(self) -> None:
-        """Refuse a table that this pipeline's ledger does not speak for.
-
-        Raises:
-            ConfigError: the ledger names another table, or another pipeline has this one.
-        """
-        table = str(self._table)
-        rows = self._rows(self._statements.target, self.pipeline)
-        if not rows:
-            self._refuse_owner()
-        elif rows[0][0] != table:
-            raise ConfigError(
-                f"sink.table: pipeline {self.pipeline!r} publishes into {rows[0][0]}, by its "
-                f"ledger, not into {table}. Give the pipeline for {table} a name of its own; if "
-                f"the table was renamed, set target_table in {self._statements.table} likewise."
-            )
-
-    def _refuse_owner(self) -> None:
-        rows = self._rows(self._statements.owner, str(self._table))
-        if rows and rows[0][0] != self.pipeline:
-            raise ConfigError(
-                f"sink.table: {self._table} belongs to pipeline {rows[0][0]!r}; pipeline "
-                f"{self.pipeline!r} needs a table of its own. One ledger speaks for one table."
-            )
 
     # The protocol's steps.
 
@@ -161,8 +133,8 @@ class PostgresSession(SqlSession):
         table = Table(self._connection, self._table)
         dead_letters = Table(self._connection, self._dead_letters)
         self._take_back(entry, table, dead_letters)
-        if staged.rows is not None:
-            self._refuse_lost_table(entry, table)
+        if staged.rows is not None and not table.exists():
+            refuse_lost_table(entry, table.name)
         if staged.rows is not None and self._sink.upsert:
             self._sink.upsert.apply(table, staged.rows)
         elif staged.rows is not None:
@@ -170,38 +142,19 @@ class PostgresSession(SqlSession):
         if staged.dead_letters is not None:
             append(dead_letters, DeadLetters.of(staged.dead_letters))
 
-    def _refuse_lost_table(self, entry: LedgerEntry, table: Table) -> None:
-        """A table made anew would lack what the ledger says was written.
-
-        Raises:
-            ConfigError: the table was dropped or renamed.
-        """
-        written = entry.counts.rows_total - entry.counts.rows
-        if written > 0 and not table.exists():
-            raise ConfigError(
-                f"sink.table: {table.name} does not exist any more, and the ledger says that "
-                f"{written} rows were written into it. Bring it back (was it renamed?), or start "
-                "anew with another pipeline name."
-            )
-
     def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
         """Remove the rows that a rewind or a replay takes back.
 
         Raises:
             RefusedError: rows that were overwritten cannot be had back.
         """
-        conditions = {Operation.REWIND: ">", Operation.REPLAY: "="}
-        condition = conditions.get(entry.operation)
-        if condition is None or entry.target is None:
+        condition = condition_of(entry)
+        if condition is None:
             return
         if self._sink.upsert:
-            raise RefusedError(
-                f"{self._table} is upserted: what its rows held at version {entry.target} was "
-                "overwritten and is not kept. Nothing was changed. Start a new pipeline into a "
-                "new table (fork) instead."
-            )
+            raise upserted_has_no_past(self._table, entry)
         for table in tables:
-            table.delete(condition, entry.target)
+            table.delete(condition)
 
     def _insert(self, entry: LedgerEntry) -> None:
         row = row_of(entry, str(self._table))
@@ -226,7 +179,7 @@ class PostgresSession(SqlSession):
 
     def _explained(self, error: psycopg.Error) -> EoPipelineError:
         if error.diag.constraint_name == ONE_PIPELINE:
-            self._refuse_owner()
+            self._target.refuse_owner(self._rows)
         return errors.while_publishing(error, str(self._table))
 
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PositiveFloat,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, PositiveFloat, SecretStr
 
-from eo_pipeline.sinks.base import Guarantee, Sink
 from eo_pipeline.sinks.postgres.connect import conninfo_parts
 from eo_pipeline.sinks.postgres.project import project
 from eo_pipeline.sinks.postgres.tables import NAME_BYTES_MAX
 from eo_pipeline.sinks.postgres.upsert import Upsert
 from eo_pipeline.sinks.sql.names import TableName
+from eo_pipeline.sinks.sql.sink import SqlSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,18 +25,7 @@ def _checked_dsn(dsn: SecretStr) -> SecretStr:
     return dsn
 
 
-def _checked_table(text: str) -> str:
-    table = TableName.parse(text)
-    for part in (table.schema, table.name):
-        if part is not None and len(part.encode()) > NAME_BYTES_MAX:
-            raise ValueError(f"{part!r} is longer than {NAME_BYTES_MAX} bytes")
-    return text
-
-
-_Table = Annotated[str, AfterValidator(_checked_table)]
-
-
-class PostgresSink(Sink):
+class PostgresSink(SqlSink):
     """A table in PostgreSQL 12 or newer, with the ledger ``eo_ledger`` beside it.
 
     Args:
@@ -66,58 +48,18 @@ class PostgresSink(Sink):
 
     type: Literal["postgres"] = "postgres"
     dsn: Annotated[SecretStr, AfterValidator(_checked_dsn)]
-    table: _Table
-    mode: Literal["append", "upsert"] = "append"
-    key: tuple[str, ...] = Field(default=(), validate_default=True)
-    sequence_by: tuple[str, ...] = ()
-    dead_letter_table: _Table | None = Field(default=None, validate_default=True)
-    lock_timeout: PositiveFloat = 30.0
     transaction_timeout: PositiveFloat = 3600.0
-    connect_timeout: PositiveFloat = 10.0
 
-    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
-
-    @field_validator("key", "sequence_by")
     @classmethod
-    def _fits_the_mode(cls, columns: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        mode = info.data.get("mode")
-        if mode == "append" and columns:
-            raise ValueError("only for mode: upsert")
-        if mode == "upsert" and info.field_name == "key" and not columns:
-            raise ValueError("mode: upsert needs the columns that identify a row")
-        if len(set(columns)) < len(columns):
-            raise ValueError("a column is named twice")
-        return columns
-
-    @field_validator("dead_letter_table")
-    @classmethod
-    def _is_another_table(cls, name: str | None, info: ValidationInfo) -> str | None:
-        table = info.data.get("table")
-        if table is not None and name is None:
-            _checked_table(str(_dead_letters_of(TableName.parse(table))))
-        elif table is not None and name == table:
-            raise ValueError("dead letters need a table of their own")
-        return name
-
-    @property
-    def target(self) -> TableName:
-        """The table, as it was written."""
-        return TableName.parse(self.table)
-
-    @property
-    def dead_letters(self) -> TableName:
-        """The table for records that could not be read."""
-        named = self.dead_letter_table
-        return TableName.parse(named) if named else _dead_letters_of(self.target)
+    def _refuse_name(cls, table: TableName) -> None:
+        for part in (table.schema, table.name):
+            if part is not None and len(part.encode()) > NAME_BYTES_MAX:
+                raise ValueError(f"{part!r} is longer than {NAME_BYTES_MAX} bytes")
 
     @property
     def upsert(self) -> Upsert | None:
         """How rows replace each other, ``None`` for append."""
         return Upsert(self.key, self.sequence_by) if self.mode == "upsert" else None
-
-    @property
-    def table_name(self) -> str:
-        return str(self.target)
 
     def describe(self) -> dict[str, str]:
         """``kind``, ``host``, ``port``, ``dbname``, ``table``; libpq's defaults where unset."""
@@ -146,10 +88,6 @@ class PostgresSink(Sink):
         if self.upsert:
             self.upsert.check_columns(df.columns)
         return project(df)
-
-
-def _dead_letters_of(table: TableName) -> TableName:
-    return table.sibling(f"{table.name}_dead_letters")
 
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:

@@ -121,12 +121,10 @@ class Table:
         types = self.columns()
         return [Column(name, wire, types[name]) for name, wire in wires.items()]
 
-    def delete(self, condition: str, version: int) -> None:
-        """Remove the rows whose checkpoint is ``condition`` (an operator) ``version``."""
-        if not self.exists():
-            return
-        column = quoted(CHECKPOINT_COLUMN)
-        self._run(f"DELETE FROM {self.name.sql} WHERE {column} {condition} {int(version)}")
+    def delete(self, condition: str) -> None:
+        """Remove the rows for which ``condition`` holds."""
+        if self.exists():
+            self._run(f"DELETE FROM {self.name.sql} WHERE {condition}")
 
     def _create(self, wires: Mapping[str, WireType], key: Sequence[str]) -> None:
         lines = [f"{quoted(name)} {wire.declared}" for name, wire in wires.items()]

@@ -1,0 +1,5 @@
+"""Kafka: rows, ledger record and source offsets in one transaction."""
+
+from eo_pipeline.sinks.kafka.sink import KafkaSink
+
+__all__ = ["KafkaSink"]

@@ -1,0 +1,157 @@
+"""Which columns of a result become which part of a Kafka record, and what types they may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.errors import ConfigError, SchemaChangeError
+
+#: Columns of a projected row. A result's own columns never begin with ``_eo_``.
+VALUE = "_eo_value"
+KEY = "_eo_key"
+HEADERS = "_eo_headers"
+TIMESTAMP = "_eo_timestamp"
+
+#: Where a row came from; there unless the pipeline's lineage is off.
+SOURCE_TOPIC = "_eo_topic"
+SOURCE_PARTITION = "_eo_partition"
+SOURCE_OFFSET = "_eo_offset"
+LINEAGE = (CHECKPOINT_COLUMN, SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET)
+
+
+class Partitioning(StrEnum):
+    """Which partition of the topic a row goes to.
+
+    ``key``: the one Java's default partitioner gives its key, any one without a key. ``source``:
+    the one it was read from. ``assigner``: see :mod:`eo_pipeline.sinks.kafka.assigner`.
+    """
+
+    KEY = "key"
+    SOURCE = "source"
+    ASSIGNER = "assigner"
+
+
+def is_projected(columns: Iterable[str]) -> bool:
+    """True for rows that :mod:`eo_pipeline.sinks.kafka.project` made."""
+    return VALUE in columns
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns by name. ``value`` None: all columns that are nothing else, as one JSON object."""
+
+    key: str | None = None
+    value: str | None = None
+    headers: str | Mapping[str, str] | None = None
+    timestamp: str | None = None
+    partitioning: Partitioning = Partitioning.KEY
+
+    @property
+    def header_columns(self) -> tuple[str, ...]:
+        if isinstance(self.headers, str):
+            return (self.headers,)
+        return tuple((self.headers or {}).values())
+
+    def payload(self, columns: Sequence[str]) -> list[str]:
+        """The columns that go into a JSON value."""
+        taken = {self.key, self.timestamp, *self.header_columns}
+        return [name for name in columns if name not in taken]
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Refuse a result that lacks what the configuration names.
+
+        Raises:
+            ConfigError: names the field and the column.
+        """
+        fields = {
+            "key": [self.key],
+            "value": [self.value],
+            "timestamp": [self.timestamp],
+            "headers": self.header_columns,
+        }
+        for field, names in fields.items():
+            absent = [name for name in names if name is not None and name not in columns]
+            if absent:
+                raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
+        needed = () if self.partitioning is Partitioning.KEY else (SOURCE_TOPIC, SOURCE_PARTITION)
+        if any(name not in columns for name in needed):
+            raise ConfigError(
+                f"sink.partitioning: {self.partitioning} needs to know where a row came from; "
+                "keep the pipeline's lineage on"
+            )
+
+    def check_arrow(self, schema: pa.Schema) -> None:
+        """Refuse staged columns of a type that a record has no place for.
+
+        Raises:
+            SchemaChangeError: names the column.
+            ConfigError: a column the configuration names is absent.
+        """
+        if is_projected(schema.names):
+            return
+        self.check_columns(schema.names)
+        for name in filter(None, (self.key, self.value)):
+            _check(schema.field(name), _is_bytes, "text, binary or an integer")
+        if isinstance(self.headers, str):
+            _check(schema.field(self.headers), _is_headers, "an array of (key, value) structs")
+        elif self.headers:
+            for name in self.header_columns:
+                _check(schema.field(name), _is_bytes, "text, binary or an integer")
+        if self.timestamp is not None:
+            _check(schema.field(self.timestamp), pa.types.is_timestamp, "a timestamp")
+        if self.value is None:
+            for name in self.payload(schema.names):
+                _check(schema.field(name), _has_json, "a type that JSON can hold")
+
+
+def _check(field: pa.Field, fits: Callable[[pa.DataType], bool], wanted: str) -> None:
+    if not fits(field.type):
+        raise SchemaChangeError(
+            f"column {field.name!r} must be {wanted}, it is {field.type}. Nothing was published; "
+            "cast it in the transform."
+        )
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
+    more = (pa.types.is_large_binary, pa.types.is_integer)
+    return any(is_kind(data_type) for is_kind in (*kinds, *more))
+
+
+def _is_headers(data_type: pa.DataType) -> bool:
+    if not pa.types.is_list(data_type) or not pa.types.is_struct(data_type.value_type):
+        return False
+    return {field.name for field in data_type.value_type} == {"key", "value"}
+
+
+_JSON_KINDS = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_null,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+
+
+def _has_json(data_type: pa.DataType) -> bool:
+    if pa.types.is_struct(data_type):
+        return all(_has_json(field.type) for field in data_type)
+    if pa.types.is_map(data_type):
+        key = data_type.key_type
+        return (pa.types.is_string(key) or pa.types.is_integer(key)) and _has_json(
+            data_type.item_type
+        )
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return _has_json(data_type.value_type)
+    return any(is_kind(data_type) for is_kind in _JSON_KINDS)

@@ -1,0 +1,158 @@
+"""The transactions of one producer: rows, dead letters, ledger record and offsets, then commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.sinks.base import Guarantee
+from eo_pipeline.sinks.kafka.errors import (
+    LOST,
+    TransactionLostError,
+    UnansweredError,
+    error_of,
+    while_asking,
+    while_publishing,
+)
+from eo_pipeline.sinks.kafka.ledger import to_record
+from eo_pipeline.sinks.kafka.producer import RecordProducer
+from eo_pipeline.sinks.kafka.records import dead_letters, records
+from eo_pipeline.sinks.kafka.sink import KafkaSink
+from eo_pipeline.staged import StagedOutput
+
+log = logging.getLogger(__name__)
+
+#: A transaction that used more of its timeout than this is worth a warning.
+_NEARLY = 0.8
+
+
+class Publisher:
+    """A fenced-in transactional producer, and a plain one for rows that need no transaction.
+
+    Whatever it raises, it is closed and not used again.
+    """
+
+    def __init__(
+        self, sink: KafkaSink, pipeline: str, ledger: str, settings: Mapping[str, Any]
+    ) -> None:
+        self._sink = sink
+        self._ledger = ledger
+        own = {
+            "transactional.id": sink.transactional_id(pipeline),
+            "transaction.timeout.ms": int(sink.transaction_timeout * 1000),
+        }
+        self._producer = RecordProducer(settings, own)
+        self._rows = _row_producer(sink.semantics, settings) or self._producer
+        self._is_open = False
+        self._started = 0.0
+        self._is_first = True
+
+    def fence(self) -> None:
+        """Shut out every other producer of this pipeline and end what they left open.
+
+        Raises:
+            SinkUnavailableError, ConfigError: see :func:`while_asking`.
+        """
+        try:
+            self._producer.init(self._sink.request_timeout)
+        except KafkaException as error:
+            raise while_asking(error_of(error), self._sink.topic) from error
+
+    def write(
+        self, entry: LedgerEntry, staged: StagedOutput, partitions: int, reach: Reach
+    ) -> None:
+        """Steps 5 and 6: everything is with the brokers, and none of it is decided.
+
+        Raises:
+            RefusedError, SinkUnavailableError, TransactionLostError: the transaction is over.
+        """
+        with self._explaining():
+            self._producer.begin()
+            self._is_open, self._started = True, time.monotonic()
+            self._write_rows(staged, partitions)
+        reach(CrashPoint.ROWS_SENT)
+        with self._explaining():
+            record = (to_record(entry), entry.pipeline.encode(), 0)
+            self._producer.send(self._ledger, [record])
+            self._producer.flush(self._sink.request_timeout)
+            if self._sink.offsets_group is not None and entry.offsets:
+                self._producer.add_offsets(
+                    self._sink.offsets_group, entry.offsets, self._sink.request_timeout
+                )
+        reach(CrashPoint.ENTRY_SENT)
+
+    def commit(self) -> None:
+        """Step 7.
+
+        Raises:
+            TransactionLostError, RefusedError, SinkUnavailableError: it was not committed, unless
+                the ledger says so in the first case.
+            UnansweredError: nobody knows.
+        """
+        with self._explaining(is_commit=True):
+            self._producer.commit(self._sink.request_timeout)
+        self._is_open = self._is_first = False
+        self._warn_if_slow()
+
+    def close(self) -> None:
+        """Abort what is open; if that cannot be done, the next producer's fence does it."""
+        if self._is_open and not self._producer.abort():
+            log.info("%s: an open transaction could not be aborted now", self._sink.topic)
+        self._is_open = False
+        for producer in {self._producer, self._rows}:
+            producer.close()
+
+    def _write_rows(self, staged: StagedOutput, partitions: int) -> None:
+        if staged.rows is not None:
+            arguments = records(staged.rows, self._sink.layout, partitions)
+            self._rows.send(self._sink.topic, arguments)
+        if staged.dead_letters is not None:
+            self._rows.send(self._sink.dead_letters, dead_letters(staged.dead_letters))
+        self._rows.flush(self._sink.transaction_timeout)
+
+    @contextmanager
+    def _explaining(self, *, is_commit: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._explained(error_of(error), is_commit) from error
+
+    def _explained(self, error: KafkaError, is_commit: bool) -> Exception:
+        cause = self._producer.failed or error
+        if LOST & {error.code(), cause.code()}:
+            return self._lost(error)
+        if is_commit and self._producer.failed is None and not error.txn_requires_abort():
+            return UnansweredError(error.str())
+        return while_publishing(cause, self._sink.topic)
+
+    def _lost(self, error: KafkaError) -> TransactionLostError:
+        spent = time.monotonic() - self._started if self._is_open else 0.0
+        ran_over = spent >= self._sink.transaction_timeout
+        said = f"{error.str()}, after {spent:.1f} s"
+        # nobody to wait for: the broker did it, or somebody while this producer was idle
+        return TransactionLostError(said, is_stale=ran_over or not self._is_first)
+
+    def _warn_if_slow(self) -> None:
+        spent, limit = time.monotonic() - self._started, self._sink.transaction_timeout
+        if spent > _NEARLY * limit:
+            log.warning(
+                "%s: a transaction took %.1f s of the %g s after which the broker would have "
+                "aborted it. Raise sink.transaction_timeout, or make checkpoints smaller.",
+                *(self._sink.topic, spent, limit),
+            )
+
+
+def _row_producer(semantics: Guarantee, settings: Mapping[str, Any]) -> RecordProducer | None:
+    """Who sends the rows, if not the transactional producer."""
+    if semantics is Guarantee.AT_LEAST_ONCE:
+        return RecordProducer(settings, {"enable.idempotence": True})
+    if semantics is Guarantee.NONE:
+        return RecordProducer(settings, {"acks": 0}, forgets=True)
+    return None

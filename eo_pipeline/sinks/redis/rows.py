@@ -1,0 +1,186 @@
+"""Staged rows as what the script is given: a key and a packed value each, within bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.sinks.redis.script import packed, packed_list, packed_text
+from eo_pipeline.sinks.redis.types import KEY_KINDS, Kind, hash_texts, json_texts, kinds_of
+from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
+from eo_pipeline.sinks.sql.upsert import OFFSET_COLUMN
+from eo_pipeline.staged import StagedOutput, StagedTable
+
+if TYPE_CHECKING:
+    from eo_pipeline.sinks.redis.sink import RedisSink
+
+_Texts = list[bytes | None]
+
+
+@dataclass
+class Batch:
+    """What one checkpoint writes. ``columns`` are those that the pipeline did not have yet."""
+
+    columns: dict[str, Kind] = field(default_factory=dict)
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    dead_letters: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Makes a :class:`Batch` of one checkpoint; ``known`` are the columns so far."""
+
+    sink: RedisSink
+    known: Mapping[str, Kind]
+
+    def pack(self, staged: StagedOutput) -> Batch:
+        """Everything the script needs, in memory.
+
+        Raises:
+            RefusedError: too much for one script, a row without a key, a value without a text.
+            SchemaChangeError: a column changed its type, or has one that Redis has no form for.
+        """
+        tables = [table for table in (staged.rows, staged.dead_letters) if table is not None]
+        self._refuse_rows(sum(table.rows for table in tables))
+        batch = Batch()
+        if staged.rows is not None:
+            batch.columns = self._new_columns(staged.rows)
+            batch.rows = self._rows(staged.rows)
+        if staged.dead_letters is not None:
+            batch.dead_letters = list(_letters(staged.dead_letters))
+        sizes = [len(key) + len(value) for key, value in batch.rows.items()]
+        self._refuse_bytes(sum(sizes) + sum(map(len, batch.dead_letters)))
+        return batch
+
+    def _refuse_rows(self, rows: int) -> None:
+        if rows > self.sink.max_rows:
+            raise RefusedError(
+                f"the checkpoint has {rows} rows, and sink.max_rows is {self.sink.max_rows}: one "
+                "script writes them all, and Redis serves nobody else meanwhile. Nothing was "
+                f"written. Set source.max_records to at most {self.sink.max_rows} (less if the "
+                "transform multiplies rows), or raise sink.max_rows."
+            )
+
+    def _refuse_bytes(self, size: int) -> None:
+        if size > self.sink.max_bytes:
+            raise RefusedError(
+                f"the checkpoint's keys and values exceed sink.max_bytes ({self.sink.max_bytes}): "
+                "one script writes them all, and Redis serves nobody else meanwhile. Nothing was "
+                "written. Set source.max_records or source.max_bytes lower, or raise "
+                "sink.max_bytes."
+            )
+
+    def _new_columns(self, staged: StagedTable) -> dict[str, Kind]:
+        kinds = kinds_of(staged.schema)
+        absent = [name for name in self.sink.template.columns if name not in kinds]
+        if absent:
+            raise RefusedError(f"sink.key: the rows have no column {', '.join(absent)}")
+        for name in self.sink.template.columns:
+            if kinds[name] not in KEY_KINDS:
+                raise SchemaChangeError(
+                    f"column {name!r} is {kinds[name]}, which cannot be part of a key: one number "
+                    "has several texts. Nothing was written; cast it in the transform."
+                )
+        for name, kind in kinds.items():
+            before = self.known.get(name, kind)
+            if kind is not before:
+                raise SchemaChangeError(
+                    f"column {name!r} was {before} and is now {kind}. Nothing was written; cast it "
+                    "in the transform, or start a new pipeline."
+                )
+        return {name: kind for name, kind in kinds.items() if name not in self.known}
+
+    def _rows(self, staged: StagedTable) -> dict[bytes, bytes]:
+        """By key; of several rows with one key the one with the greatest Kafka offset."""
+        newest: dict[bytes, tuple[int, bytes]] = {}
+        seen = size = 0
+        for piece in pieces(staged):
+            seen += piece.num_rows
+            rows = zip(_offsets(piece), self._keys(piece), self._values(piece), strict=True)
+            for offset, key, value in rows:
+                before = newest.get(key)
+                if before is not None and offset is None:
+                    raise _no_order(key)
+                if before is None or before[0] <= (offset or 0):
+                    newest[key] = (offset or 0, value)
+                    size += len(value) - (len(before[1]) if before else -len(key))
+            self._refuse_bytes(size)  # before the next piece is in memory too
+        check_all_sent(self.sink.table_name, seen, staged)
+        return {key: value for key, (_, value) in newest.items()}
+
+    def _keys(self, piece: pa.RecordBatch) -> Iterator[bytes]:
+        template = self.sink.template
+        kinds = kinds_of(piece.schema)
+        texts = [hash_texts(name, piece.column(name), kinds[name]) for name in template.columns]
+        for parts in zip(*texts, strict=True):
+            given = [part for part in parts if part is not None]
+            if len(given) < len(parts):
+                name = template.columns[parts.index(None)]
+                raise RefusedError(
+                    f"column {name!r}, which is part of the key, is null in a row. Nothing was "
+                    "written; filter such rows in the transform or fill the column."
+                )
+            yield template.render(given)
+
+    def _values(self, piece: pa.RecordBatch) -> Iterator[bytes]:
+        return _documents(piece) if self.sink.store_as == "json" else _hashes(piece)
+
+
+def _offsets(piece: pa.RecordBatch) -> list[int | None]:
+    """Where each row's record stood in its Kafka partition; ``None`` without lineage."""
+    if OFFSET_COLUMN not in piece.schema.names:
+        return [None] * piece.num_rows
+    offsets: list[int | None] = piece.column(OFFSET_COLUMN).to_pylist()
+    return offsets
+
+
+def _no_order(key: bytes) -> RefusedError:
+    return RefusedError(
+        f"several rows have the key {key.decode(errors='replace')!r}, and nothing tells which is "
+        "the newer one. Nothing was written; keep the pipeline's lineage on (_eo_offset then "
+        "tells), or leave one row a key in the transform."
+    )
+
+
+def _hashes(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Each row as a packed list of field, value, field, value; nulls left out."""
+    names = [packed_text(name.encode()) for name in batch.schema.names]
+    columns = _columns(batch)
+    for row in zip(*columns, strict=True):
+        pairs = [
+            name + packed_text(value)
+            for name, value in zip(names, row, strict=True)
+            if value is not None
+        ]
+        yield packed_list(pairs, 2 * len(pairs))
+
+
+def _columns(batch: pa.RecordBatch) -> list[_Texts]:
+    kinds = kinds_of(batch.schema)
+    return [hash_texts(name, batch.column(name), kind) for name, kind in kinds.items()]
+
+
+def _documents(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Each row as one JSON object."""
+    names = [json.dumps(name, ensure_ascii=False) for name in batch.schema.names]
+    columns = [json_texts(name, batch.column(name)) for name in batch.schema.names]
+    for row in zip(*columns, strict=True):
+        pairs = (f"{name}:{text or 'null'}" for name, text in zip(names, row, strict=True))
+        yield f"{{{','.join(pairs)}}}".encode()
+
+
+def _letters(staged: StagedTable) -> Iterator[bytes]:
+    """Each dead letter as fields and values of a stream entry."""
+    seen = 0
+    for piece in pieces(staged):
+        seen += piece.num_rows
+        names = [name.encode() for name in piece.schema.names]
+        for row in zip(*_columns(piece), strict=True):
+            pairs = [(n, v) for n, v in zip(names, row, strict=True) if v is not None]
+            yield packed([text for pair in pairs for text in pair])
+    check_all_sent("dead letters", seen, staged)

@@ -1,0 +1,115 @@
+"""The one script that publishes a checkpoint, and how its arguments are packed.
+
+Redis runs a script alone: whoever reads sees all of it or nothing. But it does not take back what
+a script wrote before an error, so that everything an error could come from is tried first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+#: ``KEYS``: ledger, schema, dead letters, then one a row. ``ARGV``: version, transaction id,
+#: parent, entry, target, form, time to live, new columns, number of dead letters; then a packed
+#: list of fields and values for each dead letter; then for each row one (hash) or its text (json).
+PUBLISH = """
+local ledger, schema, letters = KEYS[1], KEYS[2], KEYS[3]
+local version, transaction, parent, entry, target = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local form, ttl, letter_count = ARGV[6], ARGV[7], tonumber(ARGV[9])
+local first_key, first_letter = 4, 10
+local first_row = first_letter + letter_count
+
+-- 1. look: this very entry, another one, or a head that is not the parent
+local held = redis.call('HGET', ledger, version)
+if held then
+  local id = cjson.decode(held).entry.transaction_id
+  return {id == transaction and 'already committed' or 'fenced', id}
+end
+if (redis.call('HGET', ledger, 'head') or '') ~= parent then
+  return {'fenced', ''}
+end
+
+-- 2. try: every type and every permission, before the first write
+local function denied(command, key, ...)
+  return not redis.acl_check_cmd(command, key, ...) and {'denied', command, key}
+end
+local function misfit(key, wanted)
+  local found = redis.call('TYPE', key).ok
+  return found ~= 'none' and found ~= wanted and {'wrong type', key, found}
+end
+local function obstacle(key)
+  if form == 'json' then
+    return misfit(key, 'string') or denied('SET', key, 'v', 'PX', '1')
+  end
+  return misfit(key, 'hash') or denied('DEL', key) or denied('HSET', key, 'f', 'v')
+    or (ttl ~= '' and denied('PEXPIRE', key, '1'))
+end
+local found = misfit(schema, 'hash') or misfit(letters, 'stream')
+  or denied('HSET', ledger, 'f', 'v') or denied('HSET', schema, 'f', 'v')
+  or denied('XADD', letters, '*', 'f', 'v')
+if found then return found end
+for i = first_key, #KEYS do
+  found = obstacle(KEYS[i])
+  if found then return found end
+end
+if letter_count > 0 and redis.call('EXISTS', letters) == 1 then
+  local info = redis.call('XINFO', 'STREAM', letters)
+  for i = 1, #info, 2 do
+    -- no entry can follow one with the last of all ids
+    if info[i] == 'last-generated-id' and info[i + 1]:find('^18446744073709551615') then
+      return {'wrong type', letters, 'full stream'}
+    end
+  end
+end
+local now = redis.call('TIME')
+
+-- 3. write. Redis asks only before a script's first write whether memory, disk and replicas allow
+-- it, and not of a DEL: so the first one changes nothing and may be denied.
+redis.call('HSET', ledger, 'target', target)
+local columns = cmsgpack.unpack(ARGV[8])
+for i = 1, #columns, 2 do
+  redis.call('HSET', schema, columns[i], columns[i + 1])
+end
+for i = first_letter, first_row - 1 do
+  redis.call('XADD', letters, '*', unpack(cmsgpack.unpack(ARGV[i])))
+end
+local function put_hash(key, fields)
+  redis.call('DEL', key)
+  for from = 1, #fields, 1000 do -- Lua's stack is bounded
+    redis.call('HSET', key, unpack(fields, from, math.min(from + 999, #fields)))
+  end
+  if ttl ~= '' then redis.call('PEXPIRE', key, ttl) end
+end
+local function put_text(key, text)
+  if ttl == '' then redis.call('SET', key, text) else redis.call('SET', key, text, 'PX', ttl) end
+end
+for i = first_key, #KEYS do
+  local value = ARGV[first_row + i - first_key]
+  if form == 'json' then
+    put_text(KEYS[i], value)
+  else
+    put_hash(KEYS[i], cmsgpack.unpack(value))
+  end
+end
+
+-- 4. the entry, and the head that points to it
+local stamped = '{"committed_at_us":' .. now[1] .. string.format('%06d', now[2])
+  .. ',"entry":' .. entry .. '}'
+redis.call('HSET', ledger, version, stamped, 'head', version .. ' ' .. transaction)
+return {'committed', ''}
+"""
+
+
+def packed(values: Sequence[bytes]) -> bytes:
+    """A list of byte strings in MessagePack, which scripts can read (``cmsgpack``)."""
+    return packed_list(map(packed_text, values), len(values))
+
+
+def packed_list(texts: Iterable[bytes], count: int) -> bytes:
+    """``count`` packed texts as one packed list."""
+    return struct.pack(">BI", 0xDD, count) + b"".join(texts)
+
+
+def packed_text(value: bytes) -> bytes:
+    """One element: a length and the bytes."""
+    return struct.pack(">BI", 0xDB, len(value)) + value

@@ -1,0 +1,155 @@
+"""Values as Redis holds them. It has no types, so the pipeline keeps a word for every column.
+
+| kind | text in a hash | in JSON |
+|---|---|---|
+| ``boolean`` | ``true``, ``false`` | the same |
+| ``integer`` | digits | number |
+| ``float`` | shortest that reads back equal; ``NaN``, ``Infinity``, ``-Infinity`` | number; those three as strings |
+| ``decimal`` | all its digits, no exponent | number in all its digits |
+| ``text`` | UTF-8 | string |
+| ``binary`` | the bytes | base64 |
+| ``date`` | ``2013-01-31`` | string |
+| ``timestamp`` | ``2013-01-31T12:30:15.123456Z``, always UTC | string |
+| ``timestamp_ntz`` | ``2013-01-31T12:30:15.123456`` | string |
+| ``json`` | arrays, maps, structs: JSON, see :mod:`eo_pipeline.sinks.sql.json_text` | the value itself |
+
+A null is a field that is not there; in JSON it is ``null``.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.sinks.sql.json_text import json_array
+
+
+class Kind(StrEnum):
+    """What a column holds. Widths do not count: nothing of a number is cut off."""
+
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    BINARY = "binary"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    JSON = "json"
+
+
+#: Kinds with one text for one value whatever the width or scale, so that a key stays a key.
+KEY_KINDS = frozenset(Kind) - {Kind.FLOAT, Kind.DECIMAL, Kind.JSON}
+
+_TESTS = (
+    (pa.types.is_boolean, Kind.BOOLEAN),
+    (pa.types.is_integer, Kind.INTEGER),
+    (pa.types.is_floating, Kind.FLOAT),
+    (pa.types.is_decimal, Kind.DECIMAL),
+    (pa.types.is_string, Kind.TEXT),
+    (pa.types.is_large_string, Kind.TEXT),
+    (pa.types.is_binary, Kind.BINARY),
+    (pa.types.is_large_binary, Kind.BINARY),
+    (pa.types.is_date32, Kind.DATE),
+    (pa.types.is_list, Kind.JSON),
+    (pa.types.is_large_list, Kind.JSON),
+    (pa.types.is_map, Kind.JSON),
+    (pa.types.is_struct, Kind.JSON),
+)
+
+
+def kinds_of(schema: pa.Schema) -> dict[str, Kind]:
+    """The kind of every column.
+
+    Raises:
+        SchemaChangeError: names a column of a type that has none.
+    """
+    return {field.name: _kind_of(field) for field in schema}
+
+
+def _kind_of(field: pa.Field) -> Kind:
+    if pa.types.is_timestamp(field.type) and field.type.unit != "ns":
+        return Kind.TIMESTAMP if field.type.tz else Kind.TIMESTAMP_NTZ
+    for test, kind in _TESTS:
+        if test(field.type):
+            return kind
+    raise SchemaChangeError(
+        f"column {field.name!r} is {field.type}, which has no form in Redis. Nothing was "
+        "written; cast or drop it in the transform."
+    )
+
+
+def hash_texts(name: str, column: pa.Array, kind: Kind) -> list[bytes | None]:
+    """The values of ``column`` as a hash holds them.
+
+    Raises:
+        RefusedError: a value has no text (a date after the year 9999).
+    """
+    if kind in (Kind.INTEGER, Kind.BOOLEAN):  # as below, without a Python object for each
+        column = column.cast(pa.string())
+    if kind in (Kind.INTEGER, Kind.BOOLEAN, Kind.TEXT, Kind.BINARY):
+        values: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+        return values
+    texts = json_texts(name, column)
+    if kind is not Kind.JSON:  # everything else is a word, in quotes or without
+        texts = [None if text is None else text.strip('"') for text in texts]
+    return [None if text is None else text.encode() for text in texts]
+
+
+def json_texts(name: str, column: pa.Array) -> list[str | None]:
+    """The values of ``column`` as JSON; ``None`` for null.
+
+    Raises:
+        RefusedError: a value has no text (a date after the year 9999, text that is not UTF-8).
+    """
+    try:
+        texts: list[str | None] = json_array(column).to_pylist()
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise RefusedError(
+            f"column {name!r} holds a value that cannot be written as text: {error}. Nothing was "
+            "written; filter or correct it in the transform."
+        ) from error
+    return texts
+
+
+def from_hash(fields: Mapping[bytes, bytes], kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """A row as Python values, from a hash and the pipeline's ``eo_schema``; absent is ``None``."""
+    return {name: _from_text(fields.get(name.encode()), kind) for name, kind in kinds.items()}
+
+
+def from_json(document: bytes, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """A row as Python values, from a JSON string and the pipeline's ``eo_schema``."""
+    values = json.loads(document, parse_float=Decimal)
+    return {name: _from_value(values.get(name), kind) for name, kind in kinds.items()}
+
+
+def _from_text(text: bytes | None, kind: Kind) -> Any:
+    if text is None or kind is Kind.BINARY:
+        return text
+    if kind is Kind.JSON:
+        return json.loads(text, parse_float=Decimal)
+    word = text.decode()
+    return word == "true" if kind is Kind.BOOLEAN else _from_value(word, kind)
+
+
+def _from_value(value: Any, kind: Kind) -> Any:
+    conversions: dict[Kind, Callable[[Any], Any]] = {
+        Kind.INTEGER: int,
+        Kind.FLOAT: float,
+        Kind.DECIMAL: Decimal,
+        Kind.BINARY: base64.b64decode,
+        Kind.DATE: date.fromisoformat,
+        Kind.TIMESTAMP: datetime.fromisoformat,
+        Kind.TIMESTAMP_NTZ: datetime.fromisoformat,
+    }
+    convert = conversions.get(kind)
+    return value if value is None or convert is None else convert(value)
