@@ -37,7 +37,7 @@ lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-cache
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."
