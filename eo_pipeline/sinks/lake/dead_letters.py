@@ -1,0 +1,44 @@
+"""Dead letters of a lake table: Parquet files beside the ledger, real exactly when the entry is.
+
+One commit covers one table, so a second table of dead letters could not appear together with the
+rows. A file named by the entry's pointer can: it is read only by following the ledger's chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer, sync
+from eo_pipeline.staged import StagedTable
+
+_FOLDER = "dead_letters"
+
+
+class DeadLetterFiles:
+    """``<ledger folder>/dead_letters/<thousand>/<version>-<token>.parquet``."""
+
+    def __init__(self, ledger: LedgerFiles) -> None:
+        self.folder = ledger.folder / _FOLDER
+
+    def path(self, at: Pointer) -> Path:
+        return self.folder / at.bucket / f"{at.stem}.parquet"
+
+    def write(self, at: Pointer, staged: StagedTable) -> Path:
+        """Keep the letters of the attempt ``at``. They mean nothing until it is the head."""
+        path = self.path(at)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file, pq.ParquetWriter(file, staged.schema) as writer:
+            for batch in staged.batches():
+                writer.write_batch(batch)
+        sync(path)
+        sync(path.parent)
+        return path
+
+    def read(self, pointers: Iterable[Pointer]) -> pa.Table:
+        """The letters of entries that are in the ledger, in their order."""
+        tables = [pq.read_table(self.path(at)) for at in pointers]
+        return pa.concat_tables(tables) if tables else pa.table({})

@@ -1,0 +1,237 @@
+"""A pipeline's ledger inside a lake table: a chain of small files in a folder no reader looks at.
+
+``<table>/_eo_ledger/<pipeline>/<thousand>/<version>-<token>.json`` holds one whole entry, and the
+names of two earlier files. Writing such a file publishes nothing: it becomes the ledger's head by
+the table's own commit, which carries its version and token together with the rows. The chain is
+followed from there, so that files of attempts that lost are never taken for history, however many
+there are.
+
+A commit's own metadata would be simpler and does not last: it is gone as soon as the table's log
+is checkpointed and cleaned. Version and token are two integers that every later commit keeps.
+
+The first entry has no rows and comes before the table: it is the file of version 0 with token 0,
+a name that can be taken once, whole or not at all (POSIX ``link``).
+
+Besides its predecessor a file names one entry further back, chosen so that any version is found in
+O(log n) steps (Myers, "An applicative random-access stack", 1983).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eo_pipeline.checkpoint import START_VERSION, LedgerEntry
+from eo_pipeline.errors import SinkError
+
+LEDGER_FOLDER = "_eo_ledger"
+
+#: Versions in one folder, so that looking for what killed runs left does not list all history.
+BUCKET = 1000
+
+_FORMAT = 1
+_VERSION_DIGITS = 12
+_RECORDS_CACHED = 256
+
+#: Fits a signed 64-bit integer, which is what tables keep.
+_TOKEN_BITS = 62
+
+
+class Pointer(NamedTuple):
+    """Which file holds an entry. The table's commit carries it."""
+
+    version: int
+    token: int
+
+    @classmethod
+    def new(cls, version: int) -> Pointer:
+        """For one attempt to publish ``version``; the token was never used before."""
+        return cls(version, 1 + secrets.randbits(_TOKEN_BITS))
+
+    @property
+    def bucket(self) -> str:
+        return f"{self.version // BUCKET:06d}"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.version:0{_VERSION_DIGITS}d}-{self.token}"
+
+    @classmethod
+    def of_file(cls, name: str) -> Pointer | None:
+        """The pointer in a file's name, None for any other name."""
+        version, _, rest = name.partition("-")
+        token = rest.partition(".")[0].partition("-")[0]
+        return cls(int(version), int(token)) if version.isdigit() and token.isdigit() else None
+
+
+#: The first entry's file.
+FIRST = Pointer(START_VERSION, 0)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One file: the entry, where it is kept, the file before it, and one further back."""
+
+    entry: LedgerEntry
+    at: Pointer
+    previous: Pointer | None
+    jump: Pointer
+    dead_letters: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "at": self.at,
+            "previous": self.previous,
+            "jump": self.jump,
+            "dead_letters": self.dead_letters,
+            "entry": self.entry.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Record:
+        return cls(
+            entry=LedgerEntry.from_json(raw["entry"]),
+            at=Pointer(*raw["at"]),
+            previous=Pointer(*raw["previous"]) if raw["previous"] else None,
+            jump=Pointer(*raw["jump"]),
+            dead_letters=raw["dead_letters"],
+        )
+
+
+class LedgerFiles:
+    """The files of one pipeline. What is written is never changed."""
+
+    def __init__(self, table: Path, pipeline: str) -> None:
+        self.folder = table / LEDGER_FOLDER / pipeline
+        self._cached = lru_cache(_RECORDS_CACHED)(self._read)
+
+    def path(self, pointer: Pointer) -> Path:
+        return self.folder / pointer.bucket / f"{pointer.stem}.json"
+
+    def first(self) -> Record | None:
+        """The first entry, None for a pipeline that never started."""
+        return self.get(FIRST) if self.path(FIRST).exists() else None
+
+    def get(self, pointer: Pointer) -> Record:
+        """The entry that the table, or a later entry, points to.
+
+        Raises:
+            SinkError: the file is not there or not whole: somebody changed the folder.
+        """
+        return self._cached(pointer)
+
+    def _read(self, pointer: Pointer) -> Record:
+        path = self.path(pointer)
+        try:
+            return Record.from_json(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SinkError(
+                f"the ledger file {path} cannot be read: {error}. The table says that version "
+                f"{pointer.version} was committed with it. Nothing was changed; bring the folder "
+                f"{LEDGER_FOLDER} back from a backup of the same moment as the table."
+            ) from error
+
+    def at(self, head: Record, version: int) -> Record | None:
+        """The entry at ``version`` in the chain that ends in ``head``. O(log n) files are read."""
+        if not START_VERSION <= version <= head.at.version:
+            return None
+        found = head
+        while found.at.version > version:
+            near = found.previous
+            assert near is not None, "only the first entry has no predecessor"
+            found = self.get(found.jump if found.jump.version >= version else near)
+        return found
+
+    def chain(self, head: Record, since: int) -> Iterator[Record]:
+        """The entries from version ``since`` to ``head``, oldest first."""
+        pointers = [head.at]
+        while (record := self.get(pointers[-1])).at.version > since and record.previous:
+            pointers.append(record.previous)
+        for pointer in reversed(pointers):
+            if pointer.version >= since:
+                yield self.get(pointer)
+
+    def child(
+        self, entry: LedgerEntry, at: Pointer, parent: Record, *, dead_letters: bool
+    ) -> Record:
+        """The record of ``entry`` on top of ``parent``, not written yet."""
+        back = self.get(parent.jump)
+        even = parent.at.version - back.at.version == back.at.version - back.jump.version
+        jump = back.jump if even else parent.at
+        return Record(entry, at, parent.at, jump, dead_letters)
+
+    def write(self, record: Record) -> None:
+        """Keep ``record`` where its pointer says. It means nothing until the table points to it."""
+        path = self.path(record.at)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _dump(record, path)
+        sync(path.parent)
+
+    def write_first(self, entry: LedgerEntry) -> None:
+        """Take the first entry's name, whole or not at all.
+
+        Raises:
+            FileExistsError: another run took it.
+        """
+        path = self.path(FIRST)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path(Pointer.new(START_VERSION))
+        try:
+            _dump(Record(entry, FIRST, None, FIRST), aside)
+            os.link(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync(path.parent)
+
+    def lost(self, head: Record, *folders: Path) -> Iterator[Path]:
+        """Files of attempts that can never land: at a version that another token holds.
+
+        Looks at the thousand versions around the head, in the ledger's folder and in ``folders``,
+        whose files are named and bucketed alike. A file above the head may belong to a live run.
+        """
+        buckets = {head.at.bucket, Pointer(max(0, head.at.version - BUCKET), 0).bucket}
+        kept = [found for b in buckets for found in _files(self.folder / b)]
+        tokens: dict[int, list[Pointer]] = {}
+        for pointer, _ in kept:
+            tokens.setdefault(pointer.version, []).append(pointer)
+        others = [found for folder in folders for b in buckets for found in _files(folder / b)]
+        for pointer, path in [*kept, *others]:
+            known = tokens.get(pointer.version, [])
+            if pointer.version <= head.at.version and known:
+                held = known[0] if len(known) == 1 else self._held(head, pointer.version)
+                if pointer != held:
+                    yield path
+
+    def _held(self, head: Record, version: int) -> Pointer | None:
+        found = self.at(head, version)
+        return found.at if found else None
+
+
+def sync(folder: Path) -> None:
+    """Flush a folder: a name is durable only when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _dump(record: Record, path: Path) -> None:
+    with path.open("x") as file:
+        json.dump(record.to_json(), file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _files(folder: Path) -> list[tuple[Pointer, Path]]:
+    if not folder.is_dir():
+        return []
+    named = ((Pointer.of_file(item.name), Path(item.path)) for item in os.scandir(folder))
+    return [(pointer, path) for pointer, path in named if pointer is not None]

@@ -1,0 +1,5 @@
+"""Parquet files: one folder a checkpoint, which appears by one rename with its ledger entry."""
+
+from eo_pipeline.sinks.parquet.sink import ParquetSink
+
+__all__ = ["ParquetSink"]

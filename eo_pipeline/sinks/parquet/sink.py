@@ -1,0 +1,112 @@
+"""The configuration of a folder of Parquet files that follows Kafka topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator
+
+from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.base import Guarantee, Sink, StagingFolders
+from eo_pipeline.sinks.parquet.types import StoredTypes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from eo_pipeline.sinks.parquet.session import ParquetSession
+
+#: Below the folder, where no reader looks: attempts and their promises.
+STAGING_FOLDER = "_eo_staging"
+
+#: The column that readers take from the folders' names.
+PARTITION_COLUMN = "checkpoint"
+
+TYPES = StoredTypes("Parquet")
+
+
+def _checked_path(path: str) -> str:
+    url = urlsplit(path)
+    if url.scheme not in ("", "file") or url.netloc:
+        raise ValueError(
+            f"{url.scheme}:// has no rename that is atomic and fails if the target exists, and a "
+            "checkpoint of Parquet files appears by just that. Use a folder of a file system (a "
+            "mounted one too), or a table format, which commits without a rename: type: delta or "
+            "type: iceberg"
+        )
+    if not path.strip():
+        raise ValueError("is empty")
+    return path
+
+
+class ParquetSink(Sink):
+    """A folder of Parquet files, one subfolder a checkpoint, for one pipeline.
+
+    Read ``<path>/checkpoint=*/*.parquet``, or the folder as a dataset with hive partitioning.
+    Append only: rewind and replay are refused, see ``docs/sinks/parquet.md``.
+
+    Args:
+        path: the folder, or its ``file://`` URL. Created by the first commit.
+    """
+
+    type: Literal["parquet"] = "parquet"
+    path: Annotated[str, AfterValidator(_checked_path)]
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    #: published files have names of their own (hard links): the staged ones may go
+    copies_rows: ClassVar[bool] = True
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        url = urlsplit(self.path)
+        return Path(unquote(url.path) if url.scheme else self.path).absolute()
+
+    @property
+    def table_name(self) -> str:
+        return self.root.name
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "parquet", "uri": self.root.as_uri(), "table": self.table_name}
+
+    def staging_folders(self) -> StagingFolders:
+        """In the folder itself, so that what is published need not be copied."""
+        return StagingFolders(manifests=self.root / STAGING_FOLDER)
+
+    def project(self, df: DataFrame) -> DataFrame:
+        """Changes nothing.
+
+        Raises:
+            SchemaChangeError: a column has a type that Parquet has nothing for, or the name that
+                the folders' names give to readers.
+        """
+        TYPES.refuse_unknown(df)
+        refuse_partition_name(df.columns)
+        return df
+
+    def dead_letters(self, pipeline: str, since: int = 0) -> pa.Table:
+        """The records of ``pipeline`` that could not be read, from checkpoint ``since`` on."""
+        with self.open(pipeline) as session:
+            return session.read_dead_letters(since)
+
+    def open(self, pipeline: str) -> ParquetSession:
+        """See :meth:`eo_pipeline.sinks.base.Sink.open`.
+
+        Raises:
+            ConfigError: the folder belongs to another pipeline, or is a file.
+        """
+        from eo_pipeline.sinks.parquet.session import ParquetSession
+
+        return ParquetSession(self, pipeline)
+
+
+def refuse_partition_name(names: list[str]) -> None:
+    """Raise SchemaChangeError if a column has the name that readers take from the folders."""
+    taken = [name for name in names if name.lower() == PARTITION_COLUMN]
+    if taken:
+        raise SchemaChangeError(
+            f"column {taken[0]!r}: readers take a column of that name from the folders "
+            f"{PARTITION_COLUMN}=<version>. Nothing was written; rename it in the transform."
+        )

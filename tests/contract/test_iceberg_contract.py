@@ -1,0 +1,45 @@
+"""Iceberg tables against the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.iceberg import IcebergSink
+from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+
+
+def catalog_of(sink: Sink) -> Catalog:
+    """A reader's own catalog, as :class:`IcebergSink` documents the embedded one."""
+    assert isinstance(sink, IcebergSink)
+    folder = sink.warehouse
+    return load_catalog("eo", type="sql", uri=f"sqlite:///{folder}/catalog.db")
+
+
+def read(sink: Sink) -> list[dict[str, Any]]:
+    assert isinstance(sink, IcebergSink)
+    try:
+        table = catalog_of(sink).load_table(sink.table)
+    except NoSuchTableError:
+        return []
+    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+    return rows
+
+
+class TestAppend(ExactlyOnceContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read(sink)
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        assert isinstance(sink, IcebergSink)
+        rows: list[dict[str, Any]] = sink.dead_letters(self.pipeline).to_pylist()
+        return rows

@@ -1,0 +1,35 @@
+"""Parquet folders against the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.parquet import ParquetSink
+from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+
+
+def read(sink: Sink, pattern: str) -> list[dict[str, Any]]:
+    """Every row of the files that match, as a reader without our code finds them."""
+    assert isinstance(sink, ParquetSink)
+    tables = [pq.ParquetFile(path).read() for path in sorted(sink.root.glob(pattern))]
+    whole = pa.concat_tables([pa.table({}), *tables], promote_options="default")
+    rows: list[dict[str, Any]] = whole.to_pylist()
+    return rows
+
+
+class TestParquet(ExactlyOnceContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        return ParquetSink(path=str(tmp_path / "flights"))
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read(sink, "checkpoint=*/*.parquet")
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        return read(sink, "checkpoint=*/_eo_dead_letters/*.parquet")
