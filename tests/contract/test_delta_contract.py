@@ -1,0 +1,69 @@
+"""Delta Lake against the contract, in the ways its rows can travel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+
+
+class TestAppend(ExactlyOnceContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        return DeltaSink(path=str(tmp_path / "flights"))
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        """As any reader of Delta sees it, without the engine."""
+        assert isinstance(sink, DeltaSink)
+        if not DeltaTable.is_deltatable(str(sink.root)):
+            return []
+        rows: list[dict[str, Any]] = DeltaTable(str(sink.root)).to_pyarrow_table().to_pylist()
+        return rows
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        assert isinstance(sink, DeltaSink)
+        letters: list[dict[str, Any]] = sink.dead_letters(self.pipeline).to_pylist()
+        return letters
+
+
+class TestUpsert(TestAppend):
+    """Rows by way of a merge."""
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        return DeltaSink(
+            path=str(tmp_path / "flights"),
+            mode="upsert",
+            key=("id",),
+            sequence_by=("_eo_checkpoint",),
+        )
+
+
+class TestTableThatIsThereAlready(TestAppend):
+    """Somebody else made the table, and a folder with a space in its name, given as a URL."""
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        root = tmp_path / "my lake" / "flights"
+        columns = pa.schema([("id", pa.int64()), (CHECKPOINT_COLUMN, pa.int64())])
+        DeltaTable.create(str(root), Schema.from_arrow(columns))
+        return DeltaSink(path=root.as_uri())
+
+
+class TestPartitioned(TestAppend):
+    """A table laid out by a column of its rows, which is in the files too."""
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        root = tmp_path / "flights"
+        columns = pa.schema([("id", pa.int64()), (CHECKPOINT_COLUMN, pa.int64())])
+        DeltaTable.create(str(root), Schema.from_arrow(columns), partition_by=[CHECKPOINT_COLUMN])
+        return DeltaSink(path=str(root), partition_by=(CHECKPOINT_COLUMN,))
