@@ -241,8 +241,8 @@ class TestServer:
 
     def test_settings_of_the_role_do_not_break_a_checkpoint(self, world: World) -> None:
         name = world.dsn.rpartition("/")[2]
-        for setting in ("statement_timeout = 20", "default_transaction_isolation = serializable"):
+        for setting in ("statement_timeout = 1000", "default_transaction_isolation = serializable"):
             world.run(f'ALTER DATABASE "{name}" SET {setting}')
-        world.run("CREATE TABLE t (id bigint DEFAULT 1, slept text DEFAULT pg_sleep(0.02)::text)")
+        world.run("CREATE TABLE t (id bigint DEFAULT 1, slept text DEFAULT pg_sleep(0.4)::text)")
         world.publish(world.sink(), staged(id=[1, 2, 3]))
         assert len(world.rows()) == 3

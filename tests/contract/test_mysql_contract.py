@@ -1,0 +1,95 @@
+"""MariaDB against the contract, in the ways its rows can travel."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pymysql
+import pytest
+from pymysql.cursors import DictCursor
+
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.sinks.base import Sink, SinkSession
+from eo_pipeline.sinks.mysql import MySqlSink
+from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.testing import CrashRequested, child_of, raise_at
+from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from tests.stores import MySqlDatabase
+
+#: Columns of the contract's tables that MySQL keeps as JSON, or without saying that it is UTC.
+ARRAYS = {"words", "numbers", "prices", "instants"}
+
+
+def read_table(sink: Sink, table: str) -> list[dict[str, Any]]:
+    """What another connection sees of ``table``; nothing if it is not there."""
+    assert isinstance(sink, MySqlSink)
+    with (
+        pymysql.connect(
+            host=sink.host,
+            port=sink.port,
+            user=sink.user,
+            database=sink.database,
+            charset="utf8mb4",
+        ) as reader,
+        reader.cursor(DictCursor) as cursor,
+    ):
+        if not cursor.execute("SHOW TABLES LIKE %s", (table,)):
+            return []
+        cursor.execute(f"SELECT * FROM `{table}`")
+        return [as_written(row) for row in cursor.fetchall()]
+
+
+def as_written(row: dict[str, Any]) -> dict[str, Any]:
+    for name in ARRAYS & row.keys():
+        row[name] = json.loads(row[name] or "null", parse_float=Decimal)
+    if row.get("instant"):
+        row["instant"] = row["instant"].replace(tzinfo=UTC)
+    if row.get("instants"):
+        row["instants"] = [text and datetime.fromisoformat(text) for text in row["instants"]]
+    return row
+
+
+class TestAppend(ExactlyOnceContract):
+    #: they hold NaN and infinity, which MySQL has not
+    unstorable: ClassVar[frozenset[str]] = frozenset({"single", "double"})
+
+    @pytest.fixture
+    def sink(self, mysql_database: MySqlDatabase) -> Sink:
+        return MySqlSink(**mysql_database.settings(table="flights"))
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_table(sink, "flights")
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_table(sink, "flights_dead_letters")
+
+    def test_an_aborted_column_was_never_there(self, sink: Sink, session: SinkSession) -> None:
+        """MySQL cannot take an ALTER TABLE back: the column stays, and is null in every row."""
+        head = self.forward(session, self.start(session))
+        table = self.table(2)
+        wider = table.append_column("tail", [["N1"] * table.num_rows])
+        staged = StagedOutput(rows=StagedTable.in_memory(wider))
+        with pytest.raises(CrashRequested):
+            session.publish(child_of(head), staged, raise_at(CrashPoint.ENTRY_SENT))
+        assert self.visible(sink) == self.rows_of(1)
+        assert {row["tail"] for row in self.read_rows(sink)} == {None}
+
+
+class TestAppendByInsert(TestAppend):
+    """Where LOAD DATA is not allowed."""
+
+    @pytest.fixture
+    def sink(self, mysql_database: MySqlDatabase) -> Sink:
+        return MySqlSink(**mysql_database.settings(table="flights", load_data=False))
+
+
+class TestUpsert(TestAppend):
+    """Rows by way of a temporary table."""
+
+    @pytest.fixture
+    def sink(self, mysql_database: MySqlDatabase) -> Sink:
+        rule = {"mode": "upsert", "key": ["id"], "sequence_by": ["_eo_checkpoint"]}
+        return MySqlSink(**mysql_database.settings(table="flights", **rule))
