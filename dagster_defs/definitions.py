@@ -1,0 +1,13 @@
+"""The code location: every pipeline declared below ``defs/``."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_defs.loading import load_pipelines
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Load ``defs/``."""
+    return load_pipelines(Path(__file__).parent)

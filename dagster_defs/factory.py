@@ -1,0 +1,41 @@
+"""One pipeline as Dagster definitions: what the YAML component and Python code both call."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_defs.assets import build_asset
+from dagster_defs.automation import Automation
+from dagster_defs.checks import build_checks
+from dagster_defs.jobs import build_job, build_schedule
+from dagster_defs.names import DagsterPipeline, topic_spec
+from dagster_defs.resources import SparkResource
+from dagster_defs.sensors import build_sensors
+from eo_pipeline.pipeline import Pipeline
+
+
+def pipeline_definitions(
+    pipeline: Pipeline, automation: Automation | None = None
+) -> dg.Definitions:
+    """Assets, checks, job, schedule, sensors and the Spark resource of one pipeline.
+
+    Touches neither Kafka nor the sink. Merge the definitions of several pipelines, and set
+    ``executor=dg.in_process_executor`` beside them: a run's checkpoints then share one Spark
+    session, also when it was started by the UI's Materialize button.
+    """
+    declared = DagsterPipeline(pipeline, automation or Automation())
+    topics = dg.Definitions(assets=[topic_spec(key) for key in declared.topics])
+    return dg.Definitions.merge(topics, without_topics(declared))
+
+
+def without_topics(declared: DagsterPipeline) -> dg.Definitions:
+    """The same, for the YAML component: see :mod:`dagster_defs.loading`."""
+    schedule = build_schedule(declared)
+    return dg.Definitions(
+        assets=[build_asset(declared)],
+        asset_checks=build_checks(declared),
+        jobs=[build_job(declared)],
+        schedules=[schedule] if schedule else [],
+        sensors=build_sensors(declared),
+        resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
+    )

@@ -1,0 +1,32 @@
+"""The job that materializes a pipeline's assets, and its schedule."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_defs.names import DagsterPipeline
+
+
+def build_job(declared: DagsterPipeline) -> dg.JobDefinition | dg.UnresolvedAssetJobDefinition:
+    """Table, offsets and their checks, in one process: a Spark session serves all checkpoints."""
+    return dg.define_asset_job(
+        declared.job,
+        selection=dg.AssetSelection.assets(declared.table, declared.offsets),
+        description=f"Brings {declared.pipeline.name!r} up to what Kafka holds.",
+        tags=declared.run_tags,
+        executor_def=dg.in_process_executor,
+    )
+
+
+def build_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
+    """The cadence, if one is declared. The lag sensor reacts faster; both may be on."""
+    automation = declared.automation
+    if automation.schedule is None:
+        return None
+    return dg.ScheduleDefinition(
+        name=f"{declared.identifier}_schedule",
+        job_name=declared.job,
+        cron_schedule=automation.schedule,
+        execution_timezone=automation.schedule_timezone,
+        default_status=automation.schedule_status,
+    )

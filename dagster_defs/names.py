@@ -1,0 +1,88 @@
+"""What things are called in Dagster, derived from the pipeline in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import dagster as dg
+
+from dagster_defs.automation import Automation
+from eo_pipeline.pipeline import Pipeline
+
+#: Run tag with the pipeline's name. Jobs carry it; the step adds it to runs started elsewhere.
+PIPELINE_TAG = "eo/pipeline"
+
+#: Asset group of the topics: a topic is shared by all pipelines that read it.
+TOPIC_GROUP = "kafka"
+
+
+@dataclass(frozen=True)
+class DagsterPipeline:
+    """A pipeline, how Dagster runs it, and the names of everything made from it."""
+
+    pipeline: Pipeline
+    automation: Automation
+
+    @cached_property
+    def identifier(self) -> str:
+        """The name where Dagster takes letters, digits and underscores only."""
+        return self.pipeline.name.replace("-", "_")
+
+    @cached_property
+    def table(self) -> dg.AssetKey:
+        """The table asset: the pipeline's name, so that downstream assets name it naturally."""
+        return dg.AssetKey(self.pipeline.name)
+
+    @cached_property
+    def offsets(self) -> dg.AssetKey:
+        """The versioned offset asset: mirrors the ledger."""
+        return dg.AssetKey(f"{self.pipeline.name}_offsets")
+
+    @cached_property
+    def topics(self) -> tuple[dg.AssetKey, ...]:
+        """The upstream topics, which nobody here materializes.
+
+        The topics of a pattern are not known before Kafka was asked: one asset stands for all.
+        """
+        source = self.pipeline.source
+        names = source.topics or (f"{self.pipeline.name}_topics",)
+        return tuple(dg.AssetKey([TOPIC_GROUP, name]) for name in names)
+
+    def topic(self, name: str) -> dg.AssetKey:
+        """The asset that stands for the topic ``name``."""
+        by_pattern = self.pipeline.source.topic_pattern is not None
+        return self.topics[0] if by_pattern else dg.AssetKey([TOPIC_GROUP, name])
+
+    @property
+    def group(self) -> str:
+        return self.automation.group or self.identifier
+
+    @property
+    def op(self) -> str:
+        """The step, and the pool that lets one of them run at a time."""
+        return f"eo_{self.identifier}"
+
+    @property
+    def job(self) -> str:
+        return f"{self.identifier}_job"
+
+    @property
+    def spark(self) -> str:
+        """The resource. One a pipeline: several pipelines' definitions are merged, and each may
+        run on another Spark.
+        """
+        return f"{self.identifier}_spark"
+
+    @property
+    def run_tags(self) -> dict[str, str]:
+        return {PIPELINE_TAG: self.pipeline.name}
+
+
+def topic_spec(key: dg.AssetKey) -> dg.AssetSpec:
+    """A topic as an external asset. Dagster wants equal specs from all pipelines that read it, so
+    it holds nothing that is not in the key.
+    """
+    return dg.AssetSpec(
+        key, description=f"Kafka: {key.path[-1]}", group_name=TOPIC_GROUP, kinds={"kafka"}
+    )

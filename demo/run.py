@@ -1,0 +1,112 @@
+"""``make run``: flights to Kafka, Dagster brings them to PostgreSQL, and a check from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from demo.flights import TOPIC
+from demo.materialize import DagsterRun, Watch, follow
+from demo.observe import Checkpoint, Observer
+from demo.preflight import prepare
+from demo.publishing import Publishing
+from demo.run_result import RunResult
+from demo.screen import Screen
+from demo.servers import Servers, running
+from demo.state import State, claimed
+from demo.summary import Summary, show
+from demo.verify import Check, check_all
+
+_LOOK_S = 0.1
+
+
+def run(state: State, total: int, screen: Screen) -> bool:
+    """Everything, from an empty machine or from wherever an earlier run ended.
+
+    Returns whether the check from outside passed.
+
+    Raises:
+        EoPipelineError: something is missing, or the run failed.
+    """
+    started = time.monotonic()
+    with claimed(state, "run", screen.waiting_for) as lock:
+        servers = Servers(state, prepare(state.folder, screen))
+        # Dagster takes a while to load: it does so while the flights are published
+        with DagsterRun(state, lock, servers) as dagster, running(servers, screen):
+            observer = Observer(servers.postgres.dsn)
+            publish(state, lock, servers, total, screen)
+            watch = Watch(observer)
+            result = materialize(dagster, watch, servers, total, screen)
+            checks = check(servers, observer, total, screen)
+            seconds = time.monotonic() - started
+            show(screen, Summary(state, servers, observer, result, watch.seen, checks, seconds))
+    return all(each.passed for each in checks)
+
+
+def publish(state: State, lock: int, servers: Servers, total: int, screen: Screen) -> None:
+    """Bring the topic to ``total`` flights.
+
+    Raises:
+        SourceUnavailableError: it did not work, time and again.
+    """
+    started = time.monotonic()
+    with (
+        Publishing(state, lock, servers, "--total", str(total)) as publishing,
+        screen.counting("Publishing", total, "flights") as count,
+    ):
+        while not publishing.done:
+            time.sleep(_LOOK_S)
+            keep_alive(servers, publishing, screen)
+            publishing.look()
+            count(publishing.flights)
+    holds = f"{publishing.flights:,} flights" if publishing.flights else "its flights already"
+    screen.ok(f"Topic {TOPIC} holds {holds}", time.monotonic() - started)
+
+
+def keep_alive(servers: Servers, publishing: Publishing | None, screen: Screen) -> None:
+    """Start again what has died."""
+    revived = servers.revive()
+    for name in revived:
+        screen.note(f"{name} had died and was started again")
+    if publishing is not None and servers.kafka.NAME in revived:
+        publishing.restart()
+
+
+def materialize(
+    dagster: DagsterRun, watch: Watch, servers: Servers, total: int, screen: Screen
+) -> RunResult:
+    """Let Dagster run, and show the checkpoints as they are committed.
+
+    Raises:
+        RunFailedError: the run failed.
+    """
+    started = time.monotonic()
+    with screen.counting("Materializing", total, "flights") as count:
+        count(watch.rows)
+        dagster.go()
+        for fresh in follow(dagster, watch):
+            for checkpoint in fresh:
+                screen.note(in_words(checkpoint))
+            count(watch.rows)
+            keep_alive(servers, None, screen)
+    result = dagster.result()
+    screen.ok(f"Dagster run {result.run_id} succeeded", time.monotonic() - started)
+    return result
+
+
+def in_words(checkpoint: Checkpoint) -> str:
+    """One line, as soon as the commit can be seen."""
+    if not checkpoint.records:
+        return f"version {checkpoint.version}: {checkpoint.operation}"
+    return (
+        f"version {checkpoint.version}: {checkpoint.rows:,} rows in {checkpoint.seconds:.1f} s, "
+        f"{checkpoint.rows_total:,} in all"
+    )
+
+
+def check(servers: Servers, observer: Observer, total: int, screen: Screen) -> Sequence[Check]:
+    """Compare what Kafka and the table hold."""
+    with screen.step("Checking from outside") as done:
+        checks = check_all(servers.kafka.bootstrap_servers, observer, total)
+        done("Checked from outside")
+    return checks

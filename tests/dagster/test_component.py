@@ -1,0 +1,155 @@
+"""One YAML document, one pipeline; and what happens when the document is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.remote_representation.external_data import RepositorySnap
+from dagster._serdes import serialize_value
+
+from dagster_defs.component import KafkaPipelineComponent
+from dagster_defs.factory import pipeline_definitions
+from dagster_defs.loading import load_pipelines
+from dagster_defs.yaml_values import resolve_texts
+from eo_pipeline.pipeline import Pipeline
+from tests.dagster.projects import write_project
+
+MINIMAL = """
+name: orders
+source:
+  bootstrap_servers: broker:9092
+  topics: [orders, returns]
+  value_format: raw
+sink:
+  type: postgres
+  dsn: postgresql://user:%s@host/db
+  table: orders
+"""
+SECRET = "correct-horse"
+
+
+def project(folder: Path, *documents: str) -> dg.Definitions:
+    """A project with these documents, loaded as Dagster loads it."""
+    return load_pipelines(write_project(folder, *documents))
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that Python imports from."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def keys(definitions: dg.Definitions) -> set[str]:
+    return {key.to_user_string() for key in definitions.resolve_all_asset_keys()}
+
+
+def test_a_document_becomes_assets_checks_a_job_sensors_and_a_resource() -> None:
+    component = KafkaPipelineComponent.resolve_from_yaml(MINIMAL % SECRET)
+    pipeline = Pipeline.from_config(component.pipeline_config())
+    definitions = pipeline_definitions(pipeline)
+    dg.Definitions.validate_loadable(definitions)
+
+    assert keys(definitions) == {"orders", "orders_offsets", "kafka/orders", "kafka/returns"}
+    names = {sensor.name for sensor in definitions.sensors or ()}
+    assert names == {"orders_lag", "orders_partitions", "orders_reconciler"}
+    assert definitions.resolve_job_def("orders_job")
+    assert set(definitions.resources or ()) == {"orders_spark"}
+
+
+def test_what_a_document_leaves_out_keeps_the_defaults_of_the_engine() -> None:
+    component = KafkaPipelineComponent.resolve_from_yaml(MINIMAL % SECRET)
+    assert component.pipeline_config().keys() == {"name", "source", "sink"}
+
+
+@pytest.mark.parametrize(
+    ("document", "line", "field", "said"),
+    [
+        (
+            MINIMAL.replace("topics: [orders, returns]", "topic_pattern: '['"),
+            3,
+            "source",
+            "regular",
+        ),
+        (MINIMAL.replace("raw", "jsn"), 6, "source.value_format", "'json' or 'raw'"),
+        (MINIMAL.replace("  value_format: raw", "  max_records: 0"), 6, "source.max_records", "0"),
+        (MINIMAL.replace("  table: orders", "  tabel: orders"), 10, "sink.tabel", "not permitted"),
+        (MINIMAL.replace("  table: orders", "  mode: upset"), 10, "sink.mode", "'append' or"),
+        (MINIMAL.replace("name: orders", "name: Orders!"), 2, "name", "pattern"),
+        (MINIMAL + "transform: nowhere:nothing\n", 11, "transform", "cannot be imported"),
+        (MINIMAL + "spark: {masters: x}\n", 11, "spark.masters", "not permitted"),
+    ],
+)
+def test_what_is_wrong_is_told_with_line_and_field_and_without_the_secret(
+    document: str, line: int, field: str, said: str
+) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        KafkaPipelineComponent.resolve_from_yaml(document % SECRET)
+    text = str(caught.value)
+    assert f":{line} - {field}: " in text
+    assert said in text
+    assert SECRET not in text
+
+
+def test_a_sink_that_does_not_exist_is_told_with_those_that_do() -> None:
+    document = MINIMAL.replace("type: postgres", "type: oracle") % SECRET
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"no sink 'oracle'; there are .+"):
+        KafkaPipelineComponent.resolve_from_yaml(document)
+
+
+def test_secrets_come_from_the_environment_exactly_as_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dagster would read ``1e5`` as a number and strip the quotes of ``'x'``."""
+    context = dg.ResolutionContext.default()
+    for password in ("1e5", "1_000", "'x'", "0123", "True", "a b"):
+        monkeypatch.setenv("PASSWORD", password)
+        texts = ["{{ env.PASSWORD }}", "p={{ env.PASSWORD }}"]
+        assert resolve_texts(context, texts) == [password, f"p={password}"]
+
+
+def test_templates_may_still_yield_things_that_are_not_texts() -> None:
+    context = dg.ResolutionContext.default().with_scope(topics=["a", "b"], nothing=None)
+    assert resolve_texts(context, {"a": "{{ topics }}", "b": "{{ nothing }}", "c": 7}) == {
+        "a": ["a", "b"],
+        "b": None,
+        "c": 7,
+    }
+
+
+def test_no_secret_reaches_dagster(mine: Path) -> None:
+    spark = "spark: {config: {spark.hadoop.secret: %s}}\n"
+    client = "value_format: raw\n  client: {sasl.password: %s}"
+    document = (MINIMAL.replace("value_format: raw", client) + spark) % (SECRET, SECRET, SECRET)
+
+    definitions = project(mine, document)
+
+    snapshot = serialize_value(RepositorySnap.from_def(definitions.get_repository_def()))
+    assert "orders_offsets" in snapshot
+    assert SECRET not in snapshot
+    assert SECRET not in repr(definitions.assets)
+
+
+def test_several_documents_may_share_a_file_and_a_topic(
+    mine: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    other = (MINIMAL % SECRET).replace("name: orders", "name: archive")
+    definitions = project(mine, MINIMAL % SECRET, other)
+    dg.Definitions.validate_loadable(definitions)
+    assert {"orders", "archive", "kafka/orders"} <= keys(definitions)
+    assert [str(w.message) for w in recwarn.list] == []
+
+
+def test_sensors_and_schedule_start_as_the_document_says() -> None:
+    document = MINIMAL % SECRET + 'schedule: "0 * * * *"\nlag_threshold: null\nsensors: stopped\n'
+    component = KafkaPipelineComponent.resolve_from_yaml(document)
+    pipeline = Pipeline.from_config(component.pipeline_config())
+    definitions = pipeline_definitions(pipeline, component)
+    sensors = list(definitions.sensors or ())
+    assert {s.name for s in sensors} == {"orders_partitions", "orders_reconciler"}
+    assert {s.default_status for s in sensors} == {dg.DefaultSensorStatus.STOPPED}
+    [schedule] = definitions.schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED

@@ -1,0 +1,99 @@
+"""Each way in which a ledger can be broken is found, and a good one passes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+
+from dagster_defs.checks import BREAKS_NAMED, agreement_result, contiguity_result
+from dagster_defs.contiguity import breaks
+from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
+from eo_pipeline.offsets import OffsetRange, TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def good_ledger() -> list[LedgerEntry]:
+    """Start, one checkpoint of one partition, one that also takes up a new partition."""
+    start = LedgerEntry("p", "l", 0, "t0", None, Operation.START, {A: 5})
+    first = forward(start, {A: 10}, OffsetRange("t", 0, 5, 10))
+    second = forward(first, {A: 12, B: 9}, OffsetRange("t", 0, 10, 12), OffsetRange("t", 1, 3, 9))
+    return [start, first, second]
+
+
+def forward(
+    parent: LedgerEntry, offsets: dict[TopicPartition, int], *ranges: OffsetRange
+) -> LedgerEntry:
+    child = parent.child(Operation.FORWARD, "run", offsets)
+    return replace(child, ranges=ranges, transaction_id=f"t{child.version}")
+
+
+def test_a_good_ledger_has_no_breaks() -> None:
+    assert breaks(good_ledger()) == []
+    assert breaks([]) == []
+
+
+def test_a_rewind_may_move_offsets_without_reading() -> None:
+    entries = good_ledger()
+    back = replace(entries[-1].child(Operation.REWIND, "run", {A: 5}), target=0)
+    assert breaks([*entries, back]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"parent": EntryId(0, "x")}, "version 1 is not a child of version 0"),
+        ({"ledger_id": "other"}, "version 1 belongs to another ledger"),
+        (
+            {"ranges": (OffsetRange("t", 0, 6, 10),)},
+            r"read t\[0\] \[6, 10\), .* stood at 5",
+        ),
+        ({"ranges": (OffsetRange("t", 0, 5, 9),)}, r"t\[0\] stands at 10, by its ranges .* at 9"),
+        ({"offsets": {}}, r"t\[0\] stands at None"),
+        ({"offsets": {A: 10, B: 1}}, r"t\[1\] stands at 1"),
+    ],
+)
+def test_a_break_is_named(change: dict[str, object], said: str) -> None:
+    start, first, _ = good_ledger()
+    result = contiguity_result([start, replace(first, **change)])  # type: ignore[arg-type]
+    assert not result.passed
+    assert result.description is not None
+    assert re.search(said, result.description)
+
+
+def test_a_missing_version_is_a_break() -> None:
+    start, _, second = good_ledger()
+    assert not contiguity_result([start, second]).passed
+
+
+def test_many_breaks_are_counted() -> None:
+    wide = {TopicPartition("t", n): 1 for n in range(BREAKS_NAMED + 5)}
+    start = LedgerEntry("p", "l", 0, "t0", None, Operation.START, {})
+    result = contiguity_result([start, forward(start, wide)])
+    assert result.description is not None
+    assert result.description.endswith("and 5 more")
+
+
+@pytest.mark.parametrize(
+    ("shown", "head", "passed", "severity", "said"),
+    [
+        (None, None, True, None, "both are empty"),
+        (EntryId(3, "a"), EntryId(3, "a"), True, None, "both at version 3"),
+        (EntryId(2, "a"), EntryId(3, "b"), False, "WARN", "the reconciler is due"),
+        (None, EntryId(3, "b"), False, "WARN", "Dagster shows nothing"),
+        (EntryId(3, "a"), EntryId(3, "b"), False, "ERROR", "does not hold"),
+        (EntryId(4, "a"), EntryId(3, "b"), False, "ERROR", "does not hold"),
+        (EntryId(4, "a"), None, False, "ERROR", "was the sink emptied"),
+    ],
+)
+def test_behind_is_a_warning_and_anything_else_is_an_error(
+    shown: EntryId | None, head: EntryId | None, passed: bool, severity: str | None, said: str
+) -> None:
+    result = agreement_result(shown, head)
+    assert result.passed is passed
+    assert said in (result.description or "")
+    if severity:
+        assert result.severity is dg.AssetCheckSeverity[severity]

@@ -1,0 +1,115 @@
+"""Dagster's own commands, each in its own process, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_defs import definitions
+from tests.dagster.projects import write_project
+from tests.engine import Bench
+
+ROOT = Path(__file__).parents[2]
+DAGSTER_YAML = ROOT / "dagster_defs" / "dagster.yaml"
+COMPONENT = "dagster_defs.component.KafkaPipelineComponent"
+
+#: What Dagster says of its own older commands, and of a component it ships itself.
+_NOT_OURS = ("SupersessionWarning", "PreviewWarning")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A DAGSTER_HOME with the settings that ship."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "dagster.yaml").write_text(DAGSTER_YAML.read_text())
+    return folder
+
+
+def run(command: str, *arguments: str, cwd: Path, home: Path, **environment: str) -> str:
+    """What ``command`` of this virtual environment says; it must succeed."""
+    program = Path(sys.executable).with_name(command)
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=cwd,
+        env={**os.environ, "DAGSTER_HOME": str(home), "PYTHONPATH": str(cwd), **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
+
+
+def our_warnings(said: str) -> list[str]:
+    """Warnings in a command's output, without those Dagster gives of itself."""
+    lines = [line for line in said.splitlines() if "Warning" in line]
+    return [line for line in lines if not any(other in line for other in _NOT_OURS)]
+
+
+def test_the_code_location_loads_by_workspace_and_by_dg_without_a_warning(home: Path) -> None:
+    said = run("dagster", "definitions", "validate", "-w", "workspace.yaml", cwd=ROOT, home=home)
+    assert "All code locations passed validation" in said
+    assert our_warnings(said) == []
+    said = run("dg", "check", "defs", cwd=ROOT, home=home)
+    assert "All definitions loaded successfully" in said
+    assert our_warnings(said) == []
+
+
+def test_the_demo_pipeline_needs_no_environment_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EO_KAFKA_BOOTSTRAP", "EO_PG_DSN"):
+        monkeypatch.delenv(name, raising=False)
+    loaded = definitions.defs()
+    names = {key.to_user_string() for key in loaded.resolve_all_asset_keys()}
+    assert names == {"flights", "flights_offsets", "kafka/flights"}
+
+
+def test_the_component_is_listed_and_scaffolds_a_document_that_loads(
+    tmp_path: Path, home: Path
+) -> None:
+    assert COMPONENT in run("dg", "list", "components", cwd=ROOT, home=home).replace("\n", "")
+    package = write_project(tmp_path)
+    run("dg", "scaffold", "defs", COMPONENT, "clicks", cwd=tmp_path, home=home)
+    written = (package / "defs" / "clicks" / "defs.yaml").read_text()
+    assert "name: clicks" in written
+    said = run("dg", "check", "defs", cwd=tmp_path, home=home)
+    assert "All definitions loaded successfully" in said
+
+
+def as_yaml(config: dict[str, Any]) -> str:
+    """The pipeline's configuration as attributes; JSON is YAML."""
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items())
+
+
+def test_a_launched_job_fills_the_table_and_a_second_one_needs_no_spark(
+    bench: Bench, tmp_path: Path, home: Path
+) -> None:
+    write_project(tmp_path, as_yaml(bench.config), name="events")
+    bench.topic.write(250, partitions=range(4))
+
+    said = run("dg", "launch", "--job", "events_job", cwd=tmp_path, home=home)
+
+    assert "RUN_SUCCESS" in said
+    assert said.count("Materialized value events_offsets") == 4
+    assert said.count("ASSET_CHECK_EVALUATION") == 2
+    bench.table.assert_holds_once(bench.topic.written)
+    nowhere = "sc://127.0.0.1:1"
+    again = run(
+        "dg",
+        "launch",
+        "--assets",
+        "events,events_offsets",
+        cwd=tmp_path,
+        home=home,
+        SPARK_REMOTE=nowhere,
+    )
+    assert "nothing new: version 3 holds all Kafka has" in again
+    assert "RUN_SUCCESS" in again

@@ -1,0 +1,161 @@
+"""Runs of a real pipeline in Dagster: what is materialized, retried, reported again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from dagster_defs.assets import build_asset
+from dagster_defs.names import PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.checkpoint import LedgerEntry
+from tests.dagster.conftest import AT_ONCE
+from tests.dagster.steps import (
+    DiesOnce,
+    NoSpark,
+    events,
+    log_lines,
+    materialize,
+    transactions,
+    value,
+    versions,
+)
+from tests.engine import Bench
+
+
+def dies_once(bench: Bench, after: int) -> DagsterPipeline:
+    pipeline = bench.pipeline()
+    fields: dict[str, Any] = {name: getattr(pipeline, name) for name in type(pipeline).model_fields}
+    return DagsterPipeline(DiesOnce(**fields, after=after), AT_ONCE)
+
+
+def ids(entries: list[LedgerEntry]) -> list[str]:
+    return [entry.transaction_id for entry in entries]
+
+
+def test_every_checkpoint_of_a_run_is_a_materialization_of_both_assets(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(250, partitions=range(4))
+
+    result = materialize(declared, instance)
+
+    assert result.success
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3]
+    assert versions(instance, declared.table) == [1, 2, 3]
+    assert transactions(instance, declared.offsets) == ids(declared.pipeline.history())
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_the_metadata_says_what_was_read_and_how_fast(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(150, partitions=range(4))
+    result = materialize(declared, instance)
+
+    offsets, table = (events(instance, k)[-1].metadata for k in (declared.offsets, declared.table))
+    assert [value(offsets, k) for k in ("version", "operation", "records")] == [2, "forward", 50]
+    assert value(offsets, "run_id") == result.run_id
+    assert (value(offsets, "lag_before"), value(offsets, "lag_after")) == (50, 0)
+    assert isinstance(value(offsets, "seconds_stage"), float)
+    assert isinstance(value(offsets, "records_per_second"), int)
+    ranges = offsets["ranges"]
+    assert isinstance(ranges, dg.TableMetadataValue)
+    assert sum(int(str(row.data["offsets"])) for row in ranges.records) == 50
+    assert value(table, "dagster/row_count") == 150
+    schema = table["dagster/column_schema"]
+    assert isinstance(schema, dg.TableSchemaMetadataValue)
+    assert {"id", "name", "_eo_checkpoint"} <= {c.name for c in schema.schema.columns}
+
+
+def test_nothing_new_is_a_success_without_events_and_without_spark(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(20)
+    materialize(declared, instance)
+    before = versions(instance, declared.offsets)
+
+    result = materialize(declared, instance, spark=NoSpark())
+
+    assert result.success
+    assert versions(instance, declared.offsets) == before
+    assert "nothing new: version 1 holds all Kafka has" in log_lines(result, instance)
+
+
+def test_a_step_that_died_before_it_could_report_reports_when_it_is_tried_again(
+    bench: Bench, instance: dg.DagsterInstance
+) -> None:
+    """Scenario: the second of three checkpoints is committed, and the step is gone before it could
+    say so. Outcome: the retry reads the third only; Dagster shows every version once.
+    """
+    bench.topic.write(250, partitions=range(4))
+    declared = dies_once(bench, after=2)
+
+    result = materialize(declared, instance)
+
+    assert result.success
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3]
+    assert versions(instance, declared.table) == [1, 2, 3]
+    assert {entry.run_id for entry in declared.pipeline.history()} == {result.run_id}
+    assert "version 2 was committed and not reported: is now" in log_lines(result, instance)
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_the_next_run_reports_first_what_a_killed_one_could_not(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    """The event log keeps the ledger's order: its last event is the state Dagster shows."""
+    materialize(declared, instance)
+    bench.topic.write(20)
+    declared.pipeline.run(run_id="killed")
+    bench.topic.write(20)
+
+    materialize(declared, instance)
+
+    assert versions(instance, declared.offsets) == [0, 1, 2]
+    assert transactions(instance, declared.offsets) == ids(declared.pipeline.history())
+
+
+def test_a_retry_that_finds_all_committed_still_hands_the_table_on(
+    bench: Bench, instance: dg.DagsterInstance
+) -> None:
+    """Scenario: the step dies after its last commit. Outcome: the retry has nothing to read, yet
+    yields both assets, so that what lies downstream in the same run is not skipped.
+    """
+    bench.topic.write(20)
+    declared = dies_once(bench, after=1)
+
+    result = materialize(declared, instance)
+
+    yielded = {e.asset_key for e in result.get_asset_materialization_events()}
+    assert yielded == {declared.offsets, declared.table}
+    assert versions(instance, declared.table) == [1]
+    evaluated = result.get_asset_check_evaluations()
+    assert [check.passed for check in evaluated] == [True, True]
+
+
+def test_what_would_fail_again_is_not_tried_again_and_what_was_committed_is_shown(
+    bench: Bench, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(100)
+    bench.topic.write_value(b"not json")
+    declared = DagsterPipeline(bench.pipeline(), AT_ONCE)
+
+    result = materialize(declared, instance)
+
+    assert not result.success
+    failure = result.failure_data_for_node(declared.op)
+    assert failure is not None
+    assert "bad record" in str(failure.user_failure_data or failure.error)
+    retries = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_RESTARTED]
+    assert retries == []
+    assert versions(instance, declared.offsets) == [0, 1]
+
+
+def test_a_run_is_found_by_its_pipeline_however_it_was_started(
+    declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    asset = build_asset(declared)
+    dg.materialize([asset], instance=instance, resources={declared.spark: NoSpark()})
+    [run] = instance.get_runs()
+    assert run.tags[PIPELINE_TAG] == "events"

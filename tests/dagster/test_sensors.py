@@ -1,0 +1,262 @@
+"""The sensors over several ticks and restarts, on a real topic and a real ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from dagster_defs.automation import Automation
+from dagster_defs.mirror import of_entry
+from dagster_defs.names import DagsterPipeline
+from dagster_defs.runs import pause_after_failures
+from dagster_defs.sensors import (
+    Tick,
+    build_sensors,
+    look_at_lag,
+    look_for_partitions,
+    reconcile,
+)
+from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from tests.dagster.steps import materialize, versions
+from tests.engine import Bench
+from tests.servers import wait_until
+
+
+def add_partitions(bench: Bench, total: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bench.topic.bootstrap_servers, "log_level": 0})
+    topic = bench.topic.name
+    admin.create_partitions([NewPartitions(topic, total)])[topic].result()
+    wait_until(lambda: len(admin.list_topics(topic).topics[topic].partitions) == total)
+
+
+def skipped(tick: Tick) -> str:
+    """Why a tick did nothing."""
+    if isinstance(tick, dg.SensorResult):
+        assert not tick.run_requests
+        return str(tick.skip_reason.skip_message if tick.skip_reason else None)
+    assert isinstance(tick, dg.SkipReason), tick
+    return str(tick.skip_message)
+
+
+def result(tick: Tick) -> dg.SensorResult:
+    assert isinstance(tick, dg.SensorResult), tick
+    return tick
+
+
+def apply(instance: dg.DagsterInstance, tick: Tick) -> str | None:
+    """What the daemon does with a tick's events; gives its cursor."""
+    answer = result(tick)
+    for event in answer.asset_events:
+        instance.report_runless_asset_event(event)
+    return answer.cursor
+
+
+class TestLag:
+    def test_a_run_is_requested_as_long_as_something_waits(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        bench.topic.write(20)
+        first = look_at_lag(declared, instance)
+        assert isinstance(first, dg.RunRequest)
+        assert first.run_key is None
+        assert first.tags["eo/lag"] == "20"
+        materialize(declared, instance)
+        assert "lag 0, below 1; ledger at version 1" in skipped(look_at_lag(declared, instance))
+        bench.topic.write(5)
+        assert isinstance(look_at_lag(declared, instance), dg.RunRequest)
+
+    def test_an_empty_topic_gets_one_run_that_writes_down_where_reading_starts(
+        self, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        assert isinstance(look_at_lag(declared, instance), dg.RunRequest)
+        materialize(declared, instance)
+        assert versions(instance, declared.offsets) == [0]
+        assert "lag 0" in skipped(look_at_lag(declared, instance))
+
+    def test_below_the_threshold_nothing_happens(
+        self, bench: Bench, instance: dg.DagsterInstance
+    ) -> None:
+        declared = DagsterPipeline(bench.pipeline(), Automation(lag_threshold=10))
+        materialize(declared, instance)
+        bench.topic.write(9)
+        assert "lag 9, below 10" in skipped(look_at_lag(declared, instance))
+        bench.topic.write(1)
+        assert isinstance(look_at_lag(declared, instance), dg.RunRequest)
+
+    def test_a_run_that_waits_or_works_is_not_doubled(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        bench.topic.write(20)
+        run = instance.add_run(
+            dg.DagsterRun(
+                job_name=declared.job,
+                run_id="0" * 32,
+                tags=declared.run_tags,
+                status=dg.DagsterRunStatus.STARTED,
+            )
+        )
+        assert run.run_id in skipped(look_at_lag(declared, instance))
+
+    def test_failures_in_a_row_make_the_pause_grow_and_a_success_ends_it(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        bench.topic.write_value(b"not json")
+        pauses = []
+        for _ in range(3):
+            failed = materialize(declared, instance)
+            assert not failed.success
+            [record] = instance.get_run_records(limit=1)
+            assert record.end_time is not None
+            pauses.append(pause_after_failures(instance, declared, now=record.end_time))
+        assert [p.total_seconds() for p in pauses if p] == [30, 60, 120]
+        assert "the last run failed" in skipped(look_at_lag(declared, instance))
+        lenient = bench.pipeline(source={"on_bad_record": "dead_letter"})
+        materialize(DagsterPipeline(lenient, declared.automation), instance)
+        assert "lag 0" in skipped(look_at_lag(declared, instance))
+
+
+class TestPartitions:
+    def test_new_partitions_are_told_once_also_after_a_restart(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        assert "no ledger yet" in skipped(look_for_partitions(declared, None))
+        materialize(declared, instance)
+        first = result(look_for_partitions(declared, None))
+        assert "no new partition; 4 known" in skipped(first)
+        assert "no new partition" in skipped(look_for_partitions(declared, first.cursor))
+
+        add_partitions(bench, 6)
+        found = result(look_for_partitions(declared, first.cursor))
+
+        name = bench.topic.name
+        [request] = found.run_requests or []
+        assert request.tags["eo/new_partitions"] == f"{name}[4], {name}[5]"
+        [observation] = found.asset_events
+        assert observation.asset_key == declared.topic(name)
+        assert observation.description == f"new: {name}[4], {name}[5]"
+        # the daemon died before it kept the cursor: the same run key, so no second run
+        again = result(look_for_partitions(declared, first.cursor))
+        assert [r.run_key for r in again.run_requests or []] == [request.run_key]
+        assert "no new partition; 6 known" in skipped(look_for_partitions(declared, found.cursor))
+
+    def test_a_sensor_that_lost_its_memory_finds_what_no_run_has_taken_up(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        materialize(declared, instance)
+        add_partitions(bench, 5)
+        found = result(look_for_partitions(declared, None))
+        assert len(found.run_requests or []) == 1
+        bench.topic.write(5, partitions=[4])
+        materialize(declared, instance)
+        assert "no new partition; 5 known" in skipped(look_for_partitions(declared, None))
+        bench.table.assert_holds_once(bench.topic.written)
+
+    def test_the_topics_of_a_pattern_share_one_asset(
+        self, bench: Bench, instance: dg.DagsterInstance
+    ) -> None:
+        source = {"topics": [], "topic_pattern": f"{bench.topic.name}.*"}
+        declared = DagsterPipeline(bench.pipeline(source=source), Automation())
+        materialize(declared, instance)
+        add_partitions(bench, 5)
+        found = result(look_for_partitions(declared, None))
+        assert [e.asset_key.path for e in found.asset_events] == [["kafka", "events_topics"]]
+
+
+class TestReconciler:
+    def test_what_ran_without_dagster_appears_in_dagster_once(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        bench.topic.write(150, partitions=range(4))
+        declared.pipeline.run()
+        cursor = apply(instance, reconcile(declared, instance, None))
+        assert versions(instance, declared.offsets) == [0, 1, 2]
+        assert versions(instance, declared.table) == [1, 2]
+        for _ in range(2):
+            tick = reconcile(declared, instance, cursor)
+            assert "agrees up to version 2" in skipped(tick)
+            cursor = result(tick).cursor
+        # without its memory it finds everything reported, too
+        assert "up to version 2" in skipped(reconcile(declared, instance, None))
+
+    def test_a_gap_below_a_version_that_was_reported_is_mended_and_the_newest_stays_last(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        materialize(declared, instance)
+        for _ in range(2):
+            bench.topic.write(20)
+            declared.pipeline.run(run_id="killed before it could report")
+        for event in of_entry(declared, declared.pipeline.history()[2]):
+            instance.report_runless_asset_event(event.materialization())
+        assert versions(instance, declared.offsets) == [0, 2]
+
+        cursor = apply(instance, reconcile(declared, instance, None))
+
+        assert versions(instance, declared.offsets) == [0, 2, 1, 2]
+        assert versions(instance, declared.table) == [2, 1, 2]
+        assert "agrees up to version 2" in skipped(reconcile(declared, instance, cursor))
+
+    def test_a_run_that_is_working_reports_itself(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        bench.topic.write(20)
+        declared.pipeline.run(run_id="0" * 32)
+        instance.add_run(
+            dg.DagsterRun(
+                job_name=declared.job,
+                run_id="0" * 32,
+                tags=declared.run_tags,
+                status=dg.DagsterRunStatus.STARTED,
+            )
+        )
+        assert "reports itself" in skipped(reconcile(declared, instance, None))
+
+    def test_a_ledger_that_was_replaced_is_compared_from_its_start(
+        self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+    ) -> None:
+        bench.topic.write(20)
+        declared.pipeline.run()
+        cursor = apply(instance, reconcile(declared, instance, None))
+        bench.table.execute("drop table events; drop table eo_ledger")
+        fresh = DagsterPipeline(
+            bench.pipeline(staging=bench.config["staging"] + "-2"), Automation()
+        )
+        fresh.pipeline.run()
+
+        apply(instance, reconcile(fresh, instance, cursor))
+
+        assert versions(instance, declared.offsets) == [0, 1, 0, 1]
+
+
+@pytest.fixture
+def postgres_down(postgres: EmbeddedPostgres) -> Iterator[None]:
+    postgres.kill()
+    yield
+    postgres.start()
+
+
+def test_a_store_that_is_down_makes_every_sensor_skip_with_a_sentence(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, postgres_down: None
+) -> None:
+    for sensor in build_sensors(declared):
+        with dg.build_sensor_context(instance=instance) as context:
+            tick = sensor(context)
+            assert isinstance(tick, dg.SkipReason)
+            assert "PostgreSQL" in skipped(tick)
+
+
+def test_a_dagster_started_again_goes_on_with_its_cursor(
+    bench: Bench, declared: DagsterPipeline, tmp_path: Path
+) -> None:
+    """The cursors, run tags and events that decide are all in Dagster's storage."""
+    bench.topic.write(20)
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as before:
+        materialize(declared, before)
+        cursor = apply(before, reconcile(declared, before, None))
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as after:
+        assert "lag 0" in skipped(look_at_lag(declared, after))
+        assert "up to version 1" in skipped(reconcile(declared, after, cursor))
+        assert versions(after, declared.offsets) == [0, 1]

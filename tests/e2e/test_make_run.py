@@ -1,0 +1,119 @@
+"""`make run`, killed at any moment and run again: every flight once, as another reader sees it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from demo.flights import PARTITIONS, TOPIC
+from demo.state import State
+from eo_pipeline.embedded.jars import kafka_broker_jars
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from tests.e2e.demo import Demo
+from tests.engine import Coordinates, Table
+from tests.servers import STATE
+
+FLIGHTS = 20_000
+SEED = 20_130_101
+
+
+@pytest.mark.timeout(600)
+def test_killed_again_and_again_it_ends_with_every_flight_once(demo: Demo) -> None:
+    """Scenario: SIGKILL to the command while it publishes, then while Spark works; to Dagster's
+    process; to PostgreSQL. Outcome: the next run goes on, and in the end all is there once.
+    """
+    moments = random.Random(SEED)
+    run = ("run", "--flights", str(FLIGHTS))
+
+    demo.start(*run)
+    demo.wait_for("Publishing")
+    time.sleep(moments.uniform(0, 2))
+    demo.kill()
+
+    demo.start(*run)
+    demo.wait_for("version 0: start")
+    time.sleep(moments.uniform(0, 10))
+    demo.kill()
+
+    demo.start(*run)
+    demo.wait_for("Materializing")
+    time.sleep(moments.uniform(0, 8))
+    if demo.kill_descendant("demo.dagster_run"):
+        assert demo.end() == 1
+        assert "Nothing is lost or half-applied: run again." in demo.text
+
+    demo.start(*run)
+    demo.wait_for("Materializing")
+    demo.kill_descendant("pginstall18")
+    assert demo.end() == 0, demo.text
+    assert "PostgreSQL had died and was started again" in demo.text
+    assert_all_there_once(demo)
+
+    javas = run_watched(demo, *run)
+    assert "Nothing new in Kafka: no checkpoint was made, Spark was not started." in demo.text
+    assert javas == {"kafka.Kafka"}
+
+
+def run_watched(demo: Demo, *arguments: str) -> set[str]:
+    """Run to the end; whatever ran on a Java virtual machine meanwhile."""
+    seen: set[str] = set()
+    demo.start(*arguments)
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.05):
+            seen.update(demo.javas())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        assert demo.end() == 0, demo.text
+    finally:
+        ended.set()
+        looking.join()
+    return seen
+
+
+def assert_all_there_once(demo: Demo) -> None:
+    """The servers' data, looked at by servers and clients of the test's own."""
+    state = State(demo.home)
+    with (
+        EmbeddedKafka(state.kafka, jars=kafka_broker_jars(STATE)) as kafka,
+        EmbeddedPostgres(state.postgres) as postgres,
+    ):
+        written = Counter(committed(kafka))
+        assert len(written) == FLIGHTS
+        table = Table(postgres.dsn, "flights")
+        table.assert_holds_once(written)
+        assert table.query("select count(distinct flight_id) from flights") == [(FLIGHTS,)]
+        assert table.versions() == list(range(len(table.versions())))
+
+
+def committed(kafka: EmbeddedKafka) -> Iterator[Coordinates]:
+    """The coordinates of every committed record."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "observer",
+            "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 10,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
+    unfinished = PARTITIONS
+    while unfinished:
+        message = consumer.poll(30)
+        assert message is not None
+        partition, offset = message.partition(), message.offset()
+        if message.error() is not None:
+            unfinished -= 1
+        elif partition is not None and offset is not None:
+            yield (TOPIC, partition, offset)
+    consumer.close()
