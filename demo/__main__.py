@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     screen = Screen()
     _end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
-    state = State(options.home.absolute())
-    # a pipeline's relative paths, such as its staging folder, are below .eo too
+    state = State(options.home)
+    # whatever has a relative path, such as Spark's warehouse folder, stays with the data
     os.chdir(state.home)
     try:
         passed = _execute(options, state, screen)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.problem(str(error))
         return 1
     except KeyboardInterrupt:
-        screen.note("Stopped. Nothing is lost: the next command goes on from here.")
+        screen.note(f"Ended. All data is kept in {state.folder}; the next command goes on from it.")
         # that is how `dev` is meant to end
         return 0 if options.command == "dev" else _INTERRUPTED
     return 0 if passed else 1
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     top.add_argument(
-        "--home", type=Path, default=PROJECT, help="the folder that holds .eo (the project)"
+        "--home", type=_folder, default=PROJECT, help="the folder that holds .eo (the project)"
     )
     commands = top.add_subparsers(dest="command", required=True)
     commands.add_parser("setup", help="check this machine, fetch the jars")
@@ -55,6 +55,13 @@ def parser() -> argparse.ArgumentParser:
     run_on.add_argument("--ui-port", type=_positive, default=UI_PORT, metavar="PORT")
     commands.add_parser("stop", help="end what runs")
     return top
+
+
+def _folder(text: str) -> Path:
+    folder = Path(text).absolute()
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"no such folder: {text}")
+    return folder
 
 
 def _positive(text: str) -> int:

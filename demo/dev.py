@@ -133,7 +133,8 @@ def whereabouts(servers: Servers, ui: DagsterUi, rate_per_s: int) -> Table:
     """Where everything is, and how it ends."""
     grid = Table.grid(padding=(0, 2))
     for name, where in (
-        ("UI", f"{ui.url}{_ASSETS}  (Materialize all, or let the sensors do it)"),
+        ("UI", f"{ui.url}{_ASSETS}"),
+        ("", "press Materialize all, or let the sensors do it"),
         ("Table", f"flights, and its ledger eo_ledger, in {servers.postgres.dsn}"),
         ("Kafka", f"topic flights at {servers.kafka.bootstrap_servers}, +{rate_per_s} a second"),
         ("Stop", "Ctrl-C, or make stop from elsewhere; everything is kept"),

@@ -8,6 +8,8 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -130,6 +132,7 @@ class Watch:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self.began = datetime.now(UTC)
         self._known = observer.checkpoints()[-1:]
         self.seen: list[Checkpoint] = []
 
@@ -147,6 +150,7 @@ class Watch:
         fresh: list[Checkpoint] = []
         with contextlib.suppress(psycopg.OperationalError):
             fresh = self._observer.checkpoints(self.newest.version if self.newest else -1)
+        fresh = [replace(each, recovered=each.started_at < self.began) for each in fresh]
         self.seen += fresh
         return fresh
 

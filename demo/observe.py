@@ -32,7 +32,7 @@ _CONNECT_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One ledger entry."""
+    """One ledger entry. ``recovered``: staged by a killed run, committed by a later one."""
 
     version: int
     operation: str
@@ -41,6 +41,7 @@ class Checkpoint:
     rows_total: int
     started_at: datetime
     committed_at: datetime
+    recovered: bool = False
 
     @property
     def seconds(self) -> float:

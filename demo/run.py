@@ -39,7 +39,7 @@ def run(state: State, total: int, screen: Screen) -> bool:
             result = materialize(dagster, watch, servers, total, screen)
             checks = check(servers, observer, total, screen)
             seconds = time.monotonic() - started
-            show(screen, Summary(state, servers, observer, result, watch.seen, checks, seconds))
+            show(screen, Summary(state, servers, observer, result, watch, checks, seconds))
     return all(each.passed for each in checks)
 
 
@@ -98,8 +98,11 @@ def in_words(checkpoint: Checkpoint) -> str:
     """One line, as soon as the commit can be seen."""
     if not checkpoint.records:
         return f"version {checkpoint.version}: {checkpoint.operation}"
+    how = (
+        "staged by a run that was killed" if checkpoint.recovered else f"{checkpoint.seconds:.1f} s"
+    )
     return (
-        f"version {checkpoint.version}: {checkpoint.rows:,} rows in {checkpoint.seconds:.1f} s, "
+        f"version {checkpoint.version}: {checkpoint.rows:,} rows, {how}; "
         f"{checkpoint.rows_total:,} in all"
     )
 

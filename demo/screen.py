@@ -45,8 +45,8 @@ class Screen:
         self.console.print(paragraph)
 
     def waiting_for(self, name: str) -> None:
-        """Something of an earlier command still runs in the folder ``name``."""
-        self.note(f"{name}: waiting until what a killed command left there has ended ...")
+        """Something still runs in the folder ``name``."""
+        self.note(f"Waiting until what runs in {name} has ended ...")
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Tell]:

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from demo.materialize import Watch
 from demo.observe import Checkpoint, Observer, Rows
 from demo.run_result import RunResult
 from demo.screen import Screen
@@ -21,19 +22,19 @@ _ROWS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Summary:
-    """All that is told. ``checkpoints`` are those of this run, as the ledger has them."""
+    """All that is told. ``watch`` holds the checkpoints of this run, as the ledger has them."""
 
     state: State
     servers: Servers
     observer: Observer
     result: RunResult
-    checkpoints: Sequence[Checkpoint]
+    watch: Watch
     checks: Sequence[Check]
     seconds: float
 
     @property
     def with_rows(self) -> Sequence[Checkpoint]:
-        return [checkpoint for checkpoint in self.checkpoints if checkpoint.records]
+        return [checkpoint for checkpoint in self.watch.seen if checkpoint.records]
 
 
 def show(screen: Screen, summary: Summary) -> None:
@@ -51,12 +52,13 @@ def headline(summary: Summary) -> Text:
     if not summary.with_rows:
         spark = "and was" if summary.result.spark_started else "was not"
         return Text(f"Nothing new in Kafka: no checkpoint was made, Spark {spark} started.", "bold")
-    records = sum(checkpoint.records for checkpoint in summary.with_rows)
-    first, last = summary.with_rows[0], summary.with_rows[-1]
-    seconds = (last.committed_at - first.started_at).total_seconds()
+    made = summary.with_rows
+    records = sum(checkpoint.records for checkpoint in made)
+    seconds = (made[-1].committed_at - summary.watch.began).total_seconds()
+    checkpoints = "1 checkpoint" if len(made) == 1 else f"{len(made)} checkpoints"
     return Text(
-        f"{records:,} records in {len(summary.with_rows)} checkpoints and {seconds:.1f} s with "
-        f"Spark's start: {records / seconds:,.0f} records/s. {summary.seconds:.0f} s in all.",
+        f"{records:,} records in {checkpoints} and {seconds:.1f} s, Spark's start included: "
+        f"{records / seconds:,.0f} records/s. {summary.seconds:.0f} s in all.",
         "bold",
     )
 
@@ -71,8 +73,8 @@ def checkpoints_table(checkpoints: Sequence[Checkpoint]) -> Table:
             str(each.version),
             f"{each.records:,}",
             f"{each.rows:,}",
-            f"{each.seconds:.1f}",
-            f"{each.records_per_second:,.0f}",
+            "recovered" if each.recovered else f"{each.seconds:.1f}",
+            "" if each.recovered else f"{each.records_per_second:,.0f}",
             f"{each.rows_total:,}",
         )
     return table
@@ -97,7 +99,8 @@ def _table(title: str, *columns: str) -> Table:
 
 def checks_list(checks: Sequence[Check]) -> Text:
     """A line a check, ticked or crossed."""
-    text = Text("Checked from outside, by a consumer and a connection of their own", "bold")
+    text = Text()
+    text.append("Checked from outside, by a consumer and a connection of their own", "bold")
     for check in checks:
         mark, style = ("✔", "green") if check.passed else ("✘", "bold red")
         text.append(f"\n{mark} ", style).append(check.text, "" if check.passed else "red")

@@ -117,10 +117,10 @@ def check_coordinates(in_kafka: Offsets, in_table: Offsets) -> Check:
         missing += len(expected - found.keys())
         foreign += len(found.keys() - expected)
         twice += sum(count > 1 for count in found.values())
-    wrong = f"{missing:,} missing, {twice:,} more than once, {foreign:,} foreign"
+    wrong = f"{missing:,} missing, {twice:,} double, {foreign:,} foreign"
     return Check(
         missing == foreign == twice == 0,
-        f"each (topic, partition, offset) of Kafka is there exactly once: {wrong}",
+        f"each (topic, partition, offset) of Kafka is in the table once: {wrong}",
     )
 
 

@@ -46,7 +46,7 @@ class Demo:
     def text(self) -> str:
         return self.output.read_text()
 
-    def wait_for(self, pattern: str, timeout_s: float = 120.0) -> None:
+    def wait_for(self, pattern: str, timeout_s: float = 300.0) -> None:
         """Until it has said that, or ended."""
         deadline = time.monotonic() + timeout_s
         while not re.search(pattern, self.text) and self.process.poll() is None:
