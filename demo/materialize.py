@@ -55,7 +55,8 @@ class DagsterRun:
         self._result.unlink(missing_ok=True)
         self._log = state.logs / "dagster-run.log"
         self._log_from = self._log.stat().st_size if self._log.exists() else 0
-        waits, self._starts = os.pipe()
+        waits, starts = os.pipe()
+        self._starts = os.fdopen(starts, "wb", buffering=0)
         try:
             arguments = [str(self._result), f"--wait-for={waits}", *options]
             self._process = GuardedProcess.start(
@@ -71,7 +72,7 @@ class DagsterRun:
     def go(self) -> None:
         """Begin the run. Nothing happens if the process is dead already: see :meth:`result`."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._starts, b"go")
+            self._starts.write(b"go")
 
     @property
     def alive(self) -> bool:
@@ -123,7 +124,7 @@ class DagsterRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._starts)  # one that still waits ends
+        self._starts.close()  # one that still waits ends
         self._process.terminate()
 
 

@@ -31,8 +31,9 @@ def run(state: State, total: int, screen: Screen) -> bool:
     started = time.monotonic()
     with claimed(state, "run", screen.waiting_for) as lock:
         servers = Servers(state, prepare(state.folder, screen))
-        # Dagster takes a while to load: it does so while the flights are published
-        with DagsterRun(state, lock, servers) as dagster, running(servers, screen):
+        # Dagster takes a while to load: it does so while the flights are published. Named twice,
+        # so that an interrupted run ends before the servers do, and in any case
+        with DagsterRun(state, lock, servers) as dagster, running(servers, screen), dagster:
             observer = Observer(servers.postgres.dsn)
             publish(state, lock, servers, total, screen)
             watch = Watch(observer)
