@@ -132,10 +132,18 @@ class EmbeddedKafka(EmbeddedServer):
         # log_level 0: a broker that is not ready yet is no news
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         try:
-            topics = admin.list_topics(timeout=2.0).topics.values()
+            cluster = admin.list_topics(timeout=2.0)
         except KafkaException:
             return False
-        return all(p.leader >= 0 for topic in topics for p in topic.partitions.values())
+        # another broker may have taken the port between our look and our start
+        is_ours = cluster.cluster_id == self._cluster_id()
+        partitions = [p for topic in cluster.topics.values() for p in topic.partitions.values()]
+        return is_ours and all(partition.leader >= 0 for partition in partitions)
+
+    def _cluster_id(self) -> str:
+        """What the storage was formatted with."""
+        lines = (self.folder / "data" / "meta.properties").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         jars = self._jars if self._jars is not None else kafka_broker_jars(self.folder.parent)
