@@ -28,7 +28,7 @@ class EmbeddedServer(ABC):
     #: as messages call it
     NAME: ClassVar[str]
     STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
-    START_TIMEOUT_S: ClassVar[float] = 60.0
+    START_TIMEOUT_S: ClassVar[float] = 180.0
     #: how long to wait for what is left of an earlier server of the same folder, after a crash
     FOLDER_WAIT_S: ClassVar[float] = 20.0
     #: how long an orderly shutdown may take before it is cut short
