@@ -114,7 +114,7 @@ def _json_error(schema: StructType, text: Column) -> Column:
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
-    bare = F.trim(F.translate(text, "\t\r\n", "   "))
+    bare = F.btrim(text, F.lit(" \t\r\n"))  # looks at the ends only, not at every character
     error = (
         F.when(F.col("value").isNull(), "the value is null (a tombstone)")
         .when(~(bare.startswith("{") & bare.endswith("}")), "the value is not a JSON object")
