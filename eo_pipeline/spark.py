@@ -35,6 +35,12 @@ _DEFAULTS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
+#: A driver without executors elsewhere has nobody to talk to outside.
+_ON_THIS_MACHINE_ONLY = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
 #: Spark writes INT96 timestamps by default, which other readers of Parquet refuse or misread.
 STAGING_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
@@ -69,6 +75,10 @@ class SparkSettings(BaseModel):
         # Python workers must run this interpreter: another one misses pyarrow
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         remote = self.remote or os.environ.get("SPARK_REMOTE")
+        if not remote and SparkSession.getActiveSession() is None:
+            # left in the environment by a process that spoke Spark Connect and started this one:
+            # pyspark would ask for the remote's address instead of starting Spark
+            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         builder = SparkSession.Builder().appName("eo-pipeline")
         builder = builder.remote(remote) if remote else builder.master(self.master)
         for key, value in (self._local() if not remote else dict(self.config)).items():
@@ -82,6 +92,8 @@ class SparkSettings(BaseModel):
 
     def _local(self) -> dict[str, str]:
         settings = _DEFAULTS | {"spark.driver.memory": self.driver_memory} | _connector()
+        if self.master.startswith("local"):
+            settings |= _ON_THIS_MACHINE_ONLY
         return settings | dict(self.config)
 
 

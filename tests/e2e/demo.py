@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-#: Other tests' Spark must not be the demo's.
+#: Other tests' servers must not be the demo's. SPARK_CONNECT_MODE_ENABLED, which pyspark leaves
+#: behind in this process, stays: the demo has to get along with it.
 _FOREIGN = ("SPARK_REMOTE", "DAGSTER_HOME", "EO_KAFKA_BOOTSTRAP", "EO_PG_DSN", "EO_STAGING")
 
 
