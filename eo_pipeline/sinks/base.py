@@ -19,9 +19,11 @@ from pydantic import BaseModel, ConfigDict
 
 from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import Reach, keep_going
+from eo_pipeline.errors import RefusedError
 from eo_pipeline.staged import StagedOutput
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -86,6 +88,13 @@ class Sink(BaseModel, ABC):
     def describe(self) -> dict[str, str]:
         """What the sink is, for metadata: ``kind``, ``uri`` ... Never holds a secret."""
         return {"kind": type(self).__name__, "table": self.table_name}
+
+    @property
+    def keeps_every_row(self) -> bool:
+        """False where a row may replace an older one, as an upsert does: then an audit cannot tell
+        a replaced row from a missing one.
+        """
+        return True
 
     def staging_folders(self) -> StagingFolders:
         """Where attempts must be staged, if not where the pipeline says."""
@@ -156,6 +165,36 @@ class SinkSession(ABC):
             CommitUnknownError: it may have landed or may still land; only the same entry may be
                 tried again.
         """
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        """Say now what :meth:`publish` would say of a rewind or replay ``entry``. Changes nothing.
+
+        A sink that can take rows back overrides this; it need not look at the rows.
+
+        Raises:
+            RefusedError: this store cannot take rows back, or not those of this target.
+        """
+        raise RefusedError(
+            f"{entry.operation} is not possible: {type(self).__name__} cannot take rows back. "
+            "Nothing was changed. Start a new pipeline from that checkpoint (fork) instead."
+        )
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Where every row of the table came from, for the audit; in bounded memory, in any order.
+
+        Columns: ``_eo_checkpoint`` (int64), and ``_eo_topic`` (string), ``_eo_partition`` (int32)
+        and ``_eo_offset`` (int64) if the table has them. Rows whose checkpoint is ``since`` or
+        later, and those that belong to none (null); nothing if there is no table yet. One
+        consistent snapshot of the table.
+
+        Raises:
+            RefusedError: rows cannot be read back from this store.
+            SinkUnavailableError: the store does not answer.
+        """
+        raise RefusedError(
+            f"{type(self).__name__} cannot read its rows back, so that an audit can only look at "
+            "the ledger."
+        )
 
     @abstractmethod
     def close(self) -> None:

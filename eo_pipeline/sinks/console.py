@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote
 
+import pyarrow as pa
 from pydantic import NonNegativeInt
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
+from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
 from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.staged import StagedOutput, StagedTable
 
 
@@ -109,11 +111,8 @@ class ConsoleSession(SinkSession):
     ) -> CommitOutcome:
         if self._has_landed(entry):
             return CommitOutcome.ALREADY_COMMITTED
-        if entry.operation in (Operation.REWIND, Operation.REPLAY):
-            raise RefusedError(
-                "what was printed cannot be taken back. Nothing was changed; "
-                "start a new pipeline (fork) to print it again."
-            )
+        if goes_back(entry):
+            self.check_going_back(entry)
         staged.verify()
         self._print(entry, staged)
         reach(CrashPoint.ROWS_SENT)
@@ -121,6 +120,17 @@ class ConsoleSession(SinkSession):
             return self._take(entry, reach)
         except OSError as error:
             raise SinkUnavailableError(f"the ledger cannot be written: {error}") from error
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        raise RefusedError(
+            f"{entry.operation} is not possible: what was printed cannot be taken back. Nothing "
+            "was changed; start a new pipeline (fork) to print it again."
+        )
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise RefusedError(
+            "what was printed cannot be read back. An audit can only look at the ledger."
+        )
 
     def close(self) -> None:
         """Nothing is held open."""

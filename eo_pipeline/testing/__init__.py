@@ -1,7 +1,7 @@
 """For those who test pipelines and write sinks: crashes on request, and the sinks' contract.
 
-:mod:`eo_pipeline.testing.contract` and :mod:`eo_pipeline.testing.exactly_once` need pytest and are
-imported by themselves.
+:mod:`eo_pipeline.testing.contract`, :mod:`eo_pipeline.testing.exactly_once` and
+:mod:`eo_pipeline.testing.going_back` need pytest and are imported by themselves.
 """
 
 import sys
@@ -12,7 +12,9 @@ from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_
 if "pytest" in sys.modules:
     # so that an assertion of the contract that fails shows what it compared
     sys.modules["pytest"].register_assert_rewrite(
-        "eo_pipeline.testing.contract", "eo_pipeline.testing.exactly_once"
+        "eo_pipeline.testing.contract",
+        "eo_pipeline.testing.exactly_once",
+        "eo_pipeline.testing.going_back",
     )
 
 __all__ = [

@@ -10,7 +10,8 @@
         def read_rows(self, sink):
             return [...]  # by another connection: what a reader sees at this moment
 
-A sink that promises less subclasses :class:`SinkContract`, which asks only for what every ledger
+A sink that takes rows back subclasses :class:`GoingBackContract` instead. One that promises less
+subclasses :class:`SinkContract`, which asks only for what every ledger
 must do. Whoever finds a sink that passes and loses or doubles a row has found a missing test.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
@@ -29,10 +30,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, EntryId, LedgerEntry
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, RefusedError
 from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.sinks.lineage import LINEAGE
 from eo_pipeline.staged import StagedOutput, StagedTable
 from eo_pipeline.testing.crashes import crash_at
 from eo_pipeline.testing.staging import child_of, first_entry, to_files
@@ -50,6 +52,12 @@ class SinkContract:
     #: Rows of a checkpoint, and the name the tests use for the pipeline.
     rows: ClassVar[int] = 20
     pipeline: ClassVar[str] = "contract"
+
+    #: How the sink can go back; see :class:`eo_pipeline.testing.going_back.GoingBackContract`.
+    going_back: ClassVar[tuple[Operation, ...]] = ()
+
+    #: False if rows cannot be read back from the store, and the sink says so.
+    tells_lineage: ClassVar[bool] = True
 
     @pytest.fixture
     def sink(self) -> Sink:
@@ -256,6 +264,57 @@ class SinkContract:
         for _ in range(3):
             head = self.forward(session, head)
         assert self.visible(sink) == self.rows_of(1, 2, 3)
+
+    def test_whether_the_sink_can_go_back_is_said_beforehand(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        """Asking changes nothing; where the answer is no, publishing says the same words."""
+        head = self.forward(session, self.forward(session, self.start(session)))
+        for operation in (Operation.REWIND, Operation.REPLAY):
+            entry = child_of(head, operation=operation, target=1)
+            if operation in self.going_back:
+                session.check_going_back(entry)
+            else:
+                self.refused_both_times(session, entry)
+        assert self.visible(sink) == self.rows_of(1, 2)
+        assert self.head_of(session).id == head.id
+
+    def refused_both_times(self, session: SinkSession, entry: LedgerEntry) -> None:
+        with pytest.raises(RefusedError, match="Nothing was changed") as beforehand:
+            session.check_going_back(entry)
+        with pytest.raises(RefusedError) as published:
+            session.publish(entry, self.staged(1))
+        assert str(published.value) == str(beforehand.value)
+
+    def test_lineage_tells_what_a_reader_sees(self, sink: Sink, session: SinkSession) -> None:
+        head = self.start(session)
+        if not self.tells_lineage:
+            with pytest.raises(RefusedError, match="only look at the ledger"):
+                list(session.lineage())
+            return
+        assert list(session.lineage()) == []
+        for version in (1, 2):
+            head = child_of(head, self.rows)
+            assert session.publish(head, self.with_lineage(version)) is COMMITTED
+        rows = [tuple(row[name] for name in LINEAGE.names) for row in self.read_rows(sink)]
+        assert self.told(session.lineage()) == sorted(rows)
+        assert self.told(session.lineage(2)) == sorted(row for row in rows if row[0] == 2)
+        telling = session.lineage()
+        first = next(telling)
+        self.forward(session, head)
+        assert self.told([first, *telling]) == sorted(rows)
+
+    def with_lineage(self, checkpoint: int) -> StagedOutput:
+        table = self.table(checkpoint)
+        ids = table["id"]
+        columns = [["events"] * len(ids), [checkpoint] * len(ids), ids.to_pylist()]
+        for field, values in zip(list(LINEAGE)[1:], columns, strict=True):
+            table = table.append_column(field, [pa.array(values, field.type)])
+        return StagedOutput(rows=StagedTable.in_memory(table))
+
+    def told(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[object, ...]]:
+        table = pa.Table.from_batches(batches, LINEAGE)
+        return sorted(tuple(row.values()) for row in table.to_pylist())
 
     def test_nothing_secret_is_described(self, sink: Sink) -> None:
         shown = f"{sink!r} {sink.describe()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +19,7 @@ from eo_pipeline.sinks.sql.frame import SqlSession
 from eo_pipeline.sinks.sql.going_back import condition_of
 from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
+from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.names import quoted
 from eo_pipeline.sinks.sql.owner import Target
 from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
@@ -99,6 +100,17 @@ class SqliteSession(SqlSession):
 
     def close(self) -> None:
         self._connection.close()
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        condition_of(entry)  # any rows can be deleted; without a target it refuses
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        table, columns = quoted(self._sink.table), self._columns(self._sink.table)
+        try:  # one query, one snapshot; on a connection of its own, since this one may publish
+            with closing(sqlite3.connect(self._sink.path)) as reader:
+                yield from read_lineage(reader.cursor(), table, columns, since)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
 
     @property
     def _ledger(self) -> LedgerStatements:

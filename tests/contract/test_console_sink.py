@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Operation
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.errors import RefusedError, SinkUnavailableError
+from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.sinks.base import Sink, SinkSession
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.staged import StagedOutput, StagedTable
@@ -23,6 +23,8 @@ _CELL = re.compile(r"│ *(\d+) *│ *([^│]*?) *│ *([\d.]+) *│ *(\d+) *│
 
 
 class TestConsole(SinkContract):
+    tells_lineage: ClassVar[bool] = False
+
     @pytest.fixture(autouse=True)
     def terminal(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "200")
@@ -109,14 +111,6 @@ class TestWhatIsShown:
     ) -> None:
         self.publish(sink, StagedOutput(self.rows(n=[1]), dead_letters(1, [b"{"])))
         assert "checkpoint 1: 1 dead letters" in capsys.readouterr().out
-
-    def test_nothing_printed_can_be_taken_back(self, sink: ConsoleSink) -> None:
-        with sink.open("p") as session:
-            start = first_entry("p")
-            session.publish(start, StagedOutput())
-            rewind = child_of(start, operation=Operation.REWIND, target=0)
-            with pytest.raises(RefusedError, match="fork"):
-                session.publish(rewind, StagedOutput())
 
 
 class TestLedgerFiles:

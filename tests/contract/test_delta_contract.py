@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Operation
 from eo_pipeline.sinks.base import Sink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.going_back import GoingBackContract
 
 
-class TestAppend(ExactlyOnceContract):
+class OnDelta(ExactlyOnceContract):
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return DeltaSink(path=str(tmp_path / "flights"))
@@ -34,8 +35,14 @@ class TestAppend(ExactlyOnceContract):
         return letters
 
 
-class TestUpsert(TestAppend):
-    """Rows by way of a merge."""
+class TestAppend(GoingBackContract, OnDelta):
+    """Staged files become the table."""
+
+
+class TestUpsert(GoingBackContract, OnDelta):
+    """Rows by way of a merge; back by way of Delta's time travel."""
+
+    going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND,)
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
@@ -47,8 +54,10 @@ class TestUpsert(TestAppend):
         )
 
 
-class TestTableThatIsThereAlready(TestAppend):
+class TestTableThatIsThereAlready(OnDelta):
     """Somebody else made the table, and a folder with a space in its name, given as a URL."""
+
+    going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND, Operation.REPLAY)
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
@@ -58,7 +67,7 @@ class TestTableThatIsThereAlready(TestAppend):
         return DeltaSink(path=root.as_uri())
 
 
-class TestPartitioned(TestAppend):
+class TestPartitioned(GoingBackContract, OnDelta):
     """A table laid out by a column of its rows, which is in the files too."""
 
     @pytest.fixture

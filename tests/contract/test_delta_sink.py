@@ -19,7 +19,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -459,15 +459,6 @@ def test_a_file_that_delta_rs_would_remove_under_another_name_is_refused(world: 
     assert world.checkpoints() == {1: 3, 2: 3, 3: 3}
 
 
-def test_a_stale_rewind_is_fenced_and_changes_nothing(world: World) -> None:
-    head = world.forward(rows_of(1), rows_of(2))
-    world.forward(rows_of(3))
-    stale = child_of(head, operation=Operation.REWIND, target=1)
-    with pytest.raises(FencedError), world.sink().open("p") as session:
-        session.publish(stale, StagedOutput())
-    assert world.checkpoints() == {1: 3, 2: 3, 3: 3}
-
-
 def append_only(world: World) -> None:
     world.observe().alter.set_table_properties({"delta.appendOnly": "true"})
 
@@ -482,7 +473,7 @@ def merge_instead(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("obstacle", "reason"),
-    [(append_only, "appendOnly"), (share, "share it"), (merge_instead, "upsert")],
+    [(append_only, "appendOnly"), (share, "share it")],
 )
 def test_where_rows_cannot_be_taken_back_a_rewind_is_refused_early(
     world: World, obstacle: Callable[[World], None], reason: str

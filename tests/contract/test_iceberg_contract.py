@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from eo_pipeline.sinks.base import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
-from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.going_back import GoingBackContract
 
 
 def catalog_of(sink: Sink) -> Catalog:
@@ -31,7 +31,7 @@ def read(sink: Sink) -> list[dict[str, Any]]:
     return rows
 
 
-class TestAppend(ExactlyOnceContract):
+class TestAppend(GoingBackContract):
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")

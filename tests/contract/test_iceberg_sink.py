@@ -354,37 +354,6 @@ class TestGoingBack:
         session.publish(child_of(head, operation=Operation.REWIND, target=1), StagedOutput())
         assert ids(sink) == of(1)
 
-    def test_rewind_that_takes_nothing_moves_the_ledger(
-        self, sink: IcebergSink, session: IcebergSession
-    ) -> None:
-        """Trap: a delete that matches nothing makes no snapshot."""
-        head = publish(session, 2)
-        back = child_of(head, operation=Operation.REWIND, target=2)
-        session.publish(back, StagedOutput())
-        assert session.head() == session.entry(3)
-        assert ids(sink) == of(1, 2)
-
-    def test_a_stale_rewind_is_fenced(self, sink: IcebergSink, session: IcebergSession) -> None:
-        head = publish(session, 2)
-        back = child_of(head, operation=Operation.REWIND, target=0)
-        results = race(sink, (back, StagedOutput()), (child_of(head, 2), staged(3)))
-        assert results.count(COMMITTED) == 1, results
-        assert ids(sink) in ([], of(1, 2, 3))
-        assert (ids(sink) == []) == (results[0] is COMMITTED)
-
-    @pytest.mark.parametrize("where", ["memory", "files"])
-    def test_replay_replaces_the_rows_of_its_checkpoint_only(
-        self, sink: IcebergSink, session: IcebergSession, tmp_path: Path, where: str
-    ) -> None:
-        head = publish(session, 3)
-        again = rows(2, tail=["N1", "N2"])
-        again = to_files(again, tmp_path / "staged") if where == "files" else again
-        entry = child_of(head, operation=Operation.REPLAY, target=2)
-        assert session.publish(entry, StagedOutput(again)) is COMMITTED
-        found = table_of(sink).scan().to_arrow().sort_by("id").to_pylist()
-        assert [row["id"] for row in found] == of(1, 2, 3)
-        assert [row["tail"] for row in found] == [None, None, "N1", "N2", None, None]
-
     def test_replay_is_not_seen_halfway(self, sink: IcebergSink, session: IcebergSession) -> None:
         head = publish(session, 2)
         entry = child_of(head, operation=Operation.REPLAY, target=1)

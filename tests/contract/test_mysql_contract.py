@@ -11,12 +11,14 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
+from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.sinks.base import Sink, SinkSession
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.staged import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.going_back import GoingBackContract
 from tests.stores import MySqlDatabase
 
 #: Columns of the contract's tables that MySQL keeps as JSON, or without saying that it is UTC.
@@ -52,7 +54,7 @@ def as_written(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-class TestAppend(ExactlyOnceContract):
+class OnMariaDb(ExactlyOnceContract):
     #: they hold NaN and infinity, which MySQL has not
     unstorable: ClassVar[frozenset[str]] = frozenset({"single", "double"})
 
@@ -78,15 +80,21 @@ class TestAppend(ExactlyOnceContract):
         assert {row["tail"] for row in self.read_rows(sink)} == {None}
 
 
-class TestAppendByInsert(TestAppend):
-    """Where LOAD DATA is not allowed."""
+class TestAppend(GoingBackContract, OnMariaDb):
+    """Rows by LOAD DATA, straight into the table."""
+
+
+class TestAppendByInsert(OnMariaDb):
+    """Where LOAD DATA is not allowed. Rows are taken back as everywhere."""
+
+    going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND, Operation.REPLAY)
 
     @pytest.fixture
     def sink(self, mysql_database: MySqlDatabase) -> Sink:
         return MySqlSink(**mysql_database.settings(table="flights", load_data=False))
 
 
-class TestUpsert(TestAppend):
+class TestUpsert(OnMariaDb):
     """Rows by way of a temporary table."""
 
     @pytest.fixture

@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Operation
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
-from eo_pipeline.sinks.base import CommitOutcome
 from eo_pipeline.sinks.mysql import MySqlSink
-from eo_pipeline.staged import StagedOutput, StagedTable
-from eo_pipeline.testing import child_of, dead_letters
+from eo_pipeline.staged import StagedOutput
+from eo_pipeline.testing import child_of
 from tests.contract.mysql_world import BOTH_WAYS, World, staged, world
 
 __all__ = ["world"]
@@ -440,47 +439,6 @@ class TestNewTable:
         world.run("RENAME TABLE t TO elsewhere")
         with pytest.raises(ConfigError, match=r"\.t does not exist any more.* 2 rows"):
             world.publish(world.sink(), staged(id=[3]))
-
-
-class TestGoingBack:
-    @pytest.fixture
-    def sink(self, world: World) -> MySqlSink:
-        sink = world.sink()
-        for checkpoint in (1, 2, 3):
-            world.publish(sink, self.batch(checkpoint))
-        return sink
-
-    def batch(self, checkpoint: int, word: str = "first") -> StagedTable:
-        return staged(**{CHECKPOINT_COLUMN: [checkpoint] * 2, "word": [word] * 2})
-
-    def found(self, world: World) -> list[tuple[int, str]]:
-        return sorted((row[CHECKPOINT_COLUMN], row["word"]) for row in world.rows())
-
-    def publish(
-        self, sink: MySqlSink, operation: Operation, target: int, *output: StagedTable
-    ) -> None:
-        with sink.open("p") as session:
-            head = session.head()
-            assert head is not None
-            entry = child_of(head, operation=operation, target=target)
-            assert session.publish(entry, StagedOutput(*output)) is CommitOutcome.COMMITTED
-
-    def test_a_rewind_takes_back_what_came_after(self, world: World, sink: MySqlSink) -> None:
-        self.publish(sink, Operation.REWIND, 1)
-        assert self.found(world) == [(1, "first")] * 2
-
-    def test_a_replay_replaces_one_checkpoint(self, world: World, sink: MySqlSink) -> None:
-        self.publish(sink, Operation.REPLAY, 2, self.batch(2, "again"), dead_letters(2, [b"{"]))
-        self.publish(sink, Operation.REPLAY, 2, self.batch(2, "again"), dead_letters(2, [b"{"]))
-        expected = [(1, "first")] * 2 + [(2, "again")] * 2 + [(3, "first")] * 2
-        assert self.found(world) == expected
-        assert len(world.rows("SELECT * FROM t_dead_letters")) == 1
-
-    def test_an_upserted_table_has_no_past_to_go_back_to(self, world: World) -> None:
-        sink = world.sink(mode="upsert", key=["id"], sequence_by=["id"])
-        world.publish(sink, staged(id=[1]), staged(id=[1]))
-        with pytest.raises(RefusedError, match=r"upserted.*fork"):
-            self.publish(sink, Operation.REWIND, 1)
 
 
 def test_both_ways_of_loading_store_the_same(world: World) -> None:

@@ -325,15 +325,6 @@ class TestTheHead:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("operation", [Operation.REWIND, Operation.REPLAY])
-    def test_going_back_is_refused_and_nothing_changes(
-        self, session: ParquetSession, operation: Operation
-    ) -> None:
-        head = publish(session, 2)
-        with pytest.raises(RefusedError, match="type: delta or type: iceberg"):
-            session.publish(child_of(head, operation=operation, target=1), staged(1))
-        assert session.head() == session.entry(2)
-
     @pytest.mark.parametrize("operation", [Operation.ADOPT, Operation.ACCEPT_LOSS])
     def test_entries_without_rows_are_folders_with_only_the_entry(
         self, sink: ParquetSink, session: ParquetSession, operation: Operation

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from eo_pipeline.sinks.base import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.going_back import GoingBackContract
 
 
 def read_table(sink: Sink, table: str) -> list[dict[str, Any]]:
@@ -23,7 +24,7 @@ def read_table(sink: Sink, table: str) -> list[dict[str, Any]]:
             return []
 
 
-class TestAppend(ExactlyOnceContract):
+class OnPostgres(ExactlyOnceContract):
     @pytest.fixture
     def sink(self, database: str) -> Sink:
         return PostgresSink.model_validate({"dsn": database, "table": "flights"})
@@ -35,7 +36,11 @@ class TestAppend(ExactlyOnceContract):
         return read_table(sink, "flights_dead_letters")
 
 
-class TestUpsert(TestAppend):
+class TestAppend(GoingBackContract, OnPostgres):
+    """Rows straight into the table."""
+
+
+class TestUpsert(OnPostgres):
     """Rows by way of a temporary table, in a schema of their own."""
 
     @pytest.fixture

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Operation
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.staged import StagedOutput, StagedTable
@@ -237,48 +237,6 @@ class TestDeadLetters:
         assert world.rows('SELECT headers FROM "lost letters"') == [
             {"headers": [{"key": "a\ufffdb", "value": None}]}
         ]
-
-
-class TestGoingBack:
-    @pytest.fixture
-    def sink(self, world: World) -> PostgresSink:
-        sink = world.sink()
-        for checkpoint in (1, 2, 3):
-            world.publish(sink, self.batch(checkpoint))
-        return sink
-
-    def batch(self, checkpoint: int, word: str = "first") -> StagedTable:
-        return staged(**{CHECKPOINT_COLUMN: [checkpoint] * 2, "word": [word] * 2})
-
-    def found(self, world: World) -> list[tuple[int, str]]:
-        return sorted((row[CHECKPOINT_COLUMN], row["word"]) for row in world.rows())
-
-    def test_a_rewind_takes_back_what_came_after(self, world: World, sink: PostgresSink) -> None:
-        with sink.open("p") as session:
-            head = session.head()
-            assert head is not None
-            rewind = child_of(head, operation=Operation.REWIND, target=1)
-            session.publish(rewind, StagedOutput())
-        assert self.found(world) == [(1, "first")] * 2
-
-    def test_a_replay_replaces_one_checkpoint(self, world: World, sink: PostgresSink) -> None:
-        with sink.open("p") as session:
-            head = session.head()
-            assert head is not None
-            replay = child_of(head, operation=Operation.REPLAY, target=2)
-            output = StagedOutput(self.batch(2, "again"), dead_letters(2, [b"{"]))
-            session.publish(replay, output)
-            again = child_of(replay, operation=Operation.REPLAY, target=2)
-            session.publish(again, output)
-        expected = [(1, "first")] * 2 + [(2, "again")] * 2 + [(3, "first")] * 2
-        assert self.found(world) == expected
-        assert world.rows("SELECT count(*) FROM t_dead_letters") == [{"count": 1}]
-
-    def test_an_upserted_table_has_no_past_to_go_back_to(self, world: World) -> None:
-        sink = world.sink(mode="upsert", key=["id"], sequence_by=["id"])
-        head = world.publish(sink, staged(id=[1]), staged(id=[1]))
-        with sink.open("p") as session, pytest.raises(RefusedError, match=r"upserted.*fork"):
-            session.publish(child_of(head, operation=Operation.REWIND, target=1), StagedOutput())
 
 
 class TestConfiguration:

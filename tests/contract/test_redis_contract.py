@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +14,8 @@ from tests.contract.redis_world import dead_letters_in, rows_in
 
 
 class TestHashes(ExactlyOnceContract):
+    tells_lineage: ClassVar[bool] = False
+
     @pytest.fixture
     def sink(self, redis_url: str) -> Sink:
         return RedisSink.model_validate({"url": redis_url, "key": ["id"]})

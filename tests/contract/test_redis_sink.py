@@ -14,7 +14,6 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.errors import (
     ConfigError,
@@ -331,15 +330,6 @@ class TestRefused:
                 observer.flushdb()
         finally:
             command(observer, "ACL", "DELUSER", "writer")
-
-    @pytest.mark.parametrize("operation", [Operation.REWIND, Operation.REPLAY])
-    def test_going_back(self, sink: RedisSink, operation: Operation) -> None:
-        head = publish(sink, rows(id=[1]), rows(id=[2]))
-        with sink.open("p") as session:
-            entry = child_of(head, operation=operation, target=1)
-            with pytest.raises(RefusedError, match="fork"):
-                session.publish(entry, StagedOutput())
-        assert ids(sink) == [1, 2]
 
 
 def test_a_column_of_the_wrong_kind_is_a_schema_change(sink: RedisSink) -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from _pytest.outcomes import Failed
 
-from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
-from eo_pipeline.errors import EoPipelineError, FencedError
+from eo_pipeline.errors import EoPipelineError, FencedError, RefusedError
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
 from eo_pipeline.sinks.postgres import PostgresSink, load
 from eo_pipeline.sinks.postgres.session import PostgresSession
@@ -160,6 +161,45 @@ class StoresDatesOfAnotherTime(PostgresSession):
             self._connection.execute("UPDATE flights SET instant = date_trunc('ms', instant)")
 
 
+class RewindsToBefore(PostgresSession):
+    """Takes the target's rows back too."""
+
+    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
+        is_rewind = entry.operation is Operation.REWIND and entry.target
+        entry = replace(entry, target=entry.target - 1) if is_rewind and entry.target else entry
+        super()._take_back(entry, *tables)
+
+
+class AddsAReplay(PostgresSession):
+    """Forgets that the rows were there before."""
+
+    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
+        if entry.operation is not Operation.REPLAY:
+            super()._take_back(entry, *tables)
+
+
+class TakesBackFirst(PostgresSession):
+    """Deletes in one transaction, publishes in the next."""
+
+    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
+        super()._take_back(entry, *tables)
+        self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN")
+
+
+class RefusesTooLate(PostgresSession):
+    """Says yes, and when it comes to it no."""
+
+    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
+        if entry.operation is Operation.REWIND:
+            raise RefusedError("rows cannot be taken back")
+
+
+class TellsHalfOfItsLineage(PostgresSession):
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        return (batch.slice(0, batch.num_rows // 2) for batch in super().lineage(since))
+
+
 class BuggySink(PostgresSink):
     bug: str
 
@@ -200,6 +240,14 @@ SEEN_BY = {
         "test_of_two_runs_at_once_exactly_one_wins",
     ],
     StoresDatesOfAnotherTime: ["test_every_type_comes_back_equal"],
+    RewindsToBefore: ["test_a_rewind_takes_exactly_what_came_after"],
+    AddsAReplay: ["test_a_replay_replaces_exactly_its_checkpoint"],
+    TakesBackFirst: [
+        "test_a_killed_way_back_leaves_nothing_and_a_retry_lands_once",
+        "test_a_reader_that_polls_never_sees_half_of_a_way_back",
+    ],
+    RefusesTooLate: ["test_a_rewind_takes_exactly_what_came_after"],
+    TellsHalfOfItsLineage: ["test_lineage_tells_what_a_reader_sees"],
 }
 
 #: One value for each of a contract test's own parameters.

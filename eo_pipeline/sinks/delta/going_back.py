@@ -11,14 +11,12 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
 from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
-from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
 from eo_pipeline.sinks.delta.rows import partition_value
-from eo_pipeline.sinks.delta.sink import DeltaSink
 from eo_pipeline.sinks.delta.table import Snapshot
 from eo_pipeline.sinks.delta.types import stored_schema, stored_table
+from eo_pipeline.sinks.going_back import target_of
 from eo_pipeline.sinks.lake.frame import Publication
-from eo_pipeline.sinks.lake.ledger import LEDGER_FOLDER
 from eo_pipeline.staged import StagedTable
 
 _LOW, _HIGH = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"
@@ -26,30 +24,9 @@ _NULLS = f"null_count.{CHECKPOINT_COLUMN}"
 _PARTITION = "partition."
 
 
-def refuse_going_back(publication: Publication[Snapshot], sink: DeltaSink) -> None:
-    """Raise RefusedError where rows cannot be taken back, before anything is changed."""
-    reason = _reason(sink)
-    if reason:
-        raise RefusedError(
-            f"{sink.table_name}: {publication.entry.operation} is not possible: {reason}. "
-            "Nothing was changed; start a new pipeline and table from that checkpoint (fork)."
-        )
-    if publication.table is not None:
-        publication.table.refuse_removal()
-
-
-def _reason(sink: DeltaSink) -> str | None:
-    if sink.upsert:
-        return "an upsert overwrote what was there before"
-    ledgers = [p.name for p in (sink.root / LEDGER_FOLDER).iterdir() if p.is_dir()]
-    if len(ledgers) > 1:
-        return f"the pipelines {', '.join(sorted(ledgers))} share it, and number their rows alike"
-    return None
-
-
 def rewind(table: DeltaTable, publication: Publication[Snapshot], uri: str) -> None:
     """Rows of checkpoints after the target leave; rows of no checkpoint stay."""
-    first = _target(publication) + 1
+    first = target_of(publication.entry) + 1
     found = _files(table, first, None)
     with outcome_told(uri):
         if found.mixed:
@@ -65,7 +42,7 @@ def replay(
 
     Nothing is copied, unless a file holds rows of other checkpoints too (after OPTIMIZE).
     """
-    target = _target(publication)
+    target = target_of(publication.entry)
     found = _files(table, target, target)
     with outcome_told(uri):
         if found.mixed:
@@ -143,10 +120,3 @@ def _reader(rows: StagedTable) -> pa.RecordBatchReader:
         for batch in stored_table(pa.Table.from_batches([piece])).to_batches()
     )
     return pa.RecordBatchReader.from_batches(schema, batches)
-
-
-def _target(publication: Publication[Snapshot]) -> int:
-    target = publication.entry.target
-    if target is None:
-        raise RefusedError(f"a {publication.entry.operation} needs a target version")
-    return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +11,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Operation
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SinkUnavailableError
 from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told, plain_commit
-from eo_pipeline.sinks.delta.going_back import refuse_going_back, replay, rewind
+from eo_pipeline.sinks.delta.going_back import replay, rewind
+from eo_pipeline.sinks.delta.restore import NotThereError, Restore, restore
 from eo_pipeline.sinks.delta.rows import RowFiles
 from eo_pipeline.sinks.delta.sink import DeltaSink
 from eo_pipeline.sinks.delta.table import Snapshot, delta_schema
@@ -59,15 +61,13 @@ class DeltaSession(LakeSession[Snapshot]):
         table, operation = publication.table, publication.entry.operation
         if table is not None:
             table.check(self._sink.partition_by)
-        if operation in (Operation.REWIND, Operation.REPLAY):
-            refuse_going_back(publication, self._sink)
         rows = publication.staged.rows
         schema = rows.schema if rows is not None else None
         if table is None:
             return self._create(publication, written)
         missing = table.missing(schema) if schema is not None else []
         if operation is Operation.REWIND:
-            return lambda: rewind(table.table, publication, self._uri)
+            return self._rewind(table, publication)
         if self._sink.upsert and rows is not None:
             return self._merge(table, publication, rows)
         actions = self._actions(rows, publication, written)
@@ -82,6 +82,33 @@ class DeltaSession(LakeSession[Snapshot]):
                 commit_files(table.table, actions, publication.record)
 
         return commit
+
+    def _refuse_going_back(self, entry: LedgerEntry, table: Snapshot | None) -> None:
+        if table is None:
+            return
+        table.refuse_removal()
+        if self._sink.upsert:
+            self._left_by_target(entry, table)
+
+    def _left_by_target(self, entry: LedgerEntry, table: Snapshot) -> int | None:
+        head = self._head(table)
+        if head is None:
+            return None  # asked of a pipeline that never started: publishing is fenced
+        try:
+            return Restore(table, self.ledger, head, self._options).version(entry)
+        except NotThereError as error:
+            raise self._cannot_go_back(entry, f"the table is upserted, and {error}") from error
+
+    def _rewind(self, table: Snapshot, publication: Publication[Snapshot]) -> Commit:
+        if not self._sink.upsert:
+            return lambda: rewind(table.table, publication, self._uri)
+        version = self._left_by_target(publication.entry, table)
+        return lambda: restore(table.table, version, publication, self._uri)
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """Of one version of the table, file by file."""
+        table = self._open()
+        return table.lineage(since) if table else iter(())
 
     def _create(self, publication: Publication[Snapshot], written: list[Path]) -> Commit:
         """The table and its first entry in one commit, of which the log takes only one."""

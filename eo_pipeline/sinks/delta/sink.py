@@ -92,6 +92,10 @@ class DeltaSink(Sink):
         return Upsert(self.key, self.sequence_by) if self.mode == "upsert" else None
 
     @property
+    def keeps_every_row(self) -> bool:
+        return self.mode == "append"
+
+    @property
     def table_name(self) -> str:
         return self.root.name
 

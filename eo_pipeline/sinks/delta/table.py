@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import (
     ConfigError,
     RefusedError,
@@ -18,6 +20,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.sinks.delta.types import stored_schema
 from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 
 #: Application ids of the ledger's head in the table's log (Delta protocol, "Transaction
 #: Identifiers"): its version and the token that names its file.
@@ -49,6 +52,10 @@ _CONSTRAINT = "delta.constraints."
 _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
 
 
+#: Rows of a table looked at in one go.
+_SCANNED = 50_000
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A handle on one version of the table; a commit on it is refused once it moved on."""
@@ -77,6 +84,49 @@ class Snapshot:
         version = self.table.transaction_version(app)
         token = self.table.transaction_version(app + TOKEN_SUFFIX)
         return None if version is None or token is None else Pointer(version, token)
+
+    def lineage(self, since: int) -> Iterator[pa.RecordBatch]:
+        """See ``SinkSession.lineage``.
+
+        Raises:
+            RefusedError: the table has deletion vectors.
+            SinkUnavailableError: a file was vacuumed meanwhile.
+        """
+        schema = lineage_schema(self.columns)
+        try:
+            batches = self._batches([n for n in schema.names if n in self.columns], since)
+            yield from lineage_of_batches(batches, schema, since)
+        except DeltaProtocolError as error:
+            raise RefusedError(f"the rows cannot be read back: {error}") from error
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            raise SinkUnavailableError(
+                f"{self.table.table_uri} cannot be read: {error}. Was it vacuumed meanwhile? Ask "
+                "again."
+            ) from error
+
+    def _batches(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
+        """Rows of every file that may hold some of checkpoint ``since`` or later, or of none.
+
+        No filter is given to the scan: delta-rs tells pyarrow of a file without the column that the
+        column is not null there (``>= null``), so that its rows would be left out.
+        """
+        rows = self.table.to_pyarrow_dataset()
+        older = self._older_files(since)
+        for file in rows.get_fragments():
+            if file.path not in older:
+                scanner = file.scanner(
+                    schema=rows.schema, columns=columns or None, batch_size=_SCANNED
+                )
+                yield from scanner.to_batches()
+
+    def _older_files(self, since: int) -> set[str]:
+        """Files whose rows all belong to checkpoints before ``since``, by the log."""
+        highest, nulls = f"max.{CHECKPOINT_COLUMN}", f"null_count.{CHECKPOINT_COLUMN}"
+        return {
+            action["path"]
+            for action in pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+            if action.get(nulls) == 0 and (action.get(highest) or since) < since
+        }
 
     @property
     def configuration(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pyiceberg.transforms import parse_transform
 
 from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SinkUnavailableError
+from eo_pipeline.sinks.going_back import goes_back, target_of
 from eo_pipeline.sinks.iceberg.catalog import UNREACHABLE, asking, connect, load, make_namespace
 from eo_pipeline.sinks.iceberg.rows import RowFiles, own_columns
 from eo_pipeline.sinks.iceberg.sink import TYPES, IcebergSink
@@ -36,7 +37,8 @@ from eo_pipeline.sinks.iceberg.table import (
     pointer_of,
 )
 from eo_pipeline.sinks.lake.frame import Commit, LakeSession, OvertakenError, Publication
-from eo_pipeline.sinks.lake.ledger import LEDGER_FOLDER, Pointer, Record
+from eo_pipeline.sinks.lake.ledger import Pointer, Record
+from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.parquet.types import new_columns
 
 #: What PyIceberg raises when the table as it is does not take a file or a condition.
@@ -63,6 +65,15 @@ class IcebergSession(LakeSession[Table]):
     def close(self) -> None:
         self._catalog.close()
 
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """Of one snapshot, file by file."""
+        table = self._open()
+        if table is None:
+            return
+        schema = lineage_schema(table.schema().column_names)
+        with _unreadable(self._sink.table):
+            yield from lineage_of_batches(_scan(table, schema, since), schema, since)
+
     def _open(self) -> Table | None:
         return load(self._catalog, self._sink)
 
@@ -74,7 +85,7 @@ class IcebergSession(LakeSession[Table]):
 
     def _prepare(self, publication: Publication[Table], written: list[Path]) -> Commit:
         table, rows = publication.table, publication.staged.rows
-        back = self._taken_back(publication.entry)
+        back = _taken_back(publication.entry)
         result = TYPES.schema(own_columns(rows.schema)) if rows is not None else pa.schema([])
         if table is None:
             transaction = self._new_table(result)
@@ -149,25 +160,8 @@ class IcebergSession(LakeSession[Table]):
                     transform = parse_transform(field.transform)
                     spec.add_field(field.source, transform, field.field_name)
 
-    def _taken_back(self, entry: LedgerEntry) -> str | None:
-        """Which rows leave the table by ``entry``.
-
-        Raises:
-            RefusedError: rows of other pipelines carry the same numbers.
-        """
-        if entry.operation not in (Operation.REWIND, Operation.REPLAY):
-            return None
-        if entry.target is None:
-            raise RefusedError(f"a {entry.operation} needs a target version")
-        ledgers = sorted(p.name for p in (self.root / LEDGER_FOLDER).iterdir() if p.is_dir())
-        if len(ledgers) > 1:
-            raise RefusedError(
-                f"{self._sink.table}: {entry.operation} is not possible: the pipelines "
-                f"{', '.join(ledgers)} share the table, and number their rows alike. Nothing was "
-                "changed; start a new pipeline and table from that checkpoint (fork)."
-            )
-        operator = ">" if entry.operation is Operation.REWIND else "="
-        return f"{CHECKPOINT_COLUMN} {operator} {entry.target}"
+    def _refuse_going_back(self, entry: LedgerEntry, table: Table | None) -> None:
+        """The shared table apart, any table of this sink gives rows back: it is append only."""
 
     def _commit(self, transaction: Transaction, record: Record) -> None:
         """Step 4 of :class:`LakeSession`."""
@@ -201,6 +195,33 @@ class IcebergSession(LakeSession[Table]):
             ) from error
         found = self.ledger.at(head, record.at.version) if head else None
         return table if found is not None and found.at == record.at else None
+
+
+def _taken_back(entry: LedgerEntry) -> str | None:
+    """Which rows leave the table by ``entry``."""
+    if not goes_back(entry):
+        return None
+    operator = ">" if entry.operation is Operation.REWIND else "="
+    return f"{CHECKPOINT_COLUMN} {operator} {target_of(entry)}"
+
+
+def _scan(table: Table, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
+    known = [name for name in schema.names if name in table.schema().column_names]
+    if CHECKPOINT_COLUMN not in known:
+        # somebody else's columns only: their rows are counted by any of them
+        return iter(table.scan().to_arrow_batch_reader())
+    wanted = f"{CHECKPOINT_COLUMN} >= {int(since)} OR {CHECKPOINT_COLUMN} IS NULL"
+    return iter(table.scan(wanted, selected_fields=tuple(known)).to_arrow_batch_reader())
+
+
+@contextmanager
+def _unreadable(table: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, *UNREACHABLE) as error:
+        raise SinkUnavailableError(
+            f"{table} cannot be read: {error}. Was a snapshot expired meanwhile? Ask again."
+        ) from error
 
 
 def _summary(entry: LedgerEntry) -> dict[str, str]:

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import ConfigError, FencedError, RefusedError, SinkUnavailableError
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.sinks.going_back import goes_back, target_of
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
-from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer, Record
+from eo_pipeline.sinks.lake.ledger import LEDGER_FOLDER, LedgerFiles, Pointer, Record
 from eo_pipeline.staged import StagedOutput
 
 #: How often a commit is tried that somebody else's (maintenance, another application) overtook,
@@ -65,8 +66,9 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     1. **look**: open the table once, read its pointer to the ledger's head, and look the entry up
        at its version. There: already committed. Not a child of the head: fenced.
-    2. **prepare**: see that every staged file is whole and fits the table; write rows that are in
-       memory, and dead letters, as files that nothing refers to yet.
+    2. **prepare**: see that rows can be taken back, if the entry is about that, and that every
+       staged file is whole and fits the table; write rows that are in memory, and dead letters,
+       as files that nothing refers to yet.
     3. **ledger file**: create the entry's own file, under a token never used before.
     4. **commit** on the handle of 1, with the library's own retries off: files and pointer become
        real together, or the format says that somebody was faster.
@@ -109,10 +111,28 @@ class LakeSession(SinkSession, Generic[Handle]):
             yield from (record.entry for record in self.ledger.chain(head, since))
 
     def read_dead_letters(self, since: int = 0) -> pa.Table:
-        """Every record that could not be read, of the checkpoints from version ``since``."""
+        """Every record that could not be read, of the checkpoints from version ``since``; without
+        those that a rewind or a replay took back.
+        """
         head = self._head(self._open())
         chain = self.ledger.chain(head, since) if head else iter(())
-        return self.dead_letters.read(record.at for record in chain if record.dead_letters)
+        kept = [record for number, record in _standing(chain).items() if number >= since]
+        return self.dead_letters.read(record.at for record in kept if record.dead_letters)
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        target_of(entry)
+        ledgers = sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
+        if len(ledgers) > 1:
+            raise self._cannot_go_back(
+                entry, f"the pipelines {', '.join(ledgers)} share it, and number their rows alike"
+            )
+        self._refuse_going_back(entry, self._open())
+
+    def _cannot_go_back(self, entry: LedgerEntry, reason: str) -> RefusedError:
+        return RefusedError(
+            f"{self.root}: {entry.operation} is not possible: {reason}. Nothing was changed; start "
+            "a new pipeline and table from that checkpoint (fork)."
+        )
 
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
@@ -141,7 +161,9 @@ class LakeSession(SinkSession, Generic[Handle]):
         head = self._head(table)
         if self._has_landed(entry, head):
             return CommitOutcome.ALREADY_COMMITTED
-        staged.verify()  # step 2
+        if goes_back(entry):  # step 2
+            self.check_going_back(entry)
+        staged.verify()
         entry = replace(entry, committed_at=datetime.now(UTC))
         if head is None:
             return self._start(entry, reach)
@@ -237,9 +259,25 @@ class LakeSession(SinkSession, Generic[Handle]):
             RefusedError: the table will never take these rows.
         """
 
+    @abstractmethod
+    def _refuse_going_back(self, entry: LedgerEntry, table: Handle | None) -> None:
+        """Raise RefusedError where the format cannot take rows back; changes nothing."""
+
     def _committed(self, publication: Publication[Handle]) -> None:
         """After a commit that landed; must not raise."""
 
     def _side_folders(self) -> tuple[Path, ...]:
         """Folders of files named by pointer, bucketed as the ledger's are; see ``lost``."""
         return ()
+
+
+def _standing(records: Iterable[Record]) -> dict[int, Record]:
+    """By a checkpoint's number: who wrote what is there of it now, after rewinds and replays."""
+    found: dict[int, Record] = {}
+    for record in records:
+        entry = record.entry
+        if entry.operation is Operation.REWIND:
+            found = {n: each for n, each in found.items() if n <= target_of(entry)}
+        number = target_of(entry) if entry.operation is Operation.REPLAY else entry.version
+        found[number] = record
+    return found

@@ -71,11 +71,14 @@ class Connection(pymysql.Connection):
         """What the server said with its last answer."""
         return bool(self.server_status & pymysql.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
-    def _read_query_result(self, unbuffered: bool = False) -> Any:  # noqa: ARG002
+    def _read_query_result(self, unbuffered: bool = False) -> Any:
         """As the driver's own, but that rows come from here."""
         self._result = None
         result = _Result(self)
-        result.read()
+        if unbuffered:
+            result.init_unbuffered_query()
+        else:
+            result.read()
         self._result = result
         if result.server_status is not None:
             self.server_status = result.server_status

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pymysql
+from pymysql.cursors import SSCursor
 
 from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, SinkUnavailableError
@@ -21,12 +23,16 @@ from eo_pipeline.sinks.mysql.sink import MySqlSink
 from eo_pipeline.sinks.mysql.tables import Table
 from eo_pipeline.sinks.mysql.upsert import Upsert
 from eo_pipeline.sinks.sql.frame import SqlSession
-from eo_pipeline.sinks.sql.going_back import condition_of, upserted_has_no_past
+from eo_pipeline.sinks.sql.going_back import condition_of, refuse_upserted
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
+from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.owner import Target, refuse_lost_table
 from eo_pipeline.staged import StagedOutput, StagedTable
 
 log = logging.getLogger(__name__)
+
+#: How long the server waits for whoever reads a long answer, which may be slow to look at it.
+_PATIENCE = "SET SESSION net_write_timeout = 3600"
 
 _DURABLE = "SELECT @@innodb_flush_log_at_trx_commit"
 
@@ -79,6 +85,22 @@ class MySqlSession(SqlSession):
                 "come back without its last checkpoints; they are then published again.",
                 self._table,
             )
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        condition_of(entry)
+        if self._sink.rule:
+            refuse_upserted(self._table, entry)
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """On a connection of its own; one query, which InnoDB answers from one snapshot."""
+        try:
+            with closing(self._connect()) as connection:
+                columns = {name.lower() for name in Table(connection, self._table).columns()}
+                with closing(connection.cursor(SSCursor)) as cursor:  # rows as they come
+                    cursor.execute(_PATIENCE)
+                    yield from read_lineage(cursor, self._table.sql, columns, since)
+        except pymysql.MySQLError as error:
+            raise errors.while_opening(error, str(self._table)) from error
 
     # The protocol's steps.
 
@@ -158,18 +180,10 @@ class MySqlSession(SqlSession):
         self._may_load = loader.may_load
 
     def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
-        """Remove the rows that a rewind or a replay takes back.
-
-        Raises:
-            RefusedError: rows that were overwritten cannot be had back.
-        """
-        condition = condition_of(entry)
-        if condition is None:
-            return
-        if self._sink.rule:
-            raise upserted_has_no_past(self._table, entry)
-        for table in tables:
-            table.delete(condition)
+        """Remove the rows that a rewind or a replay takes back."""
+        if condition := condition_of(entry):
+            for table in tables:
+                table.delete(condition)
 
     def _check_open(self) -> None:
         """Nothing from here on may be committed by itself, statement by statement."""

@@ -31,6 +31,12 @@ _FORMAT = 1
 _NAME = re.compile(r"checkpoint=(\d+)")
 
 
+def version_of(name: str) -> int | None:
+    """The version whose folder has this name, None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 @dataclass(frozen=True)
 class Record:
     """What a checkpoint's folder says of itself. ``columns`` is the table's schema so far."""
@@ -68,7 +74,9 @@ class Record:
 
 @dataclass(frozen=True)
 class CheckpointFolders:
-    """The folders below ``root``. What has appeared there is never changed."""
+    """The folders below ``root``. What has appeared there is never changed, and goes only when
+    ``root`` as a whole is exchanged for another (:mod:`eo_pipeline.sinks.parquet.going_back`).
+    """
 
     root: Path
 
@@ -132,7 +140,7 @@ class CheckpointFolders:
             return None
         except OSError as error:
             raise SinkUnavailableError(f"{self.root} cannot be listed: {error}") from error
-        found = (int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+        found = (version for name in names if (version := version_of(name)) is not None)
         return next((v for v in sorted(found, reverse=True) if self._exists(v)), None)
 
     def _exists(self, version: int) -> bool:

@@ -13,22 +13,28 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.checkpoint import LedgerEntry, new_transaction_id
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
+    EoPipelineError,
     FencedError,
     RefusedError,
     SinkError,
     SinkUnavailableError,
 )
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.lake.ledger import sync
+from eo_pipeline.sinks.parquet.exchange import locked
+from eo_pipeline.sinks.parquet.files import put
 from eo_pipeline.sinks.parquet.folders import DEAD_LETTERS_FOLDER, CheckpointFolders, Record
+from eo_pipeline.sinks.parquet.going_back import Beside, refuse_where_impossible
+from eo_pipeline.sinks.parquet.lineage import read_lineage
 from eo_pipeline.sinks.parquet.sink import TYPES, ParquetSink, refuse_partition_name
 from eo_pipeline.sinks.parquet.types import new_columns, widened
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staged import StagedOutput
 
 #: Folders in the making, one a try, each for the one that makes it.
 PUBLISHING_FOLDER = "_eo_publishing"
@@ -39,9 +45,6 @@ _VERSION_DIGITS = 12
 #: renamed already (a network file system asks twice), or removed because its version is taken.
 _LOOK_AGAIN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT})
 
-#: What ``link`` answers where there are no hard links, or not to there.
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
-
 
 class ParquetSession(SinkSession):
     """A publication:
@@ -51,8 +54,13 @@ class ParquetSession(SinkSession):
        files for rows in memory; then the ledger entry. All of it is flushed.
     3. **rename** the folder to ``checkpoint=<version>``. That name can be taken once.
 
-    Between 1 and 3 the head can only move by somebody taking that same name. A folder that was not
-    renamed is removed by :meth:`recover` once its version is taken.
+    A rewind or replay fills a whole table in step 2, beside the table, and step 3 lets the two
+    change places (:mod:`eo_pipeline.sinks.parquet.going_back`). An exchange compares nothing, so
+    that step 3 holds a lock on the table's folder and looks again: exclusive for an exchange,
+    shared for a rename.
+
+    Between this look and the rename the head can only move by somebody taking that same name. What
+    was not renamed is removed by :meth:`recover` once its version is taken.
     """
 
     def __init__(self, sink: ParquetSink, pipeline: str) -> None:
@@ -73,12 +81,24 @@ class ParquetSession(SinkSession):
         head = self._folders.newest()
         if head is None:
             return None
+        self._settle()
         self._folders.remember(head.entry.version)
         for path in self._unfinished():
             version = path.name.partition("-")[0]
             if version.isdigit() and int(version) <= head.entry.version:
                 shutil.rmtree(path, ignore_errors=True)
         return head.entry
+
+    def _settle(self) -> None:
+        """Finish what a run began that died in an exchange, or just before or after it."""
+        try:
+            for left in Beside.left(self.root):
+                with locked(self.root, exclusive=True):
+                    held = self._folders.record(left.id.version)
+                    if held is not None:
+                        left.settle(held.entry.id)
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     def _unfinished(self) -> list[Path]:
         folder = self.root / PUBLISHING_FOLDER
@@ -113,6 +133,14 @@ class ParquetSession(SinkSession):
         tables = [pq.ParquetFile(file).read() for f in folders for file in sorted(f.iterdir())]
         return pa.concat_tables(tables) if tables else pa.table({})
 
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        refuse_where_impossible(self.root, entry, self._in_the_making(entry))
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """Of the folder as it is now, file by file."""
+        head = self._folders.newest()
+        return read_lineage(self.root, head, since) if head else iter(())
+
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
     ) -> CommitOutcome:
@@ -120,25 +148,21 @@ class ParquetSession(SinkSession):
             raise ValueError(f"an entry of {entry.pipeline!r} in a session of {self.pipeline!r}")
         head = self._folders.newest()  # step 1
         if self._has_landed(entry, head):
-            return self._already()
+            return self._already(entry)
         try:
-            return self._publish(self._record(entry, staged, head), staged, reach)
-        except (RefusedError, FileNotFoundError) as error:
+            record = self._record(entry, staged, head)
+            return (self._go_back if goes_back(entry) else self._publish)(record, staged, reach)
+        except (RefusedError, OSError) as error:
             # the staged files are gone: perhaps with the manifest that somebody else committed
             if self._has_landed(entry, self._folders.newest()):
-                return self._already()
+                return self._already(entry)
             if isinstance(error, RefusedError):
                 raise
             raise self._unavailable(error) from error
 
     def _record(self, entry: LedgerEntry, staged: StagedOutput, head: Record | None) -> Record:
-        if entry.operation in (Operation.REWIND, Operation.REPLAY):
-            raise RefusedError(
-                f"{self.root}: {entry.operation} is not possible: the folders of several "
-                "checkpoints cannot be changed in one step, so that a reader would see half of "
-                "it. Nothing was changed. Use type: delta or type: iceberg for a table that goes "
-                "back, or start a new pipeline and folder from that checkpoint (fork)."
-            )
+        if goes_back(entry):
+            self.check_going_back(entry)
         columns = head.columns if head else pa.schema([])
         if staged.rows is not None:
             result = TYPES.schema(staged.rows.schema)
@@ -150,26 +174,48 @@ class ParquetSession(SinkSession):
         return Record(entry, columns, dead_letters=letters is not None and letters.rows > 0)
 
     def _publish(self, record: Record, staged: StagedOutput, reach: Reach) -> CommitOutcome:
-        name = f"{record.entry.version:0{_VERSION_DIGITS}d}-{new_transaction_id()}"
-        folder = self.root / PUBLISHING_FOLDER / name
+        folder = self._in_the_making(record.entry)
         try:
             self._fill(folder, record, staged, reach)
-            return self._rename(folder, record.entry)
-        except FileNotFoundError:
+            with locked(self.root, exclusive=False):
+                if self._has_landed(record.entry, self._folders.newest()):
+                    shutil.rmtree(folder, ignore_errors=True)
+                    return self._already(record.entry)
+                return self._rename(folder, record.entry)
+        except (FencedError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise self._unavailable(error) from error
+
+    def _in_the_making(self, entry: LedgerEntry) -> Path:
+        name = f"{entry.version:0{_VERSION_DIGITS}d}-{new_transaction_id()}"
+        return self.root / PUBLISHING_FOLDER / name
+
+    def _go_back(self, record: Record, staged: StagedOutput, reach: Reach) -> CommitOutcome:
+        beside, entry = Beside.new(self.root, record.entry), record.entry
+        try:
+            beside.build(record, staged)  # step 2
+            reach(CrashPoint.ROWS_SENT)
+            beside.finish(record)
+            reach(CrashPoint.ENTRY_SENT)
+            with locked(self.root, exclusive=True):  # step 3
+                if self._has_landed(entry, self._folders.newest()):
+                    beside.drop()
+                    return self._already(entry)
+                beside.swap()
+        except (EoPipelineError, OSError):
+            beside.drop()
+            raise
+        self._flush(entry)
+        return CommitOutcome.COMMITTED
 
     def _fill(self, folder: Path, record: Record, staged: StagedOutput, reach: Reach) -> None:
         """Step 2."""
         folder.mkdir(parents=True)
         if staged.rows is not None:
-            _put(staged.rows, folder)
+            put(staged.rows, folder)
         if record.dead_letters and staged.dead_letters is not None:
             (folder / DEAD_LETTERS_FOLDER).mkdir()
-            _put(staged.dead_letters, folder / DEAD_LETTERS_FOLDER)
+            put(staged.dead_letters, folder / DEAD_LETTERS_FOLDER)
         reach(CrashPoint.ROWS_SENT)
         record.write(folder)
         reach(CrashPoint.ENTRY_SENT)
@@ -187,13 +233,13 @@ class ParquetSession(SinkSession):
             raise CommitUnknownError(
                 f"{target}: whether the folder was renamed is not known: {error}"
             ) from error
-        self._flush()
+        self._flush(entry)
         self._folders.remember(entry.version)
         return CommitOutcome.COMMITTED
 
     def _taken(self, entry: LedgerEntry) -> CommitOutcome:
         if self._has_landed(entry, self._folders.newest()):
-            return self._already()
+            return self._already(entry)
         path = self._folders.path(entry.version)
         raise SinkUnavailableError(
             f"{path} exists and has no ledger file: it was not made by this pipeline. Nothing was "
@@ -217,14 +263,14 @@ class ParquetSession(SinkSession):
             raise FencedError(self.pipeline, entry.version, winner=None)
         return False
 
-    def _already(self) -> CommitOutcome:
+    def _already(self, entry: LedgerEntry) -> CommitOutcome:
         """Whoever renamed it may have died before the name was durable."""
-        self._flush()
+        self._flush(entry)
         return CommitOutcome.ALREADY_COMMITTED
 
-    def _flush(self) -> None:
+    def _flush(self, entry: LedgerEntry) -> None:
         try:
-            sync(self.root)
+            sync(self.root.resolve().parent if goes_back(entry) else self.root)
         except OSError as error:
             raise CommitUnknownError(
                 f"{self.root}: whether the new folder's name would outlive a power cut is not "
@@ -238,26 +284,3 @@ class ParquetSession(SinkSession):
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def _put(staged: StagedTable, folder: Path) -> None:
-    """The rows as files of ``folder``, flushed. Staged files are not copied but given a second
-    name, so that they stay whole for whoever else publishes them, and may go afterwards.
-    """
-    for number, source in enumerate(staged.paths()):
-        _link(source, folder / f"part-{number:05}.parquet")
-    if staged.table is not None and staged.rows:
-        path = folder / "part-00000.parquet"
-        pq.write_table(TYPES.table(staged.table), path, compression="snappy")
-        sync(path)
-    sync(folder)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        shutil.copyfile(source, target)
-        sync(target)

@@ -45,7 +45,7 @@ class ParquetSink(Sink):
     """A folder of Parquet files, one subfolder a checkpoint, for one pipeline.
 
     Read ``<path>/checkpoint=*/*.parquet``, or the folder as a dataset with hive partitioning.
-    Append only: rewind and replay are refused, see ``docs/sinks/parquet.md``.
+    Append only. It goes back on a local disk of a Linux machine, see ``docs/sinks/parquet.md``.
 
     Args:
         path: the folder, or its ``file://`` URL. Created by the first commit.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from eo_pipeline.checkpoint import LedgerEntry
@@ -20,8 +21,9 @@ from eo_pipeline.sinks.postgres.sink import PostgresSink
 from eo_pipeline.sinks.postgres.tables import Connection, Table
 from eo_pipeline.sinks.sql.dead_letters import DeadLetters
 from eo_pipeline.sinks.sql.frame import SqlSession
-from eo_pipeline.sinks.sql.going_back import condition_of, upserted_has_no_past
+from eo_pipeline.sinks.sql.going_back import condition_of, refuse_upserted
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
+from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.owner import Target, refuse_lost_table
 from eo_pipeline.staged import StagedOutput
 
@@ -79,6 +81,22 @@ class PostgresSession(SqlSession):
         sink = self._sink
         application = f"eo-pipeline {self.pipeline}"
         return connect(sink.dsn.get_secret_value(), application, sink.connect_timeout)
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        condition_of(entry)
+        if self._sink.upsert:
+            refuse_upserted(self._table, entry)
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """On a connection of its own, in one snapshot; rows wait on the server until asked for."""
+        try:
+            with closing(self._connect()) as connection:
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                columns = Table(connection, self._table).columns()
+                cursor = connection.cursor("lineage")  # named: kept by the server
+                yield from read_lineage(cursor, self._table.sql, columns, since)
+        except psycopg.Error as error:
+            raise errors.while_opening(error, str(self._table)) from error
 
     # The protocol's steps.
 
@@ -143,18 +161,10 @@ class PostgresSession(SqlSession):
             append(dead_letters, DeadLetters.of(staged.dead_letters))
 
     def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
-        """Remove the rows that a rewind or a replay takes back.
-
-        Raises:
-            RefusedError: rows that were overwritten cannot be had back.
-        """
-        condition = condition_of(entry)
-        if condition is None:
-            return
-        if self._sink.upsert:
-            raise upserted_has_no_past(self._table, entry)
-        for table in tables:
-            table.delete(condition)
+        """Remove the rows that a rewind or a replay takes back."""
+        if condition := condition_of(entry):
+            for table in tables:
+                table.delete(condition)
 
     def _insert(self, entry: LedgerEntry) -> None:
         row = row_of(entry, str(self._table))

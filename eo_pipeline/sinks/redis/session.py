@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
+import pyarrow as pa
 import redis
 
-from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
+from eo_pipeline.checkpoint import EntryId, LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -19,6 +20,7 @@ from eo_pipeline.errors import (
     RefusedError,
 )
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.redis.connect import ANSWERED_TYPES, check_server, connect, explained
 from eo_pipeline.sinks.redis.rows import Batch, Packer
 from eo_pipeline.sinks.redis.script import PUBLISH, packed
@@ -114,17 +116,27 @@ class RedisSession(SinkSession):
             raise ValueError(f"an entry of {entry.pipeline!r} in a session of {self._pipeline!r}")
         if self._has_landed(entry):  # step 1
             return CommitOutcome.ALREADY_COMMITTED
-        if entry.operation in (Operation.REWIND, Operation.REPLAY):
-            raise RefusedError(
-                f"{self._sink.table_name}: rows in Redis replace each other by key: what a key "
-                f"held at version {entry.target} is not kept. Nothing was changed. Start a new "
-                "pipeline (fork) instead: its keys begin with its own name."
-            )
+        if goes_back(entry):
+            self.check_going_back(entry)
         staged.verify()  # step 2
         batch = Packer(self._sink, self._columns()).pack(staged)  # step 3
         reach(CrashPoint.ROWS_SENT)
         reach(CrashPoint.ENTRY_SENT)
         return self._run(entry, batch)  # step 4
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        raise RefusedError(
+            f"{self._sink.table_name}: rows in Redis replace each other by key: what a key "
+            f"held at version {entry.target} is not kept. Nothing was changed. Start a new "
+            "pipeline (fork) instead: its keys begin with its own name."
+        )
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise RefusedError(
+            f"{self._sink.table_name}: Redis has no snapshot to read: its SCAN may tell a key "
+            "twice, and mixes rows of before and after a checkpoint that comes in between. An "
+            "audit can only look at the ledger."
+        )
 
     def _has_landed(self, entry: LedgerEntry) -> bool:
         """True if the ledger holds ``entry`` itself.

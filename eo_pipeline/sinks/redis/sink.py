@@ -106,6 +106,10 @@ class RedisSink(Sink):
         return _template(self.key)
 
     @property
+    def keeps_every_row(self) -> bool:
+        return False
+
+    @property
     def target(self) -> str:
         """What the ledger speaks for: it cannot go on in other keys or another form."""
         parts = {"as": self.store_as, "key": str(self.template), "prefix": self.prefix}

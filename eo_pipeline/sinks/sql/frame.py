@@ -11,6 +11,7 @@ from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, FencedError
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.sql.ledger import LedgerStatements, entry_of
 from eo_pipeline.staged import StagedOutput
 
@@ -21,7 +22,8 @@ class SqlSession(SinkSession):
     1. **look**: the entry's own id at its version is ``ALREADY_COMMITTED``; another id there, or
        another parent, is ``FencedError``. Cheap and before anything is copied; not what makes
        the commit safe.
-    2. **verify**: every staged file is there with its size.
+    2. **verify**: every staged file is there with its size; rows can be taken back here, if the
+       entry is about that.
     3. **rows**: in one transaction, tables are made or widened, rows taken back where the
        operation says so, and the staged rows written.
     4. **entry**: the ledger entry is inserted last. The ledger's primary key and its foreign key
@@ -59,8 +61,10 @@ class SqlSession(SinkSession):
             raise ValueError(f"an entry of {entry.pipeline!r} in a session of {self.pipeline!r}")
         if self._has_landed(entry):  # step 1
             return CommitOutcome.ALREADY_COMMITTED
-        try:
-            staged.verify()  # step 2; inside, because another run may have kept our promise
+        try:  # step 2; inside, because another run may have kept our promise
+            if goes_back(entry):
+                self.check_going_back(entry)
+            staged.verify()
             self._prepare(entry, staged)
             with self._transaction():
                 self._write(entry, staged)  # step 3

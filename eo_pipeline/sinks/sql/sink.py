@@ -75,6 +75,10 @@ class SqlSink(Sink):
         return name
 
     @property
+    def keeps_every_row(self) -> bool:
+        return self.mode == "append"
+
+    @property
     def target(self) -> TableName:
         """The table, as it was written."""
         return TableName.parse(self.table)

@@ -13,12 +13,9 @@ from typing import Any, ClassVar
 import pytest
 from sqlite_sink import SqliteSink
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.errors import SinkUnavailableError
-from eo_pipeline.sinks.base import Sink, SinkSession
-from eo_pipeline.testing import child_of
-from eo_pipeline.testing.contract import COMMITTED
-from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.sinks.base import Sink
+from eo_pipeline.testing.going_back import GoingBackContract
 
 _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
     "BOOLEAN_INT": bool,
@@ -28,27 +25,19 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class TestSqlite(ExactlyOnceContract):
+class TestSqlite(GoingBackContract):
     #: it holds a NaN, which SQLite would turn into NULL
     unstorable: ClassVar[frozenset[str]] = frozenset({"double"})
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
-        return SqliteSink(path=tmp_path / "eo.db", table="flights")
+        return SqliteSink(path=tmp_path / "eo.db", table="flights", lock_timeout=5)
 
     def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
         return _table(sink, "flights")
 
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         return _table(sink, "flights_dead_letters")
-
-    def test_a_rewind_takes_rows_back(self, sink: Sink, session: SinkSession) -> None:
-        head = self.start(session)
-        for _ in range(3):
-            head = self.forward(session, head)
-        rewind = child_of(head, operation=Operation.REWIND, target=1)
-        assert session.publish(rewind, self.staged(4, rows=0)) is COMMITTED
-        assert self.visible(sink) == self.rows_of(1)
 
     def test_a_file_that_is_no_database_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("not a database, and long enough to look like one")

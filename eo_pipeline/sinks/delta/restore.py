@@ -1,0 +1,156 @@
+"""Upserted rows as they were at an earlier checkpoint: Delta's own time travel, as one commit.
+
+A merge keeps nothing of what it overwrites in the table, but the files it took out stay until a
+vacuum, and the log says which they were. A rewind of an upserted table is therefore a restore of
+the version of the table that the checkpoint left, if that is exactly what a rewind means: nobody
+else may have changed rows since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from eo_pipeline.checkpoint import LedgerEntry, Operation
+from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
+from eo_pipeline.sinks.delta.table import Snapshot
+from eo_pipeline.sinks.going_back import target_of
+from eo_pipeline.sinks.lake.frame import Publication
+from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles, Pointer, Record
+
+#: Commits of maintenance, which change no row.
+_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+
+
+class NotThereError(Exception):
+    """The earlier state cannot be had back; its text says why. Raised only within the sink."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Finds the version of a Delta table that a ledger entry's target left."""
+
+    table: Snapshot
+    ledger: LedgerFiles
+    head: Record
+    options: dict[str, str]
+
+    def version(self, entry: LedgerEntry) -> int | None:
+        """The table's version, ``None`` if there was no table yet.
+
+        Raises:
+            NotThereError: rows would be lost that are not the pipeline's, or are lost already.
+        """
+        if entry.operation is Operation.REPLAY:
+            raise NotThereError(
+                "an upsert overwrote rows of other checkpoints too; rewind to "
+                f"{target_of(entry) - 1} and run, which reads that checkpoint and all after it "
+                "again"
+            )
+        target = target_of(entry)
+        self._refuse_replayed(target)
+        found = self._version_left_by(target)
+        if found is not None:
+            self._check_files(found)
+        return found
+
+    def _refuse_replayed(self, target: int) -> None:
+        """A replay since then, from when the table was appended to, is not in the old state."""
+        for record in self.ledger.chain(self.head, target + 1):
+            entry = record.entry
+            if entry.operation is Operation.REPLAY and target_of(entry) <= target:
+                raise NotThereError(
+                    f"checkpoint {entry.target} was replayed by version {entry.version}, which "
+                    "the older state does not hold"
+                )
+
+    def _version_left_by(self, target: int) -> int | None:
+        newest = self.table.table.version()
+        expected = newest
+        for commit in self.table.table.history():
+            version = commit.get("version", expected)
+            if version != expected:
+                break
+            mine = commit.get("eo_pipeline") == self.table.pipeline
+            if mine and int(commit["eo_version"]) <= target:
+                return self._checked(version, target)
+            if not mine and commit.get("operation") not in _HARMLESS:
+                return self._foreign(version, commit, target)
+            expected = version - 1
+        if expected == -1:
+            return None  # the table began with the pipeline, after the target
+        raise NotThereError(
+            f"the table's log of that time (version {expected} and before) is cleaned up"
+        )
+
+    def _foreign(self, version: int, commit: dict[str, Any], target: int) -> int:
+        """A commit that is not the pipeline's: where it began if that is what is looked for."""
+        at = self.ledger.at(self.head, target)
+        if at is not None and at.at == FIRST and self._pointer(version) is None:
+            return version
+        raise NotThereError(
+            f"version {version} of the table, a commit of somebody else "
+            f"({commit.get('operation')}), came after it and would be lost"
+        )
+
+    def _checked(self, version: int, target: int) -> int:
+        record = self.ledger.at(self.head, target)
+        if record is None or self._pointer(version) != record.at:
+            raise NotThereError(f"version {version} of the table is not what checkpoint left")
+        return version
+
+    def _pointer(self, version: int) -> Pointer | None:
+        return self._at(version).pointer
+
+    def _at(self, version: int) -> Snapshot:
+        uri = self.table.table.table_uri
+        try:
+            old = DeltaTable(uri, version=version, storage_options=self.options)
+        except (DeltaError, OSError) as error:
+            raise NotThereError(
+                f"version {version} of the table cannot be read any more: {error}"
+            ) from error
+        return Snapshot(old, self.table.pipeline)
+
+    def _check_files(self, version: int) -> None:
+        """delta-rs looks whether they are there, not whether they are whole."""
+        root = self.ledger.folder.parents[1]
+        actions = pa.table(self._at(version).table.get_add_actions())
+        for name, size in zip(
+            actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True
+        ):
+            if _size(root / name) != size and _size(root / unquote(name)) != size:
+                raise NotThereError(
+                    f"the file {name}, which held rows then, is not there or not whole (vacuumed?)"
+                )
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def restore(
+    table: DeltaTable, version: int | None, publication: Publication[Snapshot], uri: str
+) -> None:
+    """One commit: the files of ``version`` are the table again, and the ledger's head moves.
+
+    Conditional on this handle: refused if anybody committed since.
+    """
+    with outcome_told(uri):
+        before = table.version()
+        if version is None:
+            table.delete(**ledger_commit(publication.record))
+        elif version < before:
+            table.restore(version, **ledger_commit(publication.record))
+            return
+        if version == before or table.version() == before:
+            commit_files(table, [], publication.record)

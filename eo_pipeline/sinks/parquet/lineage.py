@@ -1,0 +1,73 @@
+"""Where the rows of a folder of Parquet files came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
+from eo_pipeline.sinks.parquet.folders import Record, version_of
+from eo_pipeline.staged import BATCH_ROWS
+
+
+def read_lineage(root: Path, head: Record, since: int) -> Iterator[pa.RecordBatch]:
+    """The checkpoints up to ``head``, in the folder that has the name now: if it is exchanged for
+    another meanwhile this goes on in the old one, and fails when that is removed.
+
+    Raises:
+        SinkUnavailableError: it was removed, or a file cannot be read.
+    """
+    schema = lineage_schema(head.columns.names)
+    try:
+        with _folder(root) as table:
+            versions = (version_of(name) for name in os.listdir(table))
+            for version in sorted(v for v in versions if v is not None):
+                if version <= head.entry.version:
+                    yield from _checkpoint(table, f"checkpoint={version}", schema, since)
+    except (OSError, pa.ArrowException) as error:
+        raise SinkUnavailableError(
+            f"{root} cannot be read: {error}. Were rows taken back meanwhile? Ask again."
+        ) from error
+
+
+def _checkpoint(table: int, name: str, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
+    with _folder(name, table) as folder:
+        for file in sorted(os.listdir(folder)):
+            if file.endswith(".parquet") and not file.startswith(("_", ".")):
+                handle = os.open(file, os.O_RDONLY, dir_fd=folder)
+                with os.fdopen(handle, "rb") as opened, pq.ParquetFile(opened) as rows:
+                    yield from lineage_of_batches(_batches(rows, schema, since), schema, since)
+
+
+def _batches(rows: pq.ParquetFile, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
+    known = [name for name in schema.names if name in rows.schema_arrow.names]
+    groups = [n for n in range(rows.num_row_groups) if not _is_older(rows.metadata, n, since)]
+    yield from rows.iter_batches(BATCH_ROWS, row_groups=groups, columns=known or None)
+
+
+def _is_older(metadata: pq.FileMetaData, group: int, since: int) -> bool:
+    """True if the file's own bounds say that all its rows belong to older checkpoints."""
+    columns = metadata.row_group(group)
+    for number in range(columns.num_columns):
+        found = columns.column(number)
+        if found.path_in_schema == CHECKPOINT_COLUMN and found.is_stats_set:
+            bounds = found.statistics
+            return bool(bounds.has_min_max and bounds.null_count == 0 and bounds.max < since)
+    return False
+
+
+@contextmanager
+def _folder(name: str | Path, within: int | None = None) -> Iterator[int]:
+    """A folder kept open, so that it is the same one until the end."""
+    handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=within)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
