@@ -61,6 +61,18 @@ def headers(message: Message) -> dict[str, bytes]:
     return dict(found)
 
 
+def letters(messages: list[Message]) -> list[dict[str, Any]]:
+    """Dead letters as the contract has them."""
+    return [
+        {
+            "value": message.value(),
+            "offset": int(headers(message)["_eo_offset"]),
+            "error": headers(message)["_eo_error"].decode(),
+        }
+        for message in messages
+    ]
+
+
 def rows(messages: list[Message]) -> list[dict[str, Any]]:
     """JSON values as rows, as a reader with a schema has them: absent fields are null."""
     found = [_decoded(json.loads(m.value() or b"", parse_float=Decimal)) for m in messages]

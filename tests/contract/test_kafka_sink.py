@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.offsets import TopicPartition
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
-from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.kafka import KafkaSink, producer
 from eo_pipeline.sinks.kafka import session as kafka_session
 from eo_pipeline.sinks.kafka.producer import RecordProducer
 from eo_pipeline.staged import StagedOutput, StagedTable
@@ -44,7 +45,7 @@ from eo_pipeline.testing import child_of, first_entry, raise_at, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract.kafka_world import headers, read
-from tests.servers import MakeTopic
+from tests.servers import MakeTopic, wait_until
 
 COMMITTED = CommitOutcome.COMMITTED
 ALREADY_COMMITTED = CommitOutcome.ALREADY_COMMITTED
@@ -272,6 +273,54 @@ def test_a_lost_answer_with_the_cluster_gone_is_unknown_and_settled_later(
     assert world.count() == 3
 
 
+def test_a_call_that_never_returns_is_given_up_and_tried_later(
+    world: World, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the broker is killed while the offsets are on their way into the transaction, in a
+    call of the client's that may then ignore its own timeout. Outcome: an answer in bounded time,
+    nothing visible, and the next run publishes it once the broker is back.
+    """
+    hurried = world.changed(offsets_group="lag-tools", request_timeout=2.0)
+    add_offsets = RecordProducer.add_offsets
+
+    def killed_in_it(*arguments: Any) -> None:
+        kafka.kill()
+        add_offsets(*arguments)
+
+    monkeypatch.setattr(producer, "_GRACE_SECONDS", 0.5)
+    with world.open() as session:
+        offsets = {TopicPartition(world.sink.topic, 0): 5}
+        entry = replace(child_of(world.begin(session), 3), offsets=offsets)
+    with hurried.open() as session:
+        outcomes: list[object] = []
+
+        def publish() -> None:
+            try:
+                outcomes.append(session.publish(entry, staged(range(3))))
+            except SinkUnavailableError as error:
+                outcomes.append(str(error))
+
+        monkeypatch.setattr(RecordProducer, "add_offsets", killed_in_it)
+        caller = Thread(target=publish, daemon=True)
+        caller.start()
+        caller.join(30)
+        assert not caller.is_alive()
+        assert "Nothing was published" in str(outcomes)
+    monkeypatch.undo()
+    kafka.start()
+    with world.changed(offsets_group="lag-tools").open() as session:
+        wait_until(lambda: publishes(session, entry, staged(range(3))), timeout_s=60)
+    assert world.count() == 3
+
+
+def publishes(session: SinkSession, entry: LedgerEntry, output: StagedOutput) -> bool:
+    """False while a broker that was just started cannot be asked about its own leaders."""
+    try:
+        return session.publish(entry, output) is COMMITTED
+    except SinkUnavailableError:
+        return False
+
+
 # What a record is made of.
 
 
@@ -489,6 +538,8 @@ def test_going_back_is_refused_with_a_way_out(
         ({"topic": "no such name"}, "topic"),
         ({"dead_letter_topic": "t"}, "dead_letter_topic"),
         ({"semantics": "at_least_once", "offsets_group": "g"}, "offsets_group"),
+        ({"semantics": "at_least_once", "shards": 2}, "shards"),
+        ({"shards": 0}, "shards"),
         ({"transaction_timeout": 0.1}, "transaction_timeout"),
     ],
 )

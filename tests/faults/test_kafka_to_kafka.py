@@ -6,12 +6,15 @@ import json
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.sinks.kafka.shards import Shards
+from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract.kafka_world import read
 from tests.engine import SCHEMA, Bench, Coordinates, Table, Topic, staged_attempts
 from tests.servers import MakeTopic
@@ -73,6 +76,34 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     assert report.lag == 0
     versions = [entry.version for entry in bench.pipeline().history()]
     assert versions == list(range(report.head.version + 1))
+    assert staged_attempts(bench) == []
+
+
+def test_shards_that_a_run_left_out_are_published_by_the_next_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: shard 0 of three committed the checkpoint, and nobody the others. Outcome: the
+    next run keeps the staged files until it has published them, and goes on from there.
+    """
+    bench.topic.write(250, partitions=range(4))
+    sharded = {"shards": 3}
+
+    def die(*_: Any) -> None:
+        raise CrashRequested
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "follow", die)
+        with pytest.raises(CrashRequested):
+            bench.pipeline(sink=sharded).run()
+    assert [entry.version for entry in bench.pipeline(sink=sharded).history()] == [0]
+    assert 0 < len(published(bench)) < 100
+    assert len(staged_attempts(bench)) == 1
+
+    report = bench.pipeline(sink=sharded).run()
+
+    assert report.checkpoints[0].recovered
+    assert published(bench) == Counter(bench.topic.written)
+    assert report.lag == 0
     assert staged_attempts(bench) == []
 
 

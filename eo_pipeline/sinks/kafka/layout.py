@@ -78,12 +78,8 @@ class Layout:
             absent = [name for name in names if name is not None and name not in columns]
             if absent:
                 raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
-        needed = () if self.partitioning is Partitioning.KEY else (SOURCE_TOPIC, SOURCE_PARTITION)
-        if any(name not in columns for name in needed):
-            raise ConfigError(
-                f"sink.partitioning: {self.partitioning} needs to know where a row came from; "
-                "keep the pipeline's lineage on"
-            )
+        if self.partitioning is not Partitioning.KEY:
+            check_origin(columns, f"sink.partitioning: {self.partitioning} needs")
 
     def check_arrow(self, schema: pa.Schema) -> None:
         """Refuse staged columns of a type that a record has no place for.
@@ -107,6 +103,21 @@ class Layout:
         if self.value is None:
             for name in self.payload(schema.names):
                 _check(schema.field(name), _has_json, "a type that JSON can hold")
+
+
+def has_origin(columns: Iterable[str]) -> bool:
+    """True if rows say which Kafka partition they came from."""
+    return {SOURCE_TOPIC, SOURCE_PARTITION} <= set(columns)
+
+
+def check_origin(columns: Iterable[str], needs: str) -> None:
+    """Refuse a result without :func:`has_origin`.
+
+    Raises:
+        ConfigError: says what ``needs`` it.
+    """
+    if not has_origin(columns):
+        raise ConfigError(f"{needs} to know where a row came from; keep the pipeline's lineage on")
 
 
 def _check(field: pa.Field, fits: Callable[[pa.DataType], bool], wanted: str) -> None:

@@ -1,5 +1,9 @@
 """The ledger as a Kafka topic: one partition, one record a version, never deleted.
 
+With several shards there is also a marker for each that followed (:mod:`.publication`). An entry
+counts from the moment on at which all of them are there: until then it is nobody's parent, and
+nobody deletes its staged files.
+
 Versions rise with offsets, but every transaction also leaves a marker, and an aborted one leaves
 records nobody is shown: the offset of a version cannot be computed. The head is found by reading
 the last few offsets, and a few more if all of those were aborted; an older version by halving.
@@ -10,9 +14,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -22,6 +25,7 @@ from eo_pipeline.errors import ConfigError, LedgerBehindError, SinkUnavailableEr
 from eo_pipeline.kafka_clients import silent_logger
 from eo_pipeline.sinks.kafka.cluster import Cluster, Place
 from eo_pipeline.sinks.kafka.errors import error_of, while_asking
+from eo_pipeline.sinks.kafka.publication import Marker, Standing
 
 #: What the topic is created with. The broker's clock stamps the entries (committed_at).
 LEDGER_SETTINGS = {
@@ -35,7 +39,7 @@ LEDGER_SETTINGS = {
 #: Settings under which a ledger loses entries.
 _NEEDED = ("cleanup.policy", "retention.ms", "retention.bytes")
 
-#: Offsets read at the end to find the head: eight versions with their markers.
+#: Offsets read at the end to find the head: eight versions with their transaction markers.
 _TAIL = 16
 
 #: Entries read at a time by :meth:`LedgerTopic.history`.
@@ -51,13 +55,6 @@ _CONSUMER = {
     "fetch.wait.max.ms": 10,
     "max.partition.fetch.bytes": 65536,
 }
-
-
-class Found(NamedTuple):
-    """An entry and where it lies in the topic."""
-
-    offset: int
-    entry: LedgerEntry
 
 
 def check_settings(topic: str, config: Mapping[str, str]) -> None:
@@ -97,27 +94,44 @@ class LedgerTopic:
         self._consumer.close()
 
     def head(self) -> LedgerEntry | None:
-        """The newest entry.
+        """The newest entry whose rows are all visible.
 
         Raises:
             LedgerBehindError: records of the ledger were deleted, and none is left.
         """
-        tail = self._tail()
-        return tail[-1].entry if tail else None
+        newest = self.newest()
+        if newest is None or not newest.missing:
+            return newest.entry if newest else None
+        return self.entry(newest.entry.version - 1)
 
     def entry(self, version: int) -> LedgerEntry | None:
+        """The entry at ``version`` if its rows are all visible."""
+        found = self.standing(version)
+        return None if found is None or found.missing else found.entry
+
+    def newest(self) -> Standing | None:
+        """The newest entry, though shards of it may still be missing."""
+        tail = self._tail()
+        return tail[-1] if tail else None
+
+    def standing(self, version: int) -> Standing | None:
+        """The entry at ``version``, and what is missing of it if it is the newest."""
         tail = self._tail()
         if not tail or version > tail[-1].entry.version:
             return None
+        if version == tail[-1].entry.version:
+            return tail[-1]
         if version < tail[0].entry.version:
             tail = self._around(version, tail[0].offset)
-        return next((found.entry for found in tail if found.entry.version == version), None)
+        return next((found.settled() for found in tail if found.entry.version == version), None)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
-        end = self._end()
+        """Entries from ``since`` on whose rows are all visible, oldest first."""
+        head, end = self.head(), self._end()
         offset = self._lower_bound(since, end)
-        while page := self._read(offset, end, _PAGE):
-            yield from (found.entry for found in page if found.entry.version >= since)
+        while head is not None and (page := self._read(offset, end, _PAGE)):
+            wanted = range(since, head.version + 1)
+            yield from (found.entry for found in page if found.entry.version in wanted)
             offset = page[-1].offset + 1
 
     def wait_until_settled(self) -> None:
@@ -136,7 +150,7 @@ class LedgerTopic:
     def _end(self) -> int:
         return self._cluster.ends([self.place], committed=True)[self.place]
 
-    def _tail(self) -> list[Found]:
+    def _tail(self) -> list[Standing]:
         """The last entries, oldest first; empty only for an empty ledger."""
         end, size = self._end(), _TAIL
         while not (found := self._read(max(0, end - size), end)):
@@ -146,7 +160,7 @@ class LedgerTopic:
             size *= 4
         return found
 
-    def _around(self, version: int, stop: int) -> list[Found]:
+    def _around(self, version: int, stop: int) -> list[Standing]:
         start = self._lower_bound(version, stop)
         return self._read(start, min(stop, start + _TAIL))
 
@@ -166,15 +180,17 @@ class LedgerTopic:
                     break
         return low
 
-    def _read(self, start: int, stop: int, limit: int | None = None) -> list[Found]:
-        """At most ``limit`` entries in ``[start, stop)``; ``stop`` must be readable by now."""
-        found: list[Found] = []
+    def _read(self, start: int, stop: int, limit: int | None = None) -> list[Standing]:
+        """At most ``limit`` entries in ``[start, stop)``, with the markers that follow them but
+        for those of the last one if there is a limit; ``stop`` must be readable by now.
+        """
+        found: list[Standing] = []
         if start >= stop:
             return found
         self._consumer.assign([ClientTopicPartition(*self.place, start)])
         try:
             for message in self._messages(stop):
-                found.append(self._found(message))
+                self._note(message, found)
                 if len(found) == limit:
                     break
         except KafkaException as error:
@@ -200,17 +216,23 @@ class LedgerTopic:
             if error is None:
                 yield message
 
-    def _found(self, message: Message) -> Found:
+    def _note(self, message: Message, found: list[Standing]) -> None:
+        """Add the entry to ``found``, or the marker to the entry that is there."""
         raw = json.loads(message.value() or b"")
-        if raw["pipeline"] != self._pipeline:
+        self._refuse_strangers(raw["pipeline"])
+        marker = Marker.from_json(raw)
+        if marker is None:
+            moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+            found.append(Standing.from_json(raw, message.offset() or 0, moment))
+        elif found:
+            found[-1] = found[-1].and_landed(marker)
+
+    def _refuse_strangers(self, pipeline: str) -> None:
+        if pipeline != self._pipeline:
             raise ConfigError(
                 f"sink.ledger_topic: {self.place.topic!r} is the ledger of the pipeline "
-                f"{raw['pipeline']!r}; every pipeline needs one of its own"
+                f"{pipeline!r}; every pipeline needs one of its own"
             )
-        moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-        return Found(
-            message.offset() or 0, replace(LedgerEntry.from_json(raw), committed_at=moment)
-        )
 
     def _refuse_emptied(self) -> None:
         beginning = self._cluster.beginning(self.place)
@@ -220,8 +242,3 @@ class LedgerTopic:
                 f"{beginning}). Nothing was read or written. The topic must keep its records for "
                 "ever (retention.ms=-1, retention.bytes=-1, cleanup.policy=delete)."
             )
-
-
-def to_record(entry: LedgerEntry) -> bytes:
-    """The entry as its record's value; ``committed_at`` is the record's own timestamp."""
-    return json.dumps(entry.to_json()).encode()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from threading import Thread
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -22,34 +25,46 @@ _BULK = {
     "compression.type": "lz4",
     "linger.ms": 20,
     "batch.size": 1_000_000,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 262_144,
     # the topic's own limit decides, not the client's
     "message.max.bytes": 10_485_760,
     # where Java's producers put a key, so that all writers of a topic agree
     "partitioner": "murmur2_random",
 }
 
+#: What may wait in this process, in all producers of a checkpoint together.
+_QUEUES = {"queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 262_144}
+
 #: Seconds to wait for room in the local queue, or for an abort that nobody depends on.
 _ROOM_SECONDS = 0.05
 _ABORT_SECONDS = 5.0
+
+#: Seconds beyond its timeout after which a call counts as stuck.
+_GRACE_SECONDS = 5.0
 
 
 class RecordProducer:
     """Sends records and remembers the first that failed.
 
-    ``forgets``: it does not; what was lost is lost. Every method raises ``KafkaException``; its
+    ``forgets``: it does not; what was lost is lost. ``producers``: how many share this process's
+    memory. Every method raises ``KafkaException``; its
     callers say what it means.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], own: Mapping[str, Any], *, forgets: bool = False
+        self,
+        settings: Mapping[str, Any],
+        own: Mapping[str, Any],
+        *,
+        forgets: bool = False,
+        producers: int = 1,
     ) -> None:
         self._forgets = forgets
+        bulk = {**_BULK, **{name: limit // producers for name, limit in _QUEUES.items()}}
         reports = {"delivery.report.only.error": True, "on_delivery": self._delivered}
         self._settings = settings
         self._failed: KafkaError | None = None
-        self._client = Producer({**_BULK, **settings, **own, **reports}, logger=silent_logger())
+        self._is_stuck = False
+        self._client = Producer({**bulk, **settings, **own, **reports}, logger=silent_logger())
 
     @property
     def failed(self) -> KafkaError | None:
@@ -99,8 +114,10 @@ class RecordProducer:
         consumer = Consumer({**self._settings, "group.id": group}, logger=silent_logger())
         try:
             moved = [ClientTopicPartition(tp.topic, tp.partition, o) for tp, o in offsets.items()]
-            self._client.send_offsets_to_transaction(
-                moved, consumer.consumer_group_metadata(), seconds
+            group_metadata = consumer.consumer_group_metadata()
+            self._watched(
+                lambda: self._client.send_offsets_to_transaction(moved, group_metadata, seconds),
+                seconds + _GRACE_SECONDS,
             )
         finally:
             consumer.close()
@@ -120,6 +137,8 @@ class RecordProducer:
         """Abort the open transaction. False if that could not be done: it is then ended by the
         next producer of this id, or by the broker after its timeout.
         """
+        if self._is_stuck:
+            return False
         try:
             self._client.abort_transaction(_ABORT_SECONDS)
         except KafkaException:
@@ -129,9 +148,25 @@ class RecordProducer:
 
     def close(self) -> None:
         """Forget what was not sent, so that the client ends without waiting for it."""
+        if self._is_stuck:
+            return
         self._client.purge()
         with contextlib.suppress(KafkaException):  # a fatal error, told once more
             _served(lambda: self._client.flush(0))
+
+    def _watched(self, action: Callable[[], None], seconds: float) -> None:
+        """Run what was seen never to return, its own timeout notwithstanding (librdkafka, with the
+        broker killed in it). Then the client is given up: nobody calls it again, and the next
+        producer of its id ends its transaction.
+        """
+        call: Future[None] = Future()
+        Thread(target=_settle, args=(call, action), daemon=True).start()
+        try:
+            call.result(seconds)
+        except FutureTimeoutError as error:
+            self._is_stuck = True
+            said = f"no answer within {seconds:g} s, and the call does not return"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, said)) from error
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
         # what is purged by an abort failed for another reason
@@ -140,6 +175,15 @@ class RecordProducer:
             return
         if self._failed is None and error.code() not in purged:
             self._failed = error
+
+
+def _settle(call: Future[None], action: Callable[[], None]) -> None:
+    try:
+        action()
+    except (KafkaException, SystemError) as error:
+        call.set_exception(error)
+    else:
+        call.set_result(None)
 
 
 def _served(action: Callable[[], int]) -> int:

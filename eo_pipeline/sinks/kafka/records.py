@@ -6,16 +6,16 @@ plain, as whoever stages without Spark has them; then they are made here, row by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.kafka.assigner import owner_of
+from eo_pipeline.sinks.kafka.assigner import start_index
 from eo_pipeline.sinks.kafka.layout import (
     HEADERS,
     KEY,
@@ -38,8 +38,25 @@ _ANY_PARTITION = -1
 _Headers = list[tuple[str, bytes | None]]
 
 
-def records(staged: StagedTable, layout: Layout, partitions: int) -> Iterator[Arguments]:
-    """The rows of ``staged`` for a topic with that many ``partitions``.
+class Share(NamedTuple):
+    """Rows of one batch that one shard publishes."""
+
+    shard: int
+    rows: int
+    records: Iterator[Arguments]
+
+
+def shares(
+    staged: StagedTable,
+    layout: Layout,
+    partitions: int,
+    shards: int,
+    wanted: Collection[int] | None = None,
+) -> Iterator[Share]:
+    """The rows of ``staged`` for a topic with that many ``partitions``, dealt out to ``shards``
+    by the Kafka partition they came from; only those of the ``wanted`` shards.
+
+    The same rows always belong to the same shards, whoever asks.
 
     Raises:
         RefusedError: a row has no place in the topic.
@@ -47,7 +64,27 @@ def records(staged: StagedTable, layout: Layout, partitions: int) -> Iterator[Ar
     """
     layout.check_arrow(staged.schema)
     for batch in staged.batches():
-        yield from _arguments(_projected(batch, layout), layout, partitions)
+        for shard, part in _dealt_out(_projected(batch, layout), shards):
+            if wanted is None or shard in wanted:
+                yield Share(shard, len(part), _arguments(part, layout, partitions))
+
+
+def _dealt_out(batch: pa.RecordBatch, shards: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if shards == 1:
+        yield 0, batch
+        return
+    owners = owners_of(batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION), shards)
+    for shard in sorted(pc.unique(owners).to_pylist()):
+        yield shard, batch.filter(pc.equal(owners, shard))
+
+
+def owners_of(topics: pa.Array, partitions: pa.Array, owners: int) -> pa.Array:
+    """:func:`~.assigner.owner_of` for columns; who has no origin belongs to owner 0."""
+    named = topics.dictionary_encode()
+    starts = [None if t is None else start_index(t, owners) for t in named.dictionary.to_pylist()]
+    first = pa.array(starts, pa.int64()).take(named.indices)
+    turn = pc.add(first, pc.cast(partitions, pa.int64()))
+    return pc.fill_null(pc.subtract(turn, pc.multiply(pc.divide(turn, owners), owners)), 0)
 
 
 def dead_letters(staged: StagedTable) -> Iterator[Arguments]:
@@ -156,13 +193,13 @@ def _targets(
 ) -> Iterator[int] | Sequence[int]:
     if layout.partitioning is Partitioning.KEY:
         return repeat(_ANY_PARTITION, len(batch))
-    sources: list[int] = batch.column(SOURCE_PARTITION).to_pylist()
+    origins = batch.column(SOURCE_PARTITION)
     if layout.partitioning is Partitioning.SOURCE:
+        sources: list[int] = origins.to_pylist()
         _refuse_too_few(sources, partitions)
         return sources
-    topics = batch.column(SOURCE_TOPIC).to_pylist()
-    owners = {pair: owner_of(*pair, partitions) for pair in set(zip(topics, sources, strict=True))}
-    return [owners[pair] for pair in zip(topics, sources, strict=True)]
+    targets: list[int] = owners_of(batch.column(SOURCE_TOPIC), origins, partitions).to_pylist()
+    return targets
 
 
 def _refuse_too_few(sources: Sequence[int], partitions: int) -> None:

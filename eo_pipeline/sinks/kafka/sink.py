@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, PositiveFloat, ValidationInfo, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from eo_pipeline.kafka_clients import ClientSettings
 from eo_pipeline.sinks.base import Guarantee, Sink
-from eo_pipeline.sinks.kafka.layout import Layout, Partitioning
+from eo_pipeline.sinks.kafka.layout import Layout, Partitioning, check_origin
 from eo_pipeline.sinks.kafka.project import project
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ class KafkaSink(Sink):
         headers: a column of ``array<struct<key string, value binary>>``, or column by header name.
         timestamp: column that becomes the record's timestamp (milliseconds).
         partitioning: ``key``, ``source`` or ``assigner``, see :class:`Partitioning`.
+        shards: how many producers publish a checkpoint that was staged in files. With more than
+            one, each has a transaction of its own: atomic per shard, see
+            :mod:`eo_pipeline.sinks.kafka.shards`. Needs the pipeline's lineage.
         offsets_group: a consumer group whose offsets for the source topics move in the same
             transaction. Only where source and sink are one cluster, and only for tools to look at.
         ledger_topic: ``<topic>._eo_ledger.<pipeline>``. Created if it is absent.
@@ -77,6 +80,7 @@ class KafkaSink(Sink):
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
     partitioning: Partitioning = Partitioning.KEY
+    shards: PositiveInt = 1
     offsets_group: str | None = Field(default=None, min_length=1)
     ledger_topic: _LongTopic | None = None
     dead_letter_topic: _LongTopic | None = None
@@ -107,6 +111,13 @@ class KafkaSink(Sink):
             raise ValueError("only with semantics: exactly_once")
         return group
 
+    @field_validator("shards")
+    @classmethod
+    def _need_transactions(cls, shards: int, info: ValidationInfo) -> int:
+        if shards > 1 and info.data.get("semantics") is not Guarantee.EXACTLY_ONCE:
+            raise ValueError("more than one only with semantics: exactly_once")
+        return shards
+
     @property
     def guarantee(self) -> Guarantee:  # type: ignore[override]  # the configuration decides here
         return self.semantics
@@ -129,9 +140,9 @@ class KafkaSink(Sink):
         """The topic for records that could not be read."""
         return self.dead_letter_topic or f"{self.topic}._dead_letters"
 
-    def transactional_id(self, pipeline: str) -> str:
+    def transactional_id(self, pipeline: str, shard: int) -> str:
         """The same in every run, so that a run shuts out whatever an earlier one left alive."""
-        return f"eo-{pipeline}-{self.topic}-0"
+        return f"eo-{pipeline}-{self.topic}-{shard}"
 
     def describe(self) -> dict[str, str]:
         """``kind``, ``bootstrap_servers``, ``table`` and ``guarantee``."""
@@ -154,4 +165,6 @@ class KafkaSink(Sink):
             ConfigError: a column the configuration names is not there.
             SchemaChangeError: ... or has a type a record has no place for.
         """
+        if self.shards > 1:
+            check_origin(df.columns, "sink.shards: more than one need")
         return project(df, self.layout)

@@ -1,17 +1,16 @@
-"""The transactions of one producer: rows, dead letters, ledger record and offsets, then commit."""
+"""The transactions of one producer, which publishes one shard: rows, ledger record, commit."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from eo_pipeline.checkpoint import LedgerEntry
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.offsets import Offsets
 from eo_pipeline.sinks.base import Guarantee
 from eo_pipeline.sinks.kafka.errors import (
     LOST,
@@ -21,11 +20,9 @@ from eo_pipeline.sinks.kafka.errors import (
     while_asking,
     while_publishing,
 )
-from eo_pipeline.sinks.kafka.ledger import to_record
-from eo_pipeline.sinks.kafka.producer import RecordProducer
-from eo_pipeline.sinks.kafka.records import dead_letters, records
+from eo_pipeline.sinks.kafka.producer import Arguments, RecordProducer
+from eo_pipeline.sinks.kafka.publication import LedgerRecord
 from eo_pipeline.sinks.kafka.sink import KafkaSink
-from eo_pipeline.staged import StagedOutput
 
 log = logging.getLogger(__name__)
 
@@ -36,26 +33,27 @@ _NEARLY = 0.8
 class Publisher:
     """A fenced-in transactional producer, and a plain one for rows that need no transaction.
 
-    Whatever it raises, it is closed and not used again.
+    Whatever it raises, it is closed and not used again. Raises (but for ``fence`` and ``commit``):
+        RefusedError, SinkUnavailableError, TransactionLostError: the transaction is over.
     """
 
     def __init__(
-        self, sink: KafkaSink, pipeline: str, ledger: str, settings: Mapping[str, Any]
+        self, sink: KafkaSink, pipeline: str, ledger: str, settings: Mapping[str, Any], shard: int
     ) -> None:
         self._sink = sink
         self._ledger = ledger
         own = {
-            "transactional.id": sink.transactional_id(pipeline),
+            "transactional.id": sink.transactional_id(pipeline, shard),
             "transaction.timeout.ms": int(sink.transaction_timeout * 1000),
         }
-        self._producer = RecordProducer(settings, own)
+        self._producer = RecordProducer(settings, own, producers=sink.shards)
         self._rows = _row_producer(sink.semantics, settings) or self._producer
         self._is_open = False
         self._started = 0.0
         self._is_first = True
 
     def fence(self) -> None:
-        """Shut out every other producer of this pipeline and end what they left open.
+        """Shut out every other producer of this shard and end what they left open.
 
         Raises:
             SinkUnavailableError, ConfigError: see :func:`while_asking`.
@@ -65,31 +63,29 @@ class Publisher:
         except KafkaException as error:
             raise while_asking(error_of(error), self._sink.topic) from error
 
-    def write(
-        self, entry: LedgerEntry, staged: StagedOutput, partitions: int, reach: Reach
-    ) -> None:
-        """Steps 5 and 6: everything is with the brokers, and none of it is decided.
+    def send(self, topic: str, records: Iterable[Arguments]) -> None:
+        """Hand ``records`` over, in a transaction that begins with the first of them."""
+        with self._explaining():
+            self._begin()
+            self._rows.send(topic, records)
 
-        Raises:
-            RefusedError, SinkUnavailableError, TransactionLostError: the transaction is over.
-        """
+    def flush(self) -> None:
+        """Wait until the brokers have the rows."""
         with self._explaining():
-            self._producer.begin()
-            self._is_open, self._started = True, time.monotonic()
-            self._write_rows(staged, partitions)
-        reach(CrashPoint.ROWS_SENT)
+            self._rows.flush(self._sink.transaction_timeout)
+
+    def record(self, record: LedgerRecord, offsets: Offsets | None = None) -> None:
+        """Put ``record`` into the ledger, and ``offsets`` into the group that was asked for."""
+        group, seconds = self._sink.offsets_group, self._sink.request_timeout
         with self._explaining():
-            record = (to_record(entry), entry.pipeline.encode(), 0)
+            self._begin()
             self._producer.send(self._ledger, [record])
-            self._producer.flush(self._sink.request_timeout)
-            if self._sink.offsets_group is not None and entry.offsets:
-                self._producer.add_offsets(
-                    self._sink.offsets_group, entry.offsets, self._sink.request_timeout
-                )
-        reach(CrashPoint.ENTRY_SENT)
+            self._producer.flush(seconds)
+            if group is not None and offsets:
+                self._producer.add_offsets(group, offsets, seconds)
 
     def commit(self) -> None:
-        """Step 7.
+        """End the transaction.
 
         Raises:
             TransactionLostError, RefusedError, SinkUnavailableError: it was not committed, unless
@@ -101,21 +97,23 @@ class Publisher:
         self._is_open = self._is_first = False
         self._warn_if_slow()
 
+    def abort(self) -> bool:
+        """Drop what is open. False if this producer can no longer do that."""
+        is_done = not self._is_open or self._producer.abort()
+        self._is_open = False
+        return is_done
+
     def close(self) -> None:
         """Abort what is open; if that cannot be done, the next producer's fence does it."""
-        if self._is_open and not self._producer.abort():
+        if not self.abort():
             log.info("%s: an open transaction could not be aborted now", self._sink.topic)
-        self._is_open = False
         for producer in {self._producer, self._rows}:
             producer.close()
 
-    def _write_rows(self, staged: StagedOutput, partitions: int) -> None:
-        if staged.rows is not None:
-            arguments = records(staged.rows, self._sink.layout, partitions)
-            self._rows.send(self._sink.topic, arguments)
-        if staged.dead_letters is not None:
-            self._rows.send(self._sink.dead_letters, dead_letters(staged.dead_letters))
-        self._rows.flush(self._sink.transaction_timeout)
+    def _begin(self) -> None:
+        if not self._is_open:
+            self._producer.begin()
+            self._is_open, self._started = True, time.monotonic()
 
     @contextmanager
     def _explaining(self, *, is_commit: bool = False) -> Iterator[None]:
