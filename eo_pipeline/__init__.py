@@ -5,17 +5,24 @@ from eo_pipeline import KafkaSource, Pipeline, PostgresSink
 Pipeline(name="flights", source=KafkaSource(...), sink=PostgresSink(...)).run()
 """
 
+from eo_pipeline.audit import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
+from eo_pipeline.branch import Checkpoint
+from eo_pipeline.change import ChangePlan, ChangeReport
 from eo_pipeline.checkpoint import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     BadRecordError,
     CommitUnknownError,
+    CompactedError,
     ConfigError,
     DataLossError,
     EoPipelineError,
     FencedError,
+    GoingBackError,
     LedgerBehindError,
     Loss,
+    NothingToDoError,
+    RangesGoneError,
     RefusedError,
     SchemaChangeError,
     SetupError,
@@ -25,6 +32,7 @@ from eo_pipeline.errors import (
     SourceUnavailableError,
     SparkJobError,
     TransformError,
+    UnknownCheckpointError,
 )
 from eo_pipeline.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
@@ -40,12 +48,19 @@ from eo_pipeline.source.config import (
     StartAtTimestamp,
 )
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.status import RunPlan, Status
 
 __all__ = [
+    "AuditReport",
     "BadRecordError",
+    "ChangePlan",
+    "ChangeReport",
+    "Checkpoint",
+    "CheckpointAudit",
     "CheckpointReport",
     "CommitOutcome",
     "CommitUnknownError",
+    "CompactedError",
     "ConfigError",
     "ConsoleSink",
     "Counts",
@@ -55,16 +70,23 @@ __all__ = [
     "EntryId",
     "EoPipelineError",
     "FencedError",
+    "Finding",
+    "FindingKind",
+    "GoingBackError",
     "Guarantee",
     "KafkaSource",
     "LedgerBehindError",
     "LedgerEntry",
     "Loss",
+    "NothingToDoError",
     "OffsetRange",
     "Operation",
     "Pipeline",
     "PostgresSink",
+    "RangesGoneError",
     "RefusedError",
+    "Repair",
+    "RunPlan",
     "RunReport",
     "SchemaChangeError",
     "SetupError",
@@ -79,6 +101,8 @@ __all__ = [
     "StartAtGroup",
     "StartAtOffsets",
     "StartAtTimestamp",
+    "Status",
     "TopicPartition",
     "TransformError",
+    "UnknownCheckpointError",
 ]

@@ -26,7 +26,8 @@ from eo_pipeline.offsets import (
 #: The version of the entry that holds the resolved start offsets and no rows.
 START_VERSION = 0
 
-#: The column that every written row carries: the ledger version that published it.
+#: The column that every written row carries: the number of its checkpoint, which is the ledger
+#: version that first published it. A replay publishes it again under the same number.
 CHECKPOINT_COLUMN = "_eo_checkpoint"
 
 
@@ -110,6 +111,13 @@ class LedgerEntry:
     @property
     def id(self) -> EntryId:
         return EntryId(self.version, self.transaction_id)
+
+    @property
+    def checkpoint(self) -> int:
+        """The number the rows of this entry carry in ``_eo_checkpoint``."""
+        if self.operation is Operation.REPLAY and self.target is not None:
+            return self.target
+        return self.version
 
     def is_child_of(self, head: LedgerEntry | None) -> bool:
         """True if this entry was planned from exactly ``head``."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from eo_pipeline.errors import Loss
-from eo_pipeline.offsets import Offsets, TopicPartition
+from eo_pipeline.offsets import OffsetRange, Offsets, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,24 @@ def _loss(
     if expected > bounds.end:
         return LossKind.TRUNCATED
     return None
+
+
+def missing(
+    ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str], cluster: Cluster
+) -> list[Loss]:
+    """Those of ``ranges`` that cannot be read whole, each with the bounds the broker has.
+
+    ``topic_ids`` are the UUIDs of the topics the ranges belong to.
+    """
+    lost = []
+    for r in ranges:
+        kind = _loss(r.topic_partition, r.start, topic_ids, cluster)
+        bounds = cluster.bounds.get(r.topic_partition)
+        if kind is None and bounds is not None and r.end > bounds.end:
+            kind = LossKind.TRUNCATED
+        if kind is not None:
+            lost.append(describe_loss(r.topic_partition, kind, r.start, cluster))
+    return lost
 
 
 def describe_loss(tp: TopicPartition, kind: LossKind, expected: int, cluster: Cluster) -> Loss:

@@ -9,6 +9,11 @@
     │   └── BadRecordError          a record does not fit the value format
     ├── TransformError              the transform failed or returned what cannot be written
     ├── SparkJobError               the Spark job that reads and stages failed
+    ├── GoingBackError              a rewind, replay or fork is not possible as asked
+    │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
+    │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
+    │   └── CompactedError          ... because compaction may have taken some of it
+    ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
         ├── RefusedError            the store will never take these rows; nothing landed
@@ -78,24 +83,29 @@ class Loss:
         )
 
 
+#: How many partitions a message names before it only counts them.
+LOSSES_NAMED = 10
+
+
+def _named(losses: Sequence[Loss]) -> str:
+    named = "\n  ".join(str(loss) for loss in losses[:LOSSES_NAMED])
+    more = len(losses) - LOSSES_NAMED
+    return f"{named}\n  ... and {more} more partitions" if more > 0 else named
+
+
 class DataLossError(SourceError):
     """Kafka no longer holds what comes next: retention passed, topic recreated, partition gone."""
-
-    #: how many partitions the message names before it only counts them
-    NAMED_MAX: ClassVar[int] = 10
 
     def __init__(self, pipeline: str, losses: Sequence[Loss]) -> None:
         self.pipeline = pipeline
         self.losses = tuple(losses)
-        named = "\n  ".join(str(loss) for loss in self.losses[: self.NAMED_MAX])
-        more = len(self.losses) - self.NAMED_MAX
-        tail = f"\n  ... and {more} more partitions" if more > 0 else ""
         super().__init__(
             f"Pipeline {pipeline!r} stopped before reading: Kafka no longer holds every record "
-            f"that comes next.\n  {named}{tail}\n"
+            f"that comes next.\n  {_named(losses)}\n"
             "Nothing was read or written. Restore the records (a mirror, tiered storage) and run "
-            "again, or set the matching source policy (on_retention, on_recreated, on_vanished) "
-            "to 'continue' for one run to go on past the hole, knowingly; the ledger records it."
+            "again; or go on past the hole, knowingly: `eo accept-loss`, Pipeline.accept_loss(), "
+            "or the source policies on_retention, on_recreated and on_vanished. The ledger "
+            "records it."
         )
 
 
@@ -111,6 +121,36 @@ class SparkJobError(EoPipelineError):
     """The Spark job that reads, transforms and stages failed. Nothing was committed."""
 
     retryable = True
+
+
+class GoingBackError(EoPipelineError):
+    """A rewind, a replay or a fork is not possible as asked. Nothing was changed."""
+
+
+class UnknownCheckpointError(GoingBackError):
+    """The version asked for is not in the ledger, or a rewind left it behind."""
+
+
+class RangesGoneError(GoingBackError):
+    """Kafka no longer holds, or will soon not hold, what would have to be read again."""
+
+    def __init__(self, pipeline: str, operation: str, losses: Sequence[Loss]) -> None:
+        self.pipeline = pipeline
+        self.losses = tuple(losses)
+        super().__init__(
+            f"Pipeline {pipeline!r}: {operation} is not possible, because what would have to be "
+            f"read again is not all in Kafka.\n  {_named(losses)}\n"
+            "Nothing was changed. Choose a later checkpoint, or restore the records (a mirror, "
+            "tiered storage)."
+        )
+
+
+class CompactedError(GoingBackError):
+    """Compaction may have taken records that would have to be read again."""
+
+
+class NothingToDoError(EoPipelineError):
+    """A change was asked for that is not needed. Nothing was changed."""
 
 
 class SinkError(EoPipelineError):

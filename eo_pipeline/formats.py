@@ -77,6 +77,14 @@ class Decoded:
             F.col(_ERROR).alias("error"),
         )
 
+    def marks(self) -> DataFrame:
+        """Every record's topic, partition and offset, and whether it is ``bad`` or ``skipped``."""
+        return self.all.select(
+            *("topic", "partition", "offset"),
+            F.col(_ERROR).isNotNull().alias("bad"),
+            self._skipped().alias("skipped"),
+        )
+
     def _skipped(self) -> Column:
         skip = self.source.tombstones == "skip"
         return F.col("value").isNull() if skip else F.lit(False)

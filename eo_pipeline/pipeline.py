@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import expandvars
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
-from eo_pipeline.checkpoint import LedgerEntry, new_transaction_id
+from eo_pipeline.audit import Audit, AuditReport
+from eo_pipeline.change import ChangePlan, ChangeReport
+from eo_pipeline.checkpoint import EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.crashpoints import Reach, keep_going
+from eo_pipeline.documents import in_words, load_transform, read_document
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.going_back import GoingBack, accept_loss, begin_fork
 from eo_pipeline.recovery import Recovery
 from eo_pipeline.report import CheckpointReport, RunReport
 from eo_pipeline.runner import Runner
@@ -23,26 +27,14 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.stage import Stager
 from eo_pipeline.staging import StagingArea
+from eo_pipeline.status import RunPlan, Status, look, look_ahead
+from eo_pipeline.steps import Steps
 
 if TYPE_CHECKING:
     from typing import Self
 
-
-def load_transform(value: Any) -> Any:
-    """``package.module:function`` as the function; anything else as it is.
-
-    Raises:
-        ValueError: the module or the function does not exist (pydantic names the field).
-    """
-    if not isinstance(value, str):
-        return value
-    module_name, colon, attribute = value.partition(":")
-    if not colon:
-        raise ValueError(f"{value!r} is not of the form package.module:function")
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{value!r} cannot be imported: {error}") from error
+#: Ledger entries a plan looks at to estimate how long the next run takes.
+ENTRIES_TO_ESTIMATE_BY = 50
 
 
 def _as_sink(value: Any) -> Any:
@@ -90,7 +82,7 @@ class Pipeline(BaseModel):
         try:
             return cls.model_validate(config)
         except ValidationError as error:
-            raise ConfigError(_in_words(error)) from error
+            raise ConfigError(in_words(error)) from error
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
@@ -102,12 +94,8 @@ class Pipeline(BaseModel):
             ConfigError: no such file, not YAML, a variable is not set, or a field is wrong.
         """
         try:
-            document = yaml.safe_load(Path(path).read_text())
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path}: {error}") from error
-        try:
-            return cls.from_config(_expanded(document))
-        except (ConfigError, expandvars.ExpandvarsException) as error:
+            return cls.from_config(read_document(path))
+        except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
 
     def run(
@@ -132,21 +120,8 @@ class Pipeline(BaseModel):
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = self.max_checkpoints
-        with self.sink.open(self.name) as session:
-            runner = Runner(
-                pipeline=self.name,
-                source=self.source,
-                session=session,
-                stager=Stager(self.source, self.sink, self.transform, self.lineage),
-                recovery=self._recovery(session),
-                spark=spark or self.spark.session,
-                reach=reach,
-                run_id=run_id or new_transaction_id(),
-                inline_records=self.inline_records,
-                checkpoints_max=min(max_checkpoints or limit, limit),
-                on_checkpoint=on_checkpoint or _no_listener,
-            )
-            return runner.run()
+        with self._steps(run_id, on_checkpoint, spark, reach) as steps:
+            return Runner(steps, min(max_checkpoints or limit, limit)).run()
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
@@ -158,6 +133,208 @@ class Pipeline(BaseModel):
         with self.sink.open(self.name) as session:
             return list(session.history(since))
 
+    def newest(self, count: int) -> list[LedgerEntry]:
+        """The last ``count`` entries, oldest first."""
+        with self.sink.open(self.name) as session:
+            head = session.head()
+            return list(session.history(max(0, head.version + 1 - count))) if head else []
+
+    def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
+        """At most ``count`` entries after ``known`` (None: from the first), oldest first.
+
+        Returns None if the ledger does not hold ``known``: it was replaced by an older one.
+        """
+        with self.sink.open(self.name) as session:
+            if known is None:
+                return list(islice(session.history(), count))
+            held = session.entry(known.version)
+            if held is None or held.id != known:
+                return None
+            return list(islice(session.history(known.version + 1), count))
+
+    def status(self) -> Status:
+        """Where the pipeline stands: the sink is asked, then Kafka.
+
+        Raises:
+            SinkUnavailableError, SourceUnavailableError: one of them does not answer.
+        """
+        return look(self.name, self.source, self.head())
+
+    def plan_run(self) -> RunPlan:
+        """What the next run would read; nothing is changed, no Spark started.
+
+        Raises:
+            SinkUnavailableError, SourceUnavailableError: one of them does not answer.
+        """
+        return look_ahead(self.name, self.source, self.newest(ENTRIES_TO_ESTIMATE_BY))
+
+    def plan_rewind(self, to: int | datetime, *, accept_compacted: bool = False) -> ChangePlan:
+        """What :meth:`rewind` would take away; every check is made, nothing changed."""
+        with self._going_back(accept_compacted=accept_compacted) as back:
+            return back.plan_rewind(back.seen_head(), to)
+
+    def rewind(
+        self,
+        to: int | datetime,
+        *,
+        reason: str = "",
+        asked_by: str = "",
+        run_id: str | None = None,
+        accept_compacted: bool = False,
+        expected_head: EntryId | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        reach: Reach = keep_going,
+    ) -> ChangeReport:
+        """Take the rows of all checkpoints after ``to`` out of the table, and stand there again.
+
+        One transaction, a new ledger version. The next run reads again from that checkpoint's
+        offsets. Rows a replay rewrote stay rewritten, if their checkpoint is spared.
+
+        Args:
+            to: a live version, or a moment: then the newest live version committed by then.
+            reason: kept in the ledger, for people; so is asked_by.
+            run_id: stored with the entry; made up if absent.
+            accept_compacted: go back although compaction may have taken records.
+            expected_head: refuse if the head is another one than the plan was looked at with.
+            on_checkpoint: called after each commit, those of a dead run's promises included.
+            reach: see :mod:`eo_pipeline.crashpoints`.
+
+        Raises:
+            GoingBackError, NothingToDoError, RefusedError: not possible as asked, see their kinds.
+            FencedError: a run was faster; nothing was changed.
+        """
+        remarks = {"reason": reason, "asked_by": asked_by}
+        with self._going_back(run_id, on_checkpoint, None, reach, accept_compacted) as back:
+            return back.rewind(back.plan_rewind(back.head(expected_head), to), remarks)
+
+    def plan_replay(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        versions: Collection[int] | None = None,
+        accept_compacted: bool = False,
+    ) -> ChangePlan:
+        """What :meth:`replay` would replace; every check is made, nothing changed."""
+        with self._going_back(accept_compacted=accept_compacted) as back:
+            head = back.seen_head()
+            return back.plan_replay(head, versions or back.between(head, first, last))
+
+    def replay(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        versions: Collection[int] | None = None,
+        reason: str = "",
+        asked_by: str = "",
+        run_id: str | None = None,
+        accept_compacted: bool = False,
+        expected_head: EntryId | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        spark: SparkProvider | None = None,
+        reach: Reach = keep_going,
+    ) -> ChangeReport:
+        """Read the ranges of checkpoints again, with today's transform, and replace their rows.
+
+        One transaction and one ledger version for each checkpoint; offsets do not move, readers
+        see the old rows or the new ones. Those that were committed before an error stay replayed.
+
+        Args:
+            first, last: replay every checkpoint with rows from ``first`` to ``last``, both live;
+                without ``last`` only ``first``.
+            versions: replay exactly these instead; ``first`` and ``last`` are then ignored.
+            spark: a session to use instead of ``self.spark``.
+
+        The other arguments and errors are those of :meth:`rewind`, and those of :meth:`run`.
+        """
+        remarks = {"reason": reason, "asked_by": asked_by}
+        with self._going_back(run_id, on_checkpoint, spark, reach, accept_compacted) as back:
+            head = back.head(expected_head)
+            wanted = versions or back.between(head, first, last)
+            return back.replay(back.plan_replay(head, wanted), remarks)
+
+    def plan_fork(self, at: int | datetime, *, accept_compacted: bool = False) -> ChangePlan:
+        """What a pipeline forked ``at`` that version would read again; nothing is changed."""
+        with self._going_back(accept_compacted=accept_compacted) as back:
+            return back.plan_fork(back.seen_head(), at)
+
+    def fork(
+        self,
+        at: int | datetime,
+        name: str,
+        sink: Sink | Mapping[str, Any],
+        *,
+        reason: str = "",
+        asked_by: str = "",
+        run_id: str | None = None,
+        accept_compacted: bool = False,
+    ) -> Self:
+        """A new pipeline ``name`` into ``sink``, which begins where version ``at`` stood.
+
+        Writes the new ledger's first entry; the new pipeline reads on from there with its first
+        run. This pipeline stays as it is. Returns the new pipeline.
+
+        Raises:
+            GoingBackError: not possible as asked, or the new pipeline has a ledger already.
+            ConfigError: the name or the sink is not valid.
+        """
+        forked = self.from_config({**dict(self), "name": name, "sink": sink})
+        plan = self.plan_fork(at, accept_compacted=accept_compacted)
+        remarks = {"reason": reason, "asked_by": asked_by}
+        with forked._steps(run_id, None, None, keep_going) as steps:
+            begin_fork(steps, plan, remarks)
+        return forked
+
+    def accept_loss(
+        self,
+        reason: str,
+        *,
+        topics: Collection[str] | None = None,
+        asked_by: str = "",
+        run_id: str | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+    ) -> LedgerEntry:
+        """Go on past what Kafka no longer holds, knowingly: the way past a DataLossError.
+
+        The hole becomes a ledger version of its own, which status and audit go on naming.
+        :meth:`status` shows the losses beforehand.
+
+        Args:
+            reason: why this is acceptable; kept in the ledger.
+            topics: accept only the losses of these topics; all if absent.
+
+        Raises:
+            NothingToDoError: nothing is lost (in these topics).
+            FencedError: a run was faster.
+        """
+        remarks = {"reason": reason, "asked_by": asked_by}
+        with self._steps(run_id, on_checkpoint, None, keep_going) as steps:
+            return accept_loss(steps, topics, remarks)
+
+    def audit(
+        self,
+        last: int | None = None,
+        *,
+        spark: SparkProvider | None = None,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> AuditReport:
+        """Prove from outside that the table holds every record once; see :mod:`eo_pipeline.audit`.
+
+        Reads Kafka again and compares with the table's rows. Nothing is changed, in no place.
+
+        Args:
+            last: only this many checkpoints, the newest live ones; all if absent.
+            spark: a session to use instead of ``self.spark``.
+            on_progress: hears a sentence at each step.
+
+        Raises:
+            UnknownCheckpointError: the pipeline has no ledger yet.
+            EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
+        """
+        with self._steps(None, None, spark, keep_going) as steps:
+            return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
+
     def adopt(self, reason: str, *, run_id: str | None = None) -> LedgerEntry | None:
         """Make the sink's present, older state the new head, knowingly.
 
@@ -167,10 +344,44 @@ class Pipeline(BaseModel):
         ledger is empty, so that the next run starts anew.
 
         Raises:
-            ConfigError: the ledger did not go backwards, so that there is nothing to adopt.
+            NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
         """
         with self.sink.open(self.name) as session:
             return self._recovery(session).adopt(reason, run_id or "")
+
+    @contextmanager
+    def _going_back(
+        self,
+        run_id: str | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        spark: SparkProvider | None = None,
+        reach: Reach = keep_going,
+        accept_compacted: bool = False,
+    ) -> Iterator[GoingBack]:
+        with self._steps(run_id, on_checkpoint, spark, reach) as steps:
+            yield GoingBack(steps, accept_compacted)
+
+    @contextmanager
+    def _steps(
+        self,
+        run_id: str | None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None,
+        spark: SparkProvider | None,
+        reach: Reach,
+    ) -> Iterator[Steps]:
+        with self.sink.open(self.name) as session:
+            yield Steps(
+                pipeline=self.name,
+                source=self.source,
+                session=session,
+                stager=Stager(self.source, self.sink, self.transform, self.lineage),
+                recovery=self._recovery(session),
+                spark=spark or self.spark.session,
+                reach=reach,
+                run_id=run_id or new_transaction_id(),
+                inline_records=self.inline_records,
+                on_checkpoint=on_checkpoint or _no_listener,
+            )
 
     def _recovery(self, session: SinkSession) -> Recovery:
         folders = self.sink.staging_folders()
@@ -178,23 +389,5 @@ class Pipeline(BaseModel):
         return Recovery(self.name, session, staging, self.sink.copies_rows)
 
 
-def _no_listener(report: CheckpointReport) -> None:
-    """For callers that read the RunReport instead."""
-
-
-def _expanded(value: Any) -> Any:
-    """Environment variables put into every text of a document; an unset one is an error."""
-    if isinstance(value, str):
-        return expandvars.expand(value, nounset=True)
-    if isinstance(value, Mapping):
-        return {key: _expanded(item) for key, item in value.items()}
-    return [_expanded(item) for item in value] if isinstance(value, list) else value
-
-
-def _in_words(error: ValidationError) -> str:
-    """One line a field: where it is, what is wrong; never the value."""
-    lines = [
-        f"  {'.'.join(str(part) for part in issue['loc']) or 'pipeline'}: {issue['msg']}"
-        for issue in error.errors(include_input=False, include_url=False)
-    ]
-    return "the pipeline's configuration is not valid:\n" + "\n".join(lines)
+def _no_listener(_: object) -> None:
+    """For callers that read the final report instead."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import Reach
-from eo_pipeline.errors import ConfigError, FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError, RefusedError
 from eo_pipeline.sinks.base import SinkSession
 from eo_pipeline.staged import StagedOutput
 from eo_pipeline.staging import Attempt, StagingArea
@@ -82,7 +82,7 @@ class Recovery:
         head = self.session.recover()
         listed = self.staging.witnesses()
         if not self._lost(listed):
-            raise ConfigError(
+            raise NothingToDoError(
                 f"Pipeline {self.pipeline!r}: the ledger did not go backwards; nothing to adopt."
             )
         entry = None

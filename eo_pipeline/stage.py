@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.errors import BadRecordError, EoPipelineError, SparkJobError, TransformError
 from eo_pipeline.formats import KAFKA_COLUMN, LINEAGE, Decoded, decode
+from eo_pipeline.offsets import OffsetRange
 from eo_pipeline.sinks.base import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.reader import read_ranges
@@ -45,7 +46,7 @@ class Stager:
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
-        """Read ``entry.ranges`` and stage the result for ``entry.version``.
+        """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
 
         One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
         ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
@@ -63,18 +64,15 @@ class Stager:
         except (PySparkException, Py4JError) as error:
             raise SparkJobError(
                 f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job failed; "
-                f"nothing was committed. {_first_lines(error)}"
+                f"nothing was committed. {first_lines(error)}"
             ) from error
 
     def _stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
-        raw = read_ranges(
-            spark, self.source, entry.ranges, pipeline=entry.pipeline, topic_ids=entry.topic_ids
-        )
-        decoded = decode(raw, self.source)
+        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
         observation = Observation()
-        result = self._result(decoded.good(decoded.all.observe(observation, *decoded.metrics())))
+        result = self.result(decoded.good(decoded.all.observe(observation, *decoded.metrics())))
         frame = self._columns(result, entry)
         layout = self.sink.partition_columns
         rows = _materialize(frame, attempt, Attempt.rows_folder, layout)
@@ -90,8 +88,23 @@ class Stager:
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
-    def _result(self, good: DataFrame) -> DataFrame:
-        """The user's transform, applied; what it may not return is an error in words."""
+    def read(
+        self,
+        spark: SparkSession,
+        pipeline: str,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+    ) -> Decoded:
+        """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs."""
+        raw = read_ranges(spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids)
+        return decode(raw, self.source)
+
+    def result(self, good: DataFrame) -> DataFrame:
+        """The user's transform, applied to ``Decoded.good``; lazy.
+
+        Raises:
+            TransformError: it raised, or returned what cannot be written.
+        """
         try:
             result = self.transform(good) if self.transform else good
         except EoPipelineError:
@@ -107,7 +120,7 @@ class Stager:
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""
-        added = {CHECKPOINT_COLUMN: F.lit(entry.version).cast("bigint")}
+        added = {CHECKPOINT_COLUMN: F.lit(entry.checkpoint).cast("bigint")}
         if self.lineage:
             added |= {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
         return self.sink.project(result.withColumns(added).drop(KAFKA_COLUMN))
@@ -120,7 +133,7 @@ class Stager:
             return None
         if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
             raise BadRecordError(self._bad_records(bad, json.loads(seen["first_bad"])))
-        frame = decoded.dead_letters(entry.version)
+        frame = decoded.dead_letters(entry.checkpoint)
         table = _materialize(frame, attempt, Attempt.dead_letters_folder)
         if table.rows != bad:
             raise SparkJobError(
@@ -194,7 +207,7 @@ def _check_names(columns: list[str], *, lineage: bool) -> None:
         )
 
 
-def _first_lines(error: Exception, lines_max: int = 6) -> str:
+def first_lines(error: Exception, lines_max: int = 6) -> str:
     """The part of a Spark error a person reads; the stack stays in ``__cause__``."""
     lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
     return "\n".join(lines[:lines_max])[:2000]

@@ -90,6 +90,12 @@ def make_topic(kafka: EmbeddedKafka) -> Iterator[MakeTopic]:
 
 
 @pytest.fixture
+def admin(kafka: EmbeddedKafka) -> AdminClient:
+    """Asks and changes the broker, which is started if a test killed it."""
+    return AdminClient({"bootstrap.servers": kafka.start().bootstrap_servers, "log_level": 0})
+
+
+@pytest.fixture
 def topic(make_topic: MakeTopic) -> str:
     """A topic with one partition."""
     return make_topic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -15,7 +15,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from eo_pipeline.discovery import Bounds, Cluster
 from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
@@ -85,6 +85,51 @@ class KafkaAdmin:
             found = _explicit(start.offsets, cluster)
             return _completed(cluster, found, start.or_else, "explicit start offset")
         return _completed(cluster, {}, start, "")
+
+    def offsets_kept_for(
+        self, partitions: Iterable[TopicPartition], margin: timedelta
+    ) -> dict[TopicPartition, int]:
+        """The first offset retention by time will spare for ``margin`` more, per partition.
+
+        Only partitions that have such a limit and where it bites. A broker deletes whole segments
+        once all their records are older than ``retention.ms``, so records may live longer.
+        """
+        by_retention: dict[int, list[TopicPartition]] = {}
+        partitions = list(partitions)
+        settings = self._topic_settings({tp.topic for tp in partitions})
+        for tp in partitions:
+            retention = int(settings[tp.topic]["retention.ms"])
+            if "delete" in settings[tp.topic]["cleanup.policy"] and retention >= 0:
+                by_retention.setdefault(retention, []).append(tp)
+        floors: dict[TopicPartition, int] = {}
+        for retention, concerned in by_retention.items():
+            oldest = datetime.now(UTC) - timedelta(milliseconds=retention) + margin
+            young = self._at_timestamp(concerned, oldest)
+            # where no record is that young, all there are may go
+            floors |= self._offsets(
+                [tp for tp in concerned if tp not in young], OffsetSpec.latest()
+            )
+            floors |= young
+        return floors
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """Those of ``topics`` whose ``cleanup.policy`` compacts them."""
+        settings = self._topic_settings(set(topics))
+        return {
+            topic for topic, values in settings.items() if "compact" in values["cleanup.policy"]
+        }
+
+    def _topic_settings(self, topics: set[str]) -> dict[str, dict[str, str]]:
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
+        if not resources:
+            return {}
+        futures = self._client.describe_configs(
+            resources, request_timeout=self._source.request_timeout
+        )
+        return {
+            resource.name: {name: entry.value for name, entry in found.items()}
+            for resource, found in self._results(futures).items()
+        }
 
     def commit_back(self, group: str, offsets: Offsets) -> None:
         """Tell Kafka ``offsets`` under ``group``, for lag tools; nothing here ever reads them."""

@@ -1,7 +1,8 @@
 """One run in its own process: ``python -m tests.faults.driver CONFIG [--crash-at POINT NTH]``.
 
-Prints one JSON line per checkpoint, then ``done``. With ``--crash-at`` the process kills itself by
-SIGKILL when it reaches the named point for the nth time.
+With ``--rewind TO`` or ``--replay FIRST LAST`` it goes back instead. Prints one JSON line per
+checkpoint, then ``done``. With ``--crash-at`` the process kills itself by SIGKILL when it reaches
+the named point for the nth time.
 """
 
 from __future__ import annotations
@@ -26,12 +27,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=json.loads)
     parser.add_argument("--crash-at", nargs=2, metavar=("POINT", "NTH"))
+    parser.add_argument("--rewind", type=int, metavar="TO")
+    parser.add_argument("--replay", type=int, nargs=2, metavar=("FIRST", "LAST"))
     options = parser.parse_args()
     reach: Reach = keep_going
     if options.crash_at:
         point, nth = options.crash_at
         reach = crash_at(CrashPoint(point), int(nth))
-    Pipeline.from_config(options.config).run(on_checkpoint=say, reach=reach)
+    pipeline = Pipeline.from_config(options.config)
+    if options.rewind is not None:
+        pipeline.rewind(options.rewind, on_checkpoint=say, reach=reach)
+    elif options.replay:
+        pipeline.replay(*options.replay, on_checkpoint=say, reach=reach)
+    else:
+        pipeline.run(on_checkpoint=say, reach=reach)
     sys.stdout.write("done\n")
 
 

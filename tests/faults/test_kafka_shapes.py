@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
@@ -19,28 +19,7 @@ from eo_pipeline.offsets import TopicPartition
 from tests.engine import Bench, Topic, whole_ranges
 from tests.faults.test_two_runs import at
 from tests.servers import SASL_USERS, MakeTopic, wait_until
-
-
-@pytest.fixture
-def admin(kafka: EmbeddedKafka) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.start().bootstrap_servers, "log_level": 0})
-
-
-def add_partitions(admin: AdminClient, topic: str, total: int) -> None:
-    admin.create_partitions([NewPartitions(topic, total)])[topic].result()
-
-
-def recreate(admin: AdminClient, topic: str, partitions: int = 4) -> None:
-    admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
-
-
-def delete_records(admin: AdminClient, topic: str, partition: int, before: int) -> None:
-    """What retention does, at once: the partition begins at ``before`` afterwards."""
-    asked = ClientTopicPartition(topic, partition, before)
-    for deleted in admin.delete_records([asked]).values():
-        deleted.result()
+from tests.topics import add_partitions, delete_records, recreate
 
 
 def test_a_run_without_news_starts_no_spark_and_writes_nothing(bench: Bench) -> None:
@@ -219,7 +198,7 @@ def test_after_a_recreated_topic_is_accepted_one_warm_spark_reads_the_new_record
 
     accepted = report.checkpoints[0].entry
     assert accepted.operation is Operation.ACCEPT_LOSS
-    assert "created again" in accepted.details["holes"][0]
+    assert "created again" in accepted.details["holes"][0]["text"]
     fresh = bench.table.query(
         f"select min(id), max(id), count(*) from events where _eo_checkpoint > {accepted.version}"
     )

@@ -13,10 +13,10 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.errors import (
-    ConfigError,
     EoPipelineError,
     FencedError,
     LedgerBehindError,
+    NothingToDoError,
     RefusedError,
 )
 from eo_pipeline.report import RunReport
@@ -150,7 +150,7 @@ def test_a_ledger_from_an_older_backup_is_refused_until_it_is_adopted(bench: Ben
     bench.pipeline().run()
 
     bench.table.assert_holds_once(bench.topic.written)
-    with pytest.raises(ConfigError, match="nothing to adopt"):
+    with pytest.raises(NothingToDoError, match="nothing to adopt"):
         bench.pipeline().adopt("again")
 
 

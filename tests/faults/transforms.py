@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 
 def only_small_ids(df: DataFrame) -> DataFrame:
@@ -11,3 +12,8 @@ def only_small_ids(df: DataFrame) -> DataFrame:
 
 def nothing(df: DataFrame) -> DataFrame:
     return df.where("false")
+
+
+def shouting(df: DataFrame) -> DataFrame:
+    """Another transform of the same records, of which a reader can tell."""
+    return df.withColumn("name", F.upper("name"))

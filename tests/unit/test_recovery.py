@@ -9,7 +9,7 @@ import pytest
 
 from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import Reach, keep_going
-from eo_pipeline.errors import ConfigError, FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError, RefusedError
 from eo_pipeline.recovery import Recovery
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
 from eo_pipeline.staged import StagedOutput
@@ -197,7 +197,7 @@ def test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted(
     assert (adopted is None) == (restored == ())
     head, _ = recovery(ledger, area).settle(keep_going)
     assert head == adopted
-    with pytest.raises(ConfigError, match="nothing to adopt"):
+    with pytest.raises(NothingToDoError, match="nothing to adopt"):
         recovery(ledger, area).adopt("again", "run")
 
 

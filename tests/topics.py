@@ -1,0 +1,46 @@
+"""What happens to Kafka topics while a pipeline follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.servers import wait_until
+
+
+def add_partitions(admin: AdminClient, topic: str, total: int) -> None:
+    admin.create_partitions([NewPartitions(topic, total)])[topic].result()
+
+
+def recreate(admin: AdminClient, topic: str, partitions: int = 4) -> None:
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+
+
+def delete_records(admin: AdminClient, topic: str, partition: int, before: int) -> None:
+    """What retention does, at once: the partition begins at ``before`` afterwards."""
+    asked = TopicPartition(topic, partition, before)
+    for deleted in admin.delete_records([asked]).values():
+        deleted.result()
+
+
+def alter_topic(admin: AdminClient, topic: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a topic."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result()
