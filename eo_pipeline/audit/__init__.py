@@ -1,0 +1,19 @@
+"""Exactly once, proved from outside: Kafka is read again and compared with the sink's rows.
+
+The ledger is not trusted. It only says which offset ranges each checkpoint read; what they hold,
+and which rows that should have made, is found out anew.
+
+1. **look** (:mod:`look`): the ledger, then one snapshot of where the table's rows came from, then
+   the ledger again, so that a run, a rewind or a replay in between is noticed.
+2. **ranges** (:mod:`ranges`): which of the live checkpoints' ranges Kafka still holds.
+3. **compare** (:mod:`compare`): one Spark job reads them, applies the transform, and counts rows
+   expected and found for each topic, partition, offset and checkpoint. Checkpoints that differ
+   are compared again one by one, as their runs read them.
+4. **judge** (:mod:`judge`, :mod:`kafka_records`): what the counts mean.
+5. **repair** (:mod:`repair`): the replays that would put it right, and why one cannot.
+"""
+
+from eo_pipeline.audit.audit import Audit
+from eo_pipeline.audit.report import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
+
+__all__ = ["Audit", "AuditReport", "CheckpointAudit", "Finding", "FindingKind", "Repair"]

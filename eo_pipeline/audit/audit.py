@@ -1,0 +1,234 @@
+"""One audit from look to report; see the package's text for the steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from eo_pipeline.audit.compare import BY_TRANSFORM, Compare, Tallies
+from eo_pipeline.audit.judge import Evidence, Findings, judge
+from eo_pipeline.audit.look import LOOKS_MAX, Look, look, scratch
+from eo_pipeline.audit.proof import cannot_prove, proves
+from eo_pipeline.audit.ranges import Coverage, block_size, parts, write_ranges
+from eo_pipeline.audit.repair import repairs
+from eo_pipeline.audit.report import (
+    CHECKPOINTS_LISTED_MAX,
+    EXAMPLES_MAX,
+    AuditReport,
+    CheckpointAudit,
+    FindingKind,
+)
+from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.discovery import Cluster
+from eo_pipeline.errors import (
+    LOSSES_NAMED,
+    ConfigError,
+    GoingBackError,
+    RefusedError,
+    SparkJobError,
+)
+from eo_pipeline.going_back import GoingBack
+from eo_pipeline.offsets import OffsetRange
+from eo_pipeline.steps import Steps
+
+log = logging.getLogger(__name__)
+
+#: Checkpoints compared again in one job; each adds a read of its own to the plan.
+ONE_BY_ONE = 16
+
+#: Times Kafka is read again because records were deleted while it was read.
+_READS_MAX = 3
+
+
+@dataclass
+class Audit:
+    """An audit of one pipeline. ``staging`` is its folder below ``Pipeline.staging``; what is
+    written there is removed again. ``progress`` hears a sentence now and then.
+    """
+
+    steps: Steps
+    staging: Path
+    progress: Callable[[str], None]
+    _seconds: dict[str, float] = field(init=False, default_factory=dict)
+
+    def run(self, last: int | None = None) -> AuditReport:
+        """See :meth:`eo_pipeline.pipeline.Pipeline.audit`."""
+        if last is not None and last < 1:
+            raise ConfigError(
+                f"an audit of the last {last} checkpoints looks at nothing; 1 or more"
+            )
+        back = GoingBack(self.steps)
+        with scratch(self.staging) as folder:
+            with self._timed("sink"):
+                seen = look(
+                    self.steps.session, back.seen_head, last, folder / "rows.parquet", self.progress
+                )
+            with self._timed("kafka"):
+                evidence = self._evidence(seen, folder)
+        return self._report(evidence, back, last)
+
+    def _evidence(self, seen: Look, folder: Path) -> Evidence:
+        for attempt in range(1, _READS_MAX + 1):
+            cluster = self.steps.admin.cluster()
+            try:
+                return self._read(seen, cluster, folder)
+            except SparkJobError:
+                # records that were deleted meanwhile fail the job; nothing else is worth a retry
+                if attempt == _READS_MAX or not _deleted(cluster, self.steps.admin.cluster()):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _read(self, seen: Look, cluster: Cluster, folder: Path) -> Evidence:
+        source = self.steps.source
+        topics = {r.topic for each in seen.found for r in each.entry.ranges}
+        compacted = self.steps.admin.compacted(topics & cluster.topic_ids.keys())
+        coverage, block = Coverage(), block_size(seen.found)
+        counted = coverage.take(parts(seen.found, cluster, source))
+        write_ranges(counted, folder / "ranges.parquet", block, compacted)
+        expected = self.steps.stager.lineage and seen.rows is not None
+        tallies: Tallies = {}
+        if seen.settled and (seen.rows or seen.found):
+            compare = self._compare(seen, cluster, folder, block, expected=expected)
+            tallies = self._compared(compare, seen, coverage, cluster)
+        keeps = self.steps.stager.sink.keeps_every_row
+        return Evidence(seen, coverage, tallies, frozenset(compacted), expected, keeps)
+
+    def _compare(
+        self, seen: Look, cluster: Cluster, folder: Path, block: int, *, expected: bool
+    ) -> Compare:
+        return Compare(
+            spark=self.steps.spark(),
+            stager=self.steps.stager,
+            pipeline=self.steps.pipeline,
+            topic_ids={**seen.head.topic_ids, **cluster.topic_ids},
+            rows=folder / "rows.parquet",
+            ranges=folder / "ranges.parquet",
+            block=block,
+            head=seen.head.version,
+            newest=seen.newest,
+            expected=expected,
+        )
+
+    def _compared(
+        self, compare: Compare, seen: Look, coverage: Coverage, cluster: Cluster
+    ) -> Tallies:
+        """All at once; then those that differ one by one, as their own runs read them."""
+        offsets = sum(coverage.readable.values())
+        self.progress(f"reading {offsets} offsets of {len(seen.found)} checkpoints again")
+        tallies = compare.everything(coverage.spans)
+        differing = {n for n, kinds in tallies.items() if n is not None and BY_TRANSFORM & {*kinds}}
+        spans = self._spans(seen, cluster, differing)
+        alone = iter(sorted(spans.items()))
+        while some := dict(islice(alone, ONE_BY_ONE)):
+            self.progress(f"comparing checkpoints {min(some)} to {max(some)} one by one")
+            tallies.update(compare.one_by_one(some))
+        return tallies
+
+    def _spans(
+        self, seen: Look, cluster: Cluster, wanted: Collection[int]
+    ) -> dict[int, list[OffsetRange]]:
+        """What Kafka still holds of these checkpoints, of each alone."""
+        spans: dict[int, list[OffsetRange]] = defaultdict(list)
+        if wanted:
+            for part in parts(seen.found, cluster, self.steps.source):
+                if part.cause is None and part.checkpoint in wanted:
+                    spans[part.checkpoint].append(part.range)
+        return spans
+
+    def _report(self, evidence: Evidence, back: GoingBack, last: int | None) -> AuditReport:
+        findings, seen = Findings(), evidence.look
+        _judge_ledger(seen, findings)
+        audited = judge(evidence, findings) if seen.settled else []
+        found = list(findings.all())
+
+        def check(versions: Collection[int]) -> str | None:
+            return _refused(back, seen, versions)
+
+        return AuditReport(
+            pipeline=self.steps.pipeline,
+            table=self.steps.stager.sink.table_name,
+            head=seen.head,
+            last=last,
+            findings=tuple(each for each in found if each.kind.is_failure),
+            remarks=tuple(each for each in found if not each.kind.is_failure),
+            checkpoints=_listed(audited),
+            totals=_totals(audited),
+            repairs=tuple(repairs(audited, evidence.tallies, seen.newest, check)),
+            proves=tuple(proves(evidence, audited)),
+            cannot_prove=tuple(cannot_prove(evidence, audited, last)),
+            seconds=dict(self._seconds),
+        )
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[phase] = time.perf_counter() - started
+
+
+def _deleted(before: Cluster, now: Cluster) -> bool:
+    """True if Kafka holds less than it did: retention passed, or a topic was deleted."""
+    shrunk = (
+        tp not in now.bounds or now.bounds[tp].beginning > bounds.beginning
+        for tp, bounds in before.bounds.items()
+    )
+    return before.topic_ids != now.topic_ids or any(shrunk)
+
+
+def _judge_ledger(seen: Look, findings: Findings) -> None:
+    for text in seen.broken[:EXAMPLES_MAX]:
+        findings.say(FindingKind.LEDGER, text)
+    more = len(seen.broken) - EXAMPLES_MAX
+    if more > 0:
+        findings.say(FindingKind.LEDGER, f"... and {more} breaks more")
+    for entry in seen.holes:
+        findings.say(FindingKind.ACCEPTED_LOSS, _accepted(entry), entry.version)
+    if not seen.settled:
+        findings.say(
+            FindingKind.UNSETTLED,
+            f"the ledger went back {LOOKS_MAX} times while the table was read, so that its rows "
+            "were not judged; run the audit again when the rewinds and replays are done",
+        )
+
+
+def _accepted(entry: LedgerEntry) -> str:
+    """The holes of an accepted loss, and why somebody accepted them."""
+    holes = [str(hole["text"]) for hole in entry.details.get("holes", [])]
+    named = "; ".join(holes[:LOSSES_NAMED])
+    more = f"; and {len(holes) - LOSSES_NAMED} more" if len(holes) > LOSSES_NAMED else ""
+    reason = entry.details.get("reason") or "no reason given"
+    return f"version {entry.version} accepted a loss ({reason}): {named}{more}"
+
+
+def _refused(back: GoingBack, seen: Look, versions: Collection[int]) -> str | None:
+    """Why these checkpoints cannot be replayed, None if they can: the replay's own checks."""
+    try:
+        back.plan_replay(seen.head, versions)
+    except (GoingBackError, RefusedError) as error:
+        return str(error)
+    return None
+
+
+def _listed(audited: Sequence[CheckpointAudit]) -> tuple[CheckpointAudit, ...]:
+    if len(audited) <= CHECKPOINTS_LISTED_MAX:
+        return tuple(audited)
+    return tuple(each for each in audited if each.differs)[:CHECKPOINTS_LISTED_MAX]
+
+
+#: Counts of a checkpoint that are summed up; what could not be counted adds nothing.
+_SUMMED = (
+    *("offsets", "unreadable", "records_counted", "records", "dead_letters_counted"),
+    *("dead_letters", "rows_counted", "rows_expected", "rows_found"),
+    *("missing", "duplicated", "foreign", "unproved", "differs"),
+)
+
+
+def _totals(audited: Sequence[CheckpointAudit]) -> dict[str, int]:
+    sums = {name: sum(getattr(each, name) or 0 for each in audited) for name in _SUMMED}
+    return {"checkpoints": len(audited), **sums}

@@ -1,0 +1,254 @@
+"""Step 3: rows expected and rows found, for every record, in one Spark job.
+
+Nothing that grows with the data comes to the driver: a line for each checkpoint and kind, and a
+bounded number of examples. What a task holds is bounded too; the aggregation spills.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from eo_pipeline.audit.ranges import Region
+from eo_pipeline.audit.report import Example
+from eo_pipeline.errors import SparkJobError
+from eo_pipeline.formats import KAFKA_COLUMN
+from eo_pipeline.offsets import OffsetRange
+from eo_pipeline.stage import Stager, first_lines
+
+#: Examples a checkpoint gives at most for each kind: two from each of these buckets.
+_BUCKETS = 10
+
+_PLACE = ("topic", "partition", "offset")
+_KEY = (*_PLACE, "checkpoint")
+_COUNTED = ("expected", "found", "records", "bad", "skipped")
+
+
+class RowKind(StrEnum):
+    """What one record and the rows that say they came from it amount to."""
+
+    FINE = "fine"
+    MISSING = "missing"
+    DUPLICATED = "duplicated"
+    DROPPED = "dropped"  # rows of a record that the transform leaves out
+    BAD = "bad"  # rows of a bad record
+    TOMBSTONE = "tombstone"  # rows of a record that is skipped
+    NO_RECORD = "no_record"  # rows of an offset at which Kafka holds nothing
+    COMPACTED = "compacted"  # the same, in a compacted topic
+    OUTSIDE = "outside"  # rows of an offset that their checkpoint did not read
+    GONE = "gone"  # rows of a range that Kafka no longer holds
+    UNTRACED = "untraced"  # rows of a checkpoint without coordinates
+    NO_CHECKPOINT = "no_checkpoint"  # rows with coordinates and no checkpoint
+    NOT_OURS = "not_ours"  # rows with neither
+
+
+#: Kinds of which examples are kept.
+_SHOWN = [
+    *(RowKind.MISSING, RowKind.DUPLICATED, RowKind.DROPPED, RowKind.BAD, RowKind.TOMBSTONE),
+    *(RowKind.NO_RECORD, RowKind.OUTSIDE, RowKind.NO_CHECKPOINT),
+]
+
+#: Kinds that depend on which records the transform saw together.
+BY_TRANSFORM = frozenset({RowKind.MISSING, RowKind.DUPLICATED, RowKind.DROPPED})
+
+
+@dataclass
+class Tally:
+    """Records of one kind in one checkpoint: how many there are (``keys``), how many rows are
+    ``expected`` and ``found``, and how many Kafka ``records``, ``bad`` and ``skipped`` ones.
+    """
+
+    keys: int = 0
+    expected: int = 0
+    found: int = 0
+    records: int = 0
+    bad: int = 0
+    skipped: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+
+#: By checkpoint, then kind. Checkpoint None: rows without one; -1: below 0.
+Tallies = dict[int | None, dict[RowKind, Tally]]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What two jobs of one audit have in common.
+
+    ``rows`` and ``ranges`` are Parquet files, ``block`` is the size of a block of offsets in
+    ``ranges``. Rows of versions above ``head`` up to ``newest`` are left out, all above count as
+    ``newest + 1``. Without ``expected`` the transform is not applied, and only counts compare.
+    """
+
+    spark: SparkSession
+    stager: Stager
+    pipeline: str
+    topic_ids: Mapping[str, str]
+    rows: Path
+    ranges: Path
+    block: int
+    head: int
+    newest: int
+    expected: bool
+
+    def everything(self, spans: Sequence[OffsetRange]) -> Tallies:
+        """All checkpoints at once; the transform sees all records together.
+
+        Raises:
+            SparkJobError: the job failed; perhaps records were deleted meanwhile.
+            TransformError: the transform raised.
+        """
+        return self._counted([spans] if spans else [], None)
+
+    def one_by_one(self, spans: Mapping[int, Sequence[OffsetRange]]) -> Tallies:
+        """These checkpoints again in one job; the transform sees the records of each alone, as
+        it did when they were read.
+        """
+        return self._counted(list(spans.values()), list(spans))
+
+    def _counted(
+        self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
+    ) -> Tallies:
+        try:
+            summary = self._summary(batches, only).toArrow().to_pylist()
+        except (PySparkException, Py4JError) as error:
+            raise SparkJobError(
+                f"Pipeline {self.pipeline!r}: the audit's Spark job failed; nothing was changed. "
+                f"{first_lines(error)}"
+            ) from error
+        return _tallies(summary)
+
+    def _summary(
+        self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
+    ) -> DataFrame:
+        ranges = self._ranges(only)
+        both = self._rows(ranges, only)
+        if batches:
+            both = both.union(self._kafka(batches, ranges))
+        keys = both.groupBy(*_KEY)
+        sums = [F.sum(name).alias(name) for name in _COUNTED]
+        judged = keys.agg(F.max("region").alias("region"), *sums).withColumn("kind", self._kind())
+        return _with_examples(_without_the_fine(judged))
+
+    def _ranges(self, only: Collection[int] | None) -> DataFrame:
+        frame = self.spark.read.parquet(self.ranges.as_uri())
+        return frame if only is None else frame.where(F.col("checkpoint").isin(*only))
+
+    def _rows(self, ranges: DataFrame, only: Collection[int] | None) -> DataFrame:
+        """The table's rows, each with the region of its checkpoint's range it lies in."""
+        number = F.col("_eo_checkpoint")
+        capped = F.when(number < 0, -1).when(number > self.newest, self.newest + 1)
+        rows = self.spark.read.parquet(self.rows.as_uri()).select(
+            *(F.col(f"_eo_{name}").alias(name) for name in _PLACE),
+            capped.otherwise(number).cast("bigint").alias("checkpoint"),
+        )
+        number = F.col("checkpoint")
+        meanwhile = (number > self.head) & (number <= self.newest)
+        kept = rows.where(number.isNull() | ~meanwhile)
+        kept = kept if only is None else kept.where(number.isin(*only))
+        placed = self._placed(kept, ranges, [*_KEY], "left")
+        return _counting(placed, *_KEY, "region", found=F.lit(1))
+
+    def _kafka(self, batches: Sequence[Sequence[OffsetRange]], ranges: DataFrame) -> DataFrame:
+        """The records that a checkpoint read, and the rows that each batch should have made."""
+        sides = [side for spans in batches for side in self._records_and_rows(spans)]
+        readable = ranges.where(F.col("region") != Region.GONE)
+        placed = self._placed(reduce(DataFrame.union, sides), readable, [*_PLACE], "inner")
+        return placed.select(*_KEY, "region", *_COUNTED)
+
+    def _records_and_rows(self, spans: Sequence[OffsetRange]) -> Iterator[DataFrame]:
+        decoded = self.stager.read(self.spark, self.pipeline, spans, self.topic_ids)
+        marks = {name: F.col(name).cast("int") for name in ("bad", "skipped")}
+        yield _counting(decoded.marks(), *_PLACE, records=F.lit(1), **marks)
+        if self.expected:
+            result = self.stager.result(decoded.good(decoded.all))
+            made = result.select(*(F.col(KAFKA_COLUMN)[name].alias(name) for name in _PLACE))
+            yield _counting(made, *_PLACE, expected=F.lit(1))
+
+    def _placed(self, frame: DataFrame, ranges: DataFrame, on: list[str], how: str) -> DataFrame:
+        """``frame`` with ``region``, and ``checkpoint`` unless it is among ``on``."""
+        block = F.expr(f"offset div {self.block}").alias("block")
+        equal = [*(name for name in on if name != "offset"), "block"]
+        left, right = frame.select("*", block).alias("l"), ranges.alias("r")
+        matches = [F.col(f"l.{name}") == F.col(f"r.{name}") for name in equal]
+        inside = (F.col("l.offset") >= F.col("r.start")) & (F.col("l.offset") < F.col("r.end"))
+        joined = left.join(right, reduce(Column.__and__, matches, inside), how)
+        number = [] if "checkpoint" in on else [F.col("r.checkpoint")]
+        return joined.select(*(f"l.{name}" for name in frame.columns), *number, "r.region")
+
+    def _kind(self) -> Column:
+        """See :class:`RowKind`."""
+        number, offset, region = (F.col(name) for name in ("checkpoint", "offset", "region"))
+        expected, found, records = (F.col(name) for name in ("expected", "found", "records"))
+        untraced = offset.isNull() | F.col("topic").isNull() | F.col("partition").isNull()
+        kind = (
+            F.when(number.isNull() & untraced, RowKind.NOT_OURS)
+            .when(number.isNull(), RowKind.NO_CHECKPOINT)
+            .when(untraced, RowKind.UNTRACED)
+            .when(region.isNull(), RowKind.OUTSIDE)
+            .when(region == Region.GONE, RowKind.GONE)
+        )
+        if self.expected:
+            kind = (
+                kind.when(expected > found, RowKind.MISSING)
+                .when((found > expected) & (expected > 0), RowKind.DUPLICATED)
+                .when(
+                    (found > 0) & (records == 0) & (region == Region.COMPACTED), RowKind.COMPACTED
+                )
+                .when((found > 0) & (records == 0), RowKind.NO_RECORD)
+                .when((found > expected) & (F.col("bad") > 0), RowKind.BAD)
+                .when((found > expected) & (F.col("skipped") > 0), RowKind.TOMBSTONE)
+                .when(found > expected, RowKind.DROPPED)
+            )
+        return kind.otherwise(RowKind.FINE)
+
+
+def _without_the_fine(judged: DataFrame) -> DataFrame:
+    """One line for all records of a checkpoint that nobody wants to see; the others stay whole."""
+    shown = F.col("kind").isin(*map(str, _SHOWN))
+    where = [F.when(shown, F.col(name)).alias(name) for name in _PLACE]
+    sums = [F.sum(name).alias(name) for name in _COUNTED]
+    return judged.groupBy("checkpoint", "kind", *where).agg(F.count(F.lit(1)).alias("keys"), *sums)
+
+
+def _with_examples(lines: DataFrame) -> DataFrame:
+    """A bounded number of lines for each checkpoint and kind: sums and two examples."""
+    example = F.struct("topic", "partition", "offset", "checkpoint", "expected", "found")
+    bucket = F.pmod(F.hash("topic", "partition", "offset"), F.lit(_BUCKETS)).alias("bucket")
+    return (
+        lines.groupBy("checkpoint", "kind", bucket)
+        .agg(
+            *(F.sum(name).alias(name) for name in ("keys", *_COUNTED)),
+            F.min(example).alias("first"),
+            F.max(example).alias("last"),
+        )
+        .drop("bucket")
+    )
+
+
+def _counting(frame: DataFrame, *kept: str, **counted: Column) -> DataFrame:
+    """The columns ``kept``, and what this side counts; 0 for what the other sides count."""
+    counts = [counted.get(name, F.lit(0)).cast("bigint").alias(name) for name in _COUNTED]
+    return frame.select(*kept, *counts)
+
+
+def _tallies(summary: list[dict[str, Any]]) -> Tallies:
+    tallies: Tallies = defaultdict(dict)
+    for line in summary:
+        kind = RowKind(line["kind"])
+        tally = tallies[line["checkpoint"]].setdefault(kind, Tally())
+        for name in ("keys", *_COUNTED):
+            setattr(tally, name, getattr(tally, name) + line[name])
+        if kind in _SHOWN:
+            tally.examples += {Example(**line["first"]), Example(**line["last"])}
+    return tallies

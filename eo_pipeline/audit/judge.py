@@ -1,0 +1,279 @@
+"""Step 4: what the counts mean. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from eo_pipeline.audit.compare import RowKind, Tallies, Tally
+from eo_pipeline.audit.kafka_records import Records, records_of
+from eo_pipeline.audit.look import Look
+from eo_pipeline.audit.ranges import Coverage
+from eo_pipeline.audit.report import (
+    EXAMPLES_MAX,
+    CheckpointAudit,
+    Example,
+    Finding,
+    FindingKind,
+    Holes,
+)
+from eo_pipeline.branch import Checkpoint
+
+_TEXTS = {
+    RowKind.MISSING: "rows are missing: Kafka holds their records and today's transform makes them",
+    RowKind.DUPLICATED: "rows are too many: their records are in the table already",
+    RowKind.DROPPED: "rows came from records that today's transform leaves out",
+    RowKind.BAD: "rows came from records that are bad ones by today's source settings",
+    RowKind.TOMBSTONE: "rows came from records without a value, which are skipped",
+    RowKind.NO_RECORD: "rows say they came from offsets at which Kafka holds no record",
+    RowKind.OUTSIDE: "rows say they came from offsets that their checkpoint did not read",
+    RowKind.NO_CHECKPOINT: "rows name a record and no checkpoint",
+    RowKind.GONE: "rows came from ranges that Kafka no longer holds",
+    RowKind.COMPACTED: "rows came from records that compaction has removed since",
+    RowKind.UNTRACED: "rows do not say which record they came from; they were only counted",
+    RowKind.NOT_OURS: "rows carry neither checkpoint nor record: another writer's",
+}
+_STRAY = "rows carry a checkpoint that does not stand: a rewind took it back, or it never was"
+_REPLACED = "rows are absent; rows with the same key may have replaced them"
+_LOST = "records are no longer in Kafka, although retention and compaction cannot explain it"
+_ROWS_OF_LOST = "rows came from records that Kafka has lost"
+_COMPACTED = "records were removed by compaction since they were read"
+_MORE_RECORDS = "records are in Kafka beyond those that were counted when their ranges were read"
+_MISCOUNTED = "is the difference between the rows that the ledger counted and those in the table"
+
+_FOREIGN = frozenset(
+    {
+        *(RowKind.DROPPED, RowKind.BAD, RowKind.TOMBSTONE),
+        *(RowKind.NO_RECORD, RowKind.OUTSIDE, RowKind.NO_CHECKPOINT),
+    }
+)
+_KINDS = {
+    RowKind.MISSING: FindingKind.MISSING,
+    RowKind.DUPLICATED: FindingKind.DUPLICATED,
+    RowKind.GONE: FindingKind.UNPROVED,
+    RowKind.COMPACTED: FindingKind.UNPROVED,
+    RowKind.UNTRACED: FindingKind.UNPROVED,
+    RowKind.NOT_OURS: FindingKind.NOT_OURS,
+    **dict.fromkeys(_FOREIGN, FindingKind.FOREIGN),
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is judged. ``expected``: the transform was applied, and its rows compared.
+    ``keeps_every_row``: False for a sink that upserts. ``compacted`` are topics.
+    """
+
+    look: Look
+    coverage: Coverage
+    tallies: Tallies
+    compacted: frozenset[str]
+    expected: bool
+    keeps_every_row: bool
+
+
+@dataclass
+class _Gathered:
+    counted: bool = True
+    count: int = 0
+    checkpoints: set[int] = field(default_factory=set)
+    examples: list[Example] = field(default_factory=list)
+
+
+class Findings:
+    """Differences, put together by kind and reason."""
+
+    def __init__(self) -> None:
+        self._gathered: dict[tuple[FindingKind, str], _Gathered] = defaultdict(_Gathered)
+
+    def add(
+        self,
+        kind: FindingKind,
+        text: str,
+        count: int,
+        checkpoint: int | None = None,
+        examples: Iterable[Example] = (),
+    ) -> None:
+        if count:
+            gathered = self._gathered[kind, text]
+            gathered.count += count
+            gathered.checkpoints |= set() if checkpoint is None else {checkpoint}
+            gathered.examples = sorted([*gathered.examples, *examples], key=_place)[:EXAMPLES_MAX]
+
+    def say(self, kind: FindingKind, text: str, checkpoint: int | None = None) -> None:
+        """A whole sentence, which no number goes before."""
+        self.add(kind, text, 1, checkpoint)
+        self._gathered[kind, text].counted = False
+
+    def all(self) -> Iterator[Finding]:
+        """In the order of :class:`FindingKind`."""
+        order = list(FindingKind)
+        for (kind, text), each in sorted(
+            self._gathered.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
+        ):
+            numbers = tuple(sorted(each.checkpoints))
+            said = f"{each.count} {text}{_where(numbers)}" if each.counted else text
+            yield Finding(kind, said, each.count, numbers[:EXAMPLES_MAX], tuple(each.examples))
+
+
+def _place(example: Example) -> tuple[int, str, int, int]:
+    """Examples in the order of checkpoint and offset; what they lack comes first."""
+    numbers = (example.checkpoint, example.partition, example.offset)
+    checkpoint, partition, offset = (-1 if number is None else number for number in numbers)
+    return checkpoint, example.topic or "", partition, offset
+
+
+def _where(checkpoints: tuple[int, ...]) -> str:
+    if not checkpoints:
+        return ""
+    named = ", ".join(map(str, checkpoints[:EXAMPLES_MAX]))
+    more = len(checkpoints) - EXAMPLES_MAX
+    return f" (checkpoint {named}{f' and {more} more' if more > 0 else ''})"
+
+
+def judge(evidence: Evidence, findings: Findings) -> list[CheckpointAudit]:
+    """Every live checkpoint judged, oldest first; what is found goes to ``findings``."""
+    audited = [_checkpoint(each, evidence, findings) for each in evidence.look.found]
+    live = {each.version for each in evidence.look.found}
+    for number, kinds in evidence.tallies.items():
+        if number not in live:
+            _stray(number, kinds, findings)
+    return audited
+
+
+def _stray(number: int | None, kinds: Mapping[RowKind, Tally], findings: Findings) -> None:
+    """Rows that belong to no live checkpoint."""
+    for kind, tally in kinds.items():
+        if number is None:
+            findings.add(_KINDS[kind], _TEXTS[kind], tally.found, None, tally.examples)
+        else:
+            findings.add(FindingKind.FOREIGN, _STRAY, tally.found, number, tally.examples)
+
+
+def _checkpoint(each: Checkpoint, evidence: Evidence, findings: Findings) -> CheckpointAudit:
+    kinds = dict(evidence.tallies.get(each.version, {}))
+    records = records_of(each, evidence.coverage, kinds.values(), evidence.compacted)
+    own = _Own(each, evidence, kinds, records)
+    for kind, text, count, examples in own.differences():
+        findings.add(kind, text, count, each.version, examples)
+    return own.audited()
+
+
+class _Own:
+    """One checkpoint's counts, and what they say."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        evidence: Evidence,
+        kinds: dict[RowKind, Tally],
+        records: Records,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._evidence = evidence
+        self._kinds = kinds
+        self._records = records
+        self._read_back = evidence.look.rows is not None
+        self._found = sum(tally.found for tally in kinds.values())
+
+    def differences(self) -> Iterator[tuple[FindingKind, str, int, list[Example]]]:
+        if self._read_back:
+            yield from self._rows()
+            yield FindingKind.MISCOUNTED, _MISCOUNTED, self._unexplained(), []
+        if self._records.holes is Holes.LOSS:
+            yield FindingKind.LOST, _LOST, self._records.fewer, []
+        elif self._records.holes is Holes.COMPACTION:
+            yield FindingKind.COMPACTED, _COMPACTED, self._records.fewer, []
+        yield FindingKind.MISCOUNTED, _MORE_RECORDS, self._records.more, []
+
+    def _rows(self) -> Iterator[tuple[FindingKind, str, int, list[Example]]]:
+        for kind, tally in self._kinds.items():
+            if kind is RowKind.FINE:
+                continue
+            if kind is RowKind.MISSING and self._absence_proves_nothing():
+                if not self._evidence.keeps_every_row:
+                    yield FindingKind.UNPROVED, _REPLACED, tally.expected - tally.found, []
+            elif kind is RowKind.NO_RECORD and self._kafka_lost_them():
+                yield FindingKind.UNPROVED, _ROWS_OF_LOST, tally.found, tally.examples
+            else:
+                yield _KINDS[kind], _TEXTS[kind], _differing(kind, tally), tally.examples
+
+    def _absence_proves_nothing(self) -> bool:
+        """Rows are replaced by newer ones, or none of the checkpoint's rows says what it is of."""
+        untraced = self._kinds.get(RowKind.UNTRACED, Tally()).found
+        return not self._evidence.keeps_every_row or 0 < untraced == self._found
+
+    def _kafka_lost_them(self) -> bool:
+        """Kafka lost as many records of this checkpoint as there are rows without one."""
+        without = self._kinds.get(RowKind.NO_RECORD, Tally()).keys
+        return self._records.holes is Holes.LOSS and without <= self._records.fewer
+
+    def _count(self, *wanted: RowKind) -> int:
+        kinds = {kind: tally for kind, tally in self._kinds.items() if kind in wanted}
+        return sum(_differing(kind, tally) for kind, tally in kinds.items())
+
+    @property
+    def _missing(self) -> int:
+        return 0 if self._absence_proves_nothing() else self._count(RowKind.MISSING)
+
+    @property
+    def _foreign(self) -> int:
+        lost = self._kafka_lost_them()
+        return self._count(*(_FOREIGN - {RowKind.NO_RECORD} if lost else _FOREIGN))
+
+    def _unexplained(self) -> int:
+        """Rows by which table and ledger differ, where no single row's difference says it: in what
+        Kafka no longer holds, and where every row agrees with Kafka.
+        """
+        duplicated = self._count(RowKind.DUPLICATED)
+        said = self._missing or duplicated or self._foreign
+        if said and not self._evidence.coverage.gone[self._checkpoint.version]:
+            return 0
+        repaired = self._found + self._missing - duplicated - self._foreign
+        more = repaired - self._checkpoint.counts.rows
+        return abs(more) if self._evidence.keeps_every_row else max(0, more)
+
+    def _differs(self) -> bool:
+        return bool(
+            self._missing
+            or self._count(RowKind.DUPLICATED)
+            or self._foreign
+            or (self._read_back and self._unexplained())
+            or self._records.holes is Holes.LOSS
+            or self._records.more
+        )
+
+    def audited(self) -> CheckpointAudit:
+        version, counts = self._checkpoint.version, self._checkpoint.counts
+        tallies, compared = self._kinds.values(), self._records.found is not None
+        unproved = self._count(RowKind.GONE, RowKind.COMPACTED, RowKind.UNTRACED)
+        proved = self._evidence.expected and compared
+        return CheckpointAudit(
+            version=version,
+            written_by=self._checkpoint.written.version,
+            offsets=sum(r.span for r in self._checkpoint.entry.ranges),
+            unreadable=self._evidence.coverage.gone[version],
+            records_counted=counts.records,
+            records=self._records.found,
+            holes=self._records.holes,
+            dead_letters_counted=counts.dead_letters,
+            dead_letters=sum(t.bad for t in tallies) if compared else None,
+            rows_counted=counts.rows,
+            rows_expected=sum(t.expected for t in tallies) if proved else None,
+            rows_found=self._found if self._read_back else None,
+            missing=self._missing if self._read_back else 0,
+            duplicated=self._count(RowKind.DUPLICATED),
+            foreign=self._foreign,
+            unproved=unproved,
+            differs=self._differs(),
+        )
+
+
+def _differing(kind: RowKind, tally: Tally) -> int:
+    """Rows by which ``tally`` differs from what it should be."""
+    if kind is RowKind.MISSING:
+        return tally.expected - tally.found
+    if kind is RowKind.DUPLICATED:
+        return tally.found - tally.expected
+    return tally.found

@@ -1,0 +1,53 @@
+"""Holes in Kafka: those that were always there told apart from compaction and from loss. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from eo_pipeline.audit.compare import Tally
+from eo_pipeline.audit.ranges import Coverage
+from eo_pipeline.audit.report import Holes
+from eo_pipeline.branch import Checkpoint
+
+
+@dataclass(frozen=True)
+class Records:
+    """Kafka records of one checkpoint: ``found`` now, None if none of it can be read.
+
+    ``fewer`` and ``more`` compare with what was counted at commit; both 0 where a part of the
+    ranges is gone. ``holes`` says why there are fewer records than offsets.
+    """
+
+    found: int | None
+    fewer: int
+    more: int
+    holes: Holes
+
+
+def records_of(
+    checkpoint: Checkpoint,
+    coverage: Coverage,
+    tallies: Iterable[Tally],
+    compacted: Collection[str],
+) -> Records:
+    """Compare one checkpoint's records with the ledger's count of them."""
+    version = checkpoint.version
+    if not coverage.readable[version]:
+        return Records(None, 0, 0, Holes.UNKNOWN)
+    found = sum(tally.records for tally in tallies)
+    if coverage.gone[version]:
+        return Records(found, 0, 0, Holes.UNKNOWN)
+    fewer = max(0, checkpoint.counts.records - found)
+    more = max(0, found - checkpoint.counts.records)
+    holes = _holes(coverage.readable[version] - found, fewer, coverage.topics[version], compacted)
+    return Records(found, fewer, more, holes)
+
+
+def _holes(absent: int, fewer: int, topics: set[str], compacted: Collection[str]) -> Holes:
+    if not absent:
+        return Holes.NONE
+    if not fewer:
+        # there were no more when it was read; of a compacted topic nobody can tell why
+        return Holes.MARKERS
+    return Holes.COMPACTION if topics & set(compacted) else Holes.LOSS

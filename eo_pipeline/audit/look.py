@@ -1,0 +1,158 @@
+"""The one look at ledger and table that an audit judges by."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.branch import Checkpoint, checkpoints, live_branch
+from eo_pipeline.checkpoint import START_VERSION, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.contiguity import breaks
+from eo_pipeline.errors import RefusedError, SetupError
+from eo_pipeline.sinks.base import SinkSession
+from eo_pipeline.sinks.lineage import LINEAGE
+
+#: Times the table is read again because the ledger went back meanwhile.
+LOOKS_MAX = 3
+
+#: Rows in one row group of the table's lineage; what waits in memory.
+_ROWS_A_GROUP = 200_000
+
+_GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
+
+
+@dataclass(frozen=True)
+class Look:
+    """The ledger up to ``head``, and where the table's rows came from.
+
+    ``found`` are the live checkpoints to audit, oldest first, of the versions from ``since`` on;
+    ``holes`` are the losses accepted among these, ``broken`` is what is wrong with them.
+    ``newest`` is the newest version once the table had been read: rows of versions after ``head``
+    up to there belong to runs that went on meanwhile. ``settled`` is False if the ledger went back
+    every time. ``rows`` is the number of rows read, None if the sink ``refused`` to read them.
+    """
+
+    head: LedgerEntry
+    since: int
+    found: tuple[Checkpoint, ...]
+    holes: tuple[LedgerEntry, ...]
+    broken: tuple[str, ...]
+    newest: int
+    settled: bool = True
+    rows: int | None = None
+    refused: str | None = None
+
+
+@contextmanager
+def scratch(staging: Path) -> Iterator[Path]:
+    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards.
+
+    Raises:
+        SetupError: it cannot be made.
+    """
+    folder = staging.absolute() / f"_audit-{new_transaction_id()}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise SetupError(
+            f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
+            "to a folder this process may write."
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def look(
+    session: SinkSession,
+    head: Callable[[], LedgerEntry],
+    last: int | None,
+    rows: Path,
+    progress: Callable[[str], None],
+) -> Look:
+    """The ledger, the table's lineage into the Parquet file ``rows``, and the ledger again.
+
+    Once more from the start if a rewind or replay came in between: rows and ledger would not
+    speak of the same table.
+    """
+    for _ in range(LOOKS_MAX):
+        seen = _ledger(session, head(), last)
+        progress(f"reading where the table's rows came from, version {seen.since} and later")
+        count, refused = _read_rows(session, seen.since, rows)
+        later = [(e.version, e.operation) for e in session.history(seen.head.version + 1)]
+        seen = replace(
+            seen,
+            newest=later[-1][0] if later else seen.head.version,
+            settled=not any(operation in _GOES_BACK for _, operation in later),
+            rows=count,
+            refused=refused,
+        )
+        if seen.settled:
+            break
+    return seen
+
+
+def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Look:
+    stretch = head.version + 1 if last is None else last
+    while True:
+        since = max(START_VERSION, head.version + 1 - stretch)
+        entries = [e for e in session.history(since) if e.version <= head.version]
+        found = checkpoints(entries)
+        if since == START_VERSION or (last is not None and len(found) >= last):
+            break
+        stretch *= 2
+    found = found if last is None else found[-last:]
+    if last is not None and found:
+        since = found[0].version
+        entries = [e for e in entries if e.version >= since]
+    return Look(
+        head=head,
+        since=since,
+        found=tuple(found),
+        holes=tuple(e for e in live_branch(entries) if e.operation is Operation.ACCEPT_LOSS),
+        broken=tuple(_broken(entries, head)),
+        newest=head.version,
+    )
+
+
+def _broken(entries: list[LedgerEntry], head: LedgerEntry) -> Iterator[str]:
+    yield from breaks(entries)
+    if not entries or entries[-1].id != head.id:
+        yield f"version {head.version} is the head, and the history does not end with it"
+
+
+def _read_rows(session: SinkSession, since: int, path: Path) -> tuple[int | None, str | None]:
+    try:
+        return _write(session.lineage(since), path), None
+    except RefusedError as error:
+        _write((), path)
+        return None, str(error)
+
+
+def _write(batches: Iterable[pa.RecordBatch], path: Path) -> int:
+    """``batches`` as one Parquet file, gathered into row groups. Returns the number of rows."""
+    rows, waiting, held = 0, [], 0
+    with pq.ParquetWriter(path, LINEAGE) as writer:
+        for batch in batches:
+            waiting.append(_whole(batch))
+            held += batch.num_rows
+            if held >= _ROWS_A_GROUP:
+                writer.write_table(pa.Table.from_batches(waiting))
+                rows, waiting, held = rows + held, [], 0
+        writer.write_table(pa.Table.from_batches(waiting, LINEAGE))
+    return rows + held
+
+
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch`` with all columns of lineage; those that the table lacks are null."""
+    absent = {f.name: pa.nulls(batch.num_rows, f.type) for f in LINEAGE}
+    told = {name: batch.column(name) for name in batch.schema.names if name in absent}
+    arrays = [(absent | told)[f.name].cast(f.type) for f in LINEAGE]
+    return pa.RecordBatch.from_arrays(arrays, schema=LINEAGE)

@@ -1,0 +1,167 @@
+"""Which of the checkpoints' ranges Kafka still holds: pure, no I/O but the file of ranges.
+
+Rows of a range that is gone can be proved neither right nor wrong. What is left is disjoint, so
+that every record Kafka holds belongs to exactly one checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.branch import Checkpoint
+from eo_pipeline.discovery import Bounds, Cluster
+from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.source.config import KafkaSource
+
+_UNSUBSCRIBED = "the pipeline no longer reads this topic"
+_RECREATED = "the topic was deleted and created again"
+_VANISHED = "the topic or partition was deleted"
+_EXPIRED = "retention deleted the records"
+_TRUNCATED = "the log was truncated"
+_REWRITTEN = "a later checkpoint read these offsets again"
+
+
+class Region(IntEnum):
+    """What Kafka can say of a range. A number: Spark aggregates texts by sorting them."""
+
+    READABLE = 1
+    COMPACTED = 2  # readable, and a record that is absent proves nothing
+    GONE = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of one checkpoint's range, never empty; ``cause`` says why it cannot be read."""
+
+    checkpoint: int
+    range: OffsetRange
+    cause: str | None = None
+
+
+def parts(found: Sequence[Checkpoint], cluster: Cluster, source: KafkaSource) -> Iterator[Part]:
+    """Every range of ``found``, cut where Kafka's bounds or a newer checkpoint cut it."""
+    newer: dict[TopicPartition, int] = {}
+    for checkpoint in sorted(found, key=lambda each: each.version, reverse=True):
+        for r in checkpoint.entry.ranges:
+            cause = _cause(r, checkpoint.entry.topic_ids, cluster, source)
+            if cause is not None:
+                yield Part(checkpoint.version, r, cause)
+                continue
+            bounds, taken = cluster.bounds[r.topic_partition], newer.get(r.topic_partition)
+            yield from _pieces(checkpoint.version, r, bounds, taken)
+            newer[r.topic_partition] = min(r.start, taken if taken is not None else r.start)
+
+
+def _cause(
+    r: OffsetRange, topic_ids: Mapping[str, str], cluster: Cluster, source: KafkaSource
+) -> str | None:
+    """Why nothing at all of ``r`` can be read, or None."""
+    if not source.matches(r.topic):
+        return _UNSUBSCRIBED
+    if r.topic_partition not in cluster.bounds:
+        return _VANISHED
+    known, present = topic_ids.get(r.topic), cluster.topic_ids.get(r.topic)
+    return _RECREATED if known is not None and known != present else None
+
+
+def _pieces(checkpoint: int, r: OffsetRange, bounds: Bounds, taken: int | None) -> Iterator[Part]:
+    """``r`` from left to right: below the beginning, readable, read again later, past the end."""
+    stop = r.end if taken is None else min(r.end, max(r.start, taken))
+    cuts = (
+        (r.start, min(stop, bounds.beginning), _EXPIRED),
+        (max(r.start, bounds.beginning), min(stop, bounds.end), None),
+        (max(r.start, bounds.end), stop, _TRUNCATED),
+        (stop, r.end, _REWRITTEN),
+    )
+    for start, end, cause in cuts:
+        if start < end:
+            yield Part(checkpoint, OffsetRange(r.topic, r.partition, start, end), cause)
+
+
+@dataclass
+class Coverage:
+    """What Kafka can say of the checkpoints: offsets ``readable`` and ``gone`` of each, why they
+    are gone, and the ``spans`` to read, one a Kafka partition.
+    """
+
+    readable: Counter[int] = field(default_factory=Counter)
+    gone: Counter[int] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    topics: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _bounds: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """``parts``, counted as they pass."""
+        for part in parts:
+            self._count(part)
+            yield part
+
+    def _count(self, part: Part) -> None:
+        r = part.range
+        self.topics[part.checkpoint].add(r.topic)
+        if part.cause is not None:
+            self.gone[part.checkpoint] += r.span
+            self.causes[part.cause] += r.span
+            return
+        self.readable[part.checkpoint] += r.span
+        start, end = self._bounds.get(r.topic_partition, (r.start, r.end))
+        self._bounds[r.topic_partition] = min(start, r.start), max(end, r.end)
+
+    @property
+    def spans(self) -> tuple[OffsetRange, ...]:
+        return tuple(
+            OffsetRange(tp.topic, tp.partition, *bounds)
+            for tp, bounds in sorted(self._bounds.items())
+        )
+
+
+#: A range once for each block of offsets it touches: a join on the block is an equality, and
+#: meets few ranges however many checkpoints a partition has seen.
+RANGES = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("block", pa.int64()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("checkpoint", pa.int64()),
+        ("region", pa.int32()),
+    ]
+)
+
+_ROWS_A_GROUP = 100_000
+
+
+def block_size(found: Iterable[Checkpoint]) -> int:
+    """The mean span of a range: then there are at most three times as many blocks as ranges."""
+    spans = [r.span for each in found for r in each.entry.ranges]
+    return max(1, sum(spans) // max(1, len(spans)))
+
+
+def write_ranges(parts: Iterable[Part], path: Path, block: int, compacted: set[str]) -> None:
+    """``parts`` as Parquet, a bounded number of rows in memory."""
+    rows = (row for part in parts for row in _blocks(part, block, compacted))
+    with pq.ParquetWriter(path, RANGES) as writer:
+        while page := list(islice(rows, _ROWS_A_GROUP)):
+            values = zip(*page, strict=True)
+            arrays = [pa.array(v, f.type) for v, f in zip(values, RANGES, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=RANGES))
+
+
+def _blocks(part: Part, block: int, compacted: set[str]) -> Iterator[tuple[Any, ...]]:
+    r, region = part.range, Region.READABLE
+    if part.cause is not None:
+        region = Region.GONE
+    elif r.topic in compacted:
+        region = Region.COMPACTED
+    for number in range(r.start // block, (r.end - 1) // block + 1):
+        yield r.topic, r.partition, number, r.start, r.end, part.checkpoint, region
