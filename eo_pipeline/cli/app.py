@@ -1,0 +1,84 @@
+"""The commands under one name, and how their errors end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from eo_pipeline.cli import changing, forking, looking
+from eo_pipeline.cli.auditing import audit
+from eo_pipeline.cli.codes import EPILOG, ExitCode, error_json, exit_code
+from eo_pipeline.cli.doctor import doctor
+from eo_pipeline.cli.init import init
+from eo_pipeline.cli.output import Output, note
+from eo_pipeline.errors import EoPipelineError
+
+#: Whether JSON was asked for; an error must know it also where the options could not be read.
+_AS_JSON = "eo.json"
+
+
+class _Commands(TyperGroup):
+    """A group whose errors are one sentence, or one JSON object, and an exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_AS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        as_json = ctx.meta[_AS_JSON]
+        try:
+            return super().invoke(ctx)
+        except EoPipelineError as error:
+            _tell(error, as_json)
+            raise typer.Exit(exit_code(error)) from error
+        except typer.TyperException as error:
+            if not as_json:
+                raise  # typer shows the usage
+            usage = {"kind": "UsageError", "message": error.format_message(), "retryable": False}
+            Output(as_json=True).line({"error": usage})
+            raise typer.Exit(ExitCode.USAGE) from error
+
+
+def _tell(error: EoPipelineError, as_json: bool) -> None:
+    if as_json:
+        Output(as_json=True).line(error_json(error))
+    else:
+        note(str(error))
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="eo",
+    help="Exactly-once pipelines from Kafka through Spark into a table: look at them, run them, "
+    "take them back.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    # a traceback with values could show a secret
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for _command in (
+    looking.status,
+    looking.checkpoints,
+    looking.show,
+    looking.diff,
+    looking.plan,
+    changing.run,
+    changing.rewind,
+    changing.replay,
+    forking.fork,
+    changing.accept_loss,
+    changing.adopt,
+    audit,
+    doctor,
+    init,
+):
+    app.command(epilog=EPILOG)(_command)
+
+
+def main() -> None:
+    """The script ``eo``."""
+    app(prog_name="eo")

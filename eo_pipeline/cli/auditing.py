@@ -1,0 +1,77 @@
+"""`eo audit`: Kafka read again and compared with the table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from eo_pipeline.audit import AuditReport, CheckpointAudit
+from eo_pipeline.cli.codes import ExitCode
+from eo_pipeline.cli.options import AsJson, Files, Name
+from eo_pipeline.cli.output import Output, duration, number
+from eo_pipeline.cli.selection import choose
+
+_Last = Annotated[
+    int | None, typer.Option("--last", "-n", min=1, help="Only the newest checkpoints, this many.")
+]
+
+
+def audit(
+    last: _Last = None, files: Files = None, name: Name = None, as_json: AsJson = False
+) -> None:
+    """Prove from outside that the table holds every record once.
+
+    Reads Kafka and the table again and compares them; changes nothing. Exit code 3 if they differ.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    with output.nothing_else_on_stdout(), output.status(f"audit of {pipeline.name}") as say:
+        report = pipeline.audit(last, on_progress=say)
+    if as_json:
+        output.document(report.to_json())
+    _show(output, report)
+    if not report.passed:
+        raise typer.Exit(ExitCode.DIFFERENCES)
+
+
+_COLUMNS = ("checkpoint", "records", "rows", "missing", "duplicated", "foreign", "unproved", "")
+
+#: Checkpoints in the table; those that differ come first.
+_ROWS_MAX = 50
+
+
+def _show(output: Output, report: AuditReport) -> None:
+    listed = sorted(report.checkpoints, key=lambda each: (not each.differs, -each.version))
+    shown = sorted(listed[:_ROWS_MAX], key=lambda each: each.version)
+    output.table(_COLUMNS, [_row(each) for each in shown])
+    rest = report.totals["checkpoints"] - len(shown)
+    if rest > 0:
+        output.say(f"... and {number(rest)} more; --json has up to 1,000 of them")
+    for finding in report.findings:
+        output.say(str(finding), "red")
+    for remark in report.remarks:
+        output.say(str(remark), "yellow")
+    for repair in report.repairs:
+        output.say(f"repair: {repair}")
+    for sentence in report.proves:
+        output.say(f"proved: {sentence}")
+    for sentence in report.cannot_prove:
+        output.say(f"not proved: {sentence}")
+    verdict, style = ("passed", "bold green") if report.passed else ("FAILED", "bold red")
+    output.say(
+        f"{report.pipeline} at version {report.head.version}: {verdict}, in "
+        f"{duration(sum(report.seconds.values()))}",
+        style,
+    )
+
+
+def _row(each: CheckpointAudit) -> list[str]:
+    counts = (each.missing, each.duplicated, each.foreign, each.unproved)
+    return [
+        str(each.version),
+        "-" if each.records is None else number(each.records),
+        "-" if each.rows_found is None else number(each.rows_found),
+        *map(number, counts),
+        "differs" if each.differs else "",
+    ]

@@ -1,0 +1,297 @@
+"""Commands that change the table or the ledger: run, rewind, replay, accept-loss, adopt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from eo_pipeline.change import ChangePlan, ChangeReport
+from eo_pipeline.cli.asking import approve, reason_for
+from eo_pipeline.cli.options import (
+    AcceptCompacted,
+    AsJson,
+    DryRun,
+    Files,
+    Name,
+    Reason,
+    RunId,
+    Version,
+    Yes,
+    user,
+    version_or_time,
+)
+from eo_pipeline.cli.output import Output, counted, number
+from eo_pipeline.cli.selection import choose
+from eo_pipeline.cli.views import (
+    entry_line,
+    report_json,
+    report_line,
+    show_change,
+    show_losses,
+)
+from eo_pipeline.errors import NothingToDoError
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.report import CheckpointReport
+from eo_pipeline.staging import StagingArea
+
+_To = Annotated[str, typer.Argument(help="A version, or a time: 2026-01-31T12:00Z.")]
+_MaxCheckpoints = Annotated[
+    int | None, typer.Option(min=1, help="Stop after this many checkpoints.")
+]
+_Last = Annotated[int | None, typer.Argument(min=0, help="Replay all from VERSION to this one.")]
+_Only = Annotated[
+    list[int] | None, typer.Option("--also", min=0, help="One more version; may be repeated.")
+]
+_Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only the losses of this topic; repeatable.")
+]
+
+
+def run(
+    max_checkpoints: _MaxCheckpoints = None,
+    run_id: RunId = None,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the table up to the end offsets Kafka has now; a line for each checkpoint.
+
+    With --json one line {"checkpoint": ...} each, and {"run": ...} at the end.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    with _reported(output, f"run {pipeline.name}", None) as on_checkpoint:
+        done = pipeline.run(
+            run_id=run_id, on_checkpoint=on_checkpoint, max_checkpoints=max_checkpoints
+        )
+    if as_json:
+        summary = {
+            "pipeline": done.pipeline,
+            "run_id": done.run_id,
+            "version": done.head.version,
+            "checkpoints": len(done.checkpoints),
+            "records": done.records,
+            "rows": done.rows,
+            "rows_total": done.head.counts.rows_total,
+            "lag": done.lag,
+        }
+        output.line({"run": summary})
+    output.say(
+        f"{done.pipeline} is at version {done.head.version}: {counted(done.rows, 'row')} more, "
+        f"{number(done.head.counts.rows_total)} in all, lag {number(done.lag)}"
+    )
+
+
+@contextmanager
+def _reported(
+    output: Output, title: str, total: int | None
+) -> Iterator[Callable[[CheckpointReport], None]]:
+    """Say each checkpoint as it is committed, and move the bar on.
+
+    ``total`` records; a run learns it from its first checkpoint.
+    """
+    with output.progress(title, total) as progress, output.nothing_else_on_stdout():
+        task = progress.task_ids[0]
+
+        def say(report: CheckpointReport) -> None:
+            if output.as_json:
+                output.line({"checkpoint": report_json(report)})
+            output.say(report_line(report))
+            if total is None and report.lag_before is not None:
+                done = progress.tasks[0].completed
+                progress.update(task, total=done + report.lag_before)
+            spans = sum(r.span for r in report.entry.ranges)
+            progress.advance(task, report.entry.counts.records if total else spans)
+
+        yield say
+
+
+def rewind(
+    to: _To,
+    reason: Reason = "",
+    accept_compacted: AcceptCompacted = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the rows of all checkpoints after a version, or a time, out of the table.
+
+    One transaction. The next run reads again from there.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    plan = pipeline.plan_rewind(version_or_time(to), accept_compacted=accept_compacted)
+    if _only_planned(output, plan, dry_run):
+        return
+    assert plan.target is not None
+    approve(output, f"Rewind {plan.pipeline} to version {plan.target.version}?", yes=yes)
+    report = pipeline.rewind(
+        plan.target.version,
+        reason=reason,
+        asked_by=user(),
+        accept_compacted=accept_compacted,
+        expected_head=plan.head.id,
+    )
+    _tell(output, report)
+
+
+def replay(
+    version: Version,
+    last: _Last = None,
+    also: _Only = None,
+    reason: Reason = "",
+    accept_compacted: AcceptCompacted = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the ranges of checkpoints again, with today's transform, and replace their rows.
+
+    One transaction each: readers see the old rows or the new ones. With --json one line
+    {"checkpoint": ...} each, and {"replay": ...} at the end.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    plan = _plan_replay(pipeline, version, last, also, accept_compacted=accept_compacted)
+    if _only_planned(output, plan, dry_run):
+        return
+    approve(
+        output,
+        f"Replay {counted(len(plan.checkpoints), 'checkpoint')} of {plan.pipeline}?",
+        yes=yes,
+    )
+    with _reported(output, f"replay {plan.pipeline}", plan.records) as on_checkpoint:
+        report = pipeline.replay(
+            versions=[each.version for each in plan.checkpoints],
+            reason=reason,
+            asked_by=user(),
+            accept_compacted=accept_compacted,
+            expected_head=plan.head.id,
+            on_checkpoint=on_checkpoint,
+        )
+    if as_json:
+        output.line({"replay": report.to_json()})
+    output.say(f"{plan.pipeline} is at version {report.entries[-1].version}")
+
+
+def _plan_replay(
+    pipeline: Pipeline,
+    version: int,
+    last: int | None,
+    also: list[int] | None,
+    *,
+    accept_compacted: bool,
+) -> ChangePlan:
+    if not also:
+        return pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
+    stretch = pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
+    versions = {*(each.version for each in stretch.checkpoints), *also}
+    return pipeline.plan_replay(versions=versions, accept_compacted=accept_compacted)
+
+
+def _only_planned(output: Output, plan: ChangePlan, dry_run: bool) -> bool:
+    """Show the plan; True if that was all that was wanted."""
+    if dry_run and output.as_json:
+        output.document(plan.to_json())
+    show_change(output, plan)
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    return dry_run
+
+
+def _tell(output: Output, report: ChangeReport) -> None:
+    if output.as_json:
+        output.document(report.to_json())
+    for entry in report.entries:
+        output.say(entry_line(entry))
+    output.say(f"{report.plan.pipeline} is at version {report.entries[-1].version}")
+
+
+def accept_loss(
+    reason: Reason = "",
+    topics: _Topics = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on past records that Kafka no longer holds, knowingly. The ledger names the hole."""
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    found = [each for each in pipeline.status().losses if not topics or each.topic in topics]
+    if not found:
+        raise NothingToDoError(
+            f"Pipeline {pipeline.name!r}: Kafka holds everything that comes next; there is no "
+            "loss to accept. Nothing was changed."
+        )
+    show_losses(output, found)
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+        if as_json:
+            losses = [str(loss) for loss in found]
+            output.document({"pipeline": pipeline.name, "losses": losses})
+        return
+    reason = reason_for(output, reason)
+    approve(output, f"Let {pipeline.name} go on without these records?", yes=yes)
+    # what was not shown is not accepted
+    shown = {loss.topic for loss in found}
+    entry = pipeline.accept_loss(reason, topics=shown, asked_by=user())
+    if as_json:
+        output.document(entry.to_json())
+    output.say(entry_line(entry))
+
+
+def adopt(
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the sink's present, older state the head, after a backup came back or a failover."""
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    lost = lost_commits(pipeline)
+    head = pipeline.head()
+    if not lost:
+        raise NothingToDoError(
+            f"Pipeline {pipeline.name!r}: the ledger did not go backwards; nothing to adopt."
+        )
+    stands = f"at version {head.version}" if head else "empty"
+    output.say(f"{pipeline.name}: the ledger is {stands}, and lacks versions that were committed:")
+    for version in lost:
+        output.say(f"  version {version}")
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+        if as_json:
+            output.document({"pipeline": pipeline.name, "lost": lost})
+        return
+    reason = reason_for(output, reason)
+    approve(output, f"Let {pipeline.name} go on from what the sink holds now?", yes=yes)
+    entry = pipeline.adopt(reason)
+    if as_json:
+        output.document(entry.to_json() if entry else None)
+    output.say(entry_line(entry) if entry else "the next run starts anew")
+
+
+def lost_commits(pipeline: Pipeline) -> list[int]:
+    """Versions this staging area saw committed and the ledger does not hold, oldest first."""
+    folders = pipeline.sink.staging_folders()
+    staging = StagingArea(folders.manifests or pipeline.staging, pipeline.name, folders.rows)
+    witnesses = staging.witnesses()
+    with pipeline.sink.open(pipeline.name) as session:
+        held = [session.entry(witness.version) for witness in witnesses]
+    return [
+        witness.version
+        for witness, entry in zip(witnesses, held, strict=True)
+        if entry is None or entry.id != witness
+    ]

@@ -1,0 +1,182 @@
+"""What the doctor says of one thing, and the checks of this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from eo_pipeline.embedded.jars import check_java
+from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE
+
+_PROJECT = "eo-pipeline"
+_CONNECT_PORT = 15002
+_FREE_BYTES_MIN = 1024**3
+
+#: Where Spark keeps the jars it resolved, newest layout first.
+_IVY_FOLDERS = (".ivy2.5.2/jars", ".ivy2/jars")
+
+
+class State(StrEnum):
+    """How one check ended."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor: what was looked at, what was found, and what to do about it."""
+
+    name: str
+    state: State
+    said: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "state": self.state.value}
+
+
+def ok(name: str, said: str) -> Check:
+    return Check(name, State.OK, said)
+
+
+def warn(name: str, said: str, remedy: str) -> Check:
+    return Check(name, State.WARN, said, remedy)
+
+
+def fail(name: str, said: str, remedy: str) -> Check:
+    return Check(name, State.FAIL, said, remedy)
+
+
+def skipped(name: str, because: str) -> Check:
+    return Check(name, State.SKIPPED, f"not looked at: {because}")
+
+
+def examined(name: str, look: Callable[[], Check], remedy: str) -> Check:
+    """``look()``; an error of ours is a fault like any other, and the next check goes on."""
+    try:
+        return look()
+    except EoPipelineError as error:
+        return fail(name, str(error), remedy)
+
+
+def java() -> Check:
+    """Java 17 or newer, the one Spark would take."""
+
+    def look() -> Check:
+        return ok("java", f"Java {check_java()}")
+
+    return examined("java", look, "Install a JDK or JRE 17 or newer, or set JAVA_HOME to it.")
+
+
+def packages() -> Check:
+    """Everything this package requires is installed."""
+    try:
+        required = importlib.metadata.requires(_PROJECT) or []
+    except importlib.metadata.PackageNotFoundError:
+        return warn(
+            "packages",
+            f"{_PROJECT} is not installed, only importable",
+            f"pip install {_PROJECT}, or pip install --editable . in its checkout",
+        )
+    names = [_name(each) for each in required if "extra ==" not in each]
+    missing = [name for name in names if not _version(name)]
+    if missing:
+        named = ", ".join(missing)
+        return fail("packages", f"not installed: {named}", f"pip install {' '.join(missing)}")
+    return ok("packages", f"{len(names)} there; pyspark {_version('pyspark')}")
+
+
+def _name(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return found[0] if found else requirement
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def spark(pipeline: Pipeline, timeout: float) -> Check:
+    """A Spark Connect server that answers, or the connector's jars for a local Spark."""
+    remote = pipeline.spark.remote or os.environ.get("SPARK_REMOTE")
+    return _remote(remote, timeout) if remote else _connector()
+
+
+def _remote(remote: str, timeout: float) -> Check:
+    url = urlsplit(remote)
+    place = (url.hostname or "", url.port or _CONNECT_PORT)
+    try:
+        socket.create_connection(place, timeout).close()
+    except OSError as error:
+        return fail(
+            "spark",
+            f"nobody answers at {place[0]}:{place[1]}: {error}",
+            "Start the Spark Connect server, or correct spark.remote or SPARK_REMOTE.",
+        )
+    return ok(
+        "spark",
+        f"{place[0]}:{place[1]} answers; whether it has the Kafka connector shows the first run",
+    )
+
+
+def _connector() -> Check:
+    """The connector's version must be that of Spark: a newer one does not load."""
+    wanted = _version("pyspark")
+    made_for = CONNECTOR.rpartition(":")[2]
+    folder = os.environ.get(JARS_VARIABLE)
+    if folder:
+        found = sorted(Path(folder).glob("spark-sql-kafka*.jar"))
+        if not found:
+            remedy = f"`make setup` fills it; or unset {JARS_VARIABLE}."
+            return fail("spark", f"{JARS_VARIABLE}={folder} holds no Kafka connector", remedy)
+        if wanted and not found[-1].stem.endswith(f"-{wanted}"):
+            remedy = f"Put the connector {wanted} into {folder}, or install the pyspark it fits."
+            return fail("spark", f"{found[-1].name} does not fit pyspark {wanted}", remedy)
+        return ok("spark", f"{found[-1].name} in {folder}")
+    if wanted != made_for:
+        remedy = f"pip install pyspark=={made_for}, or set {JARS_VARIABLE} to a fitting connector."
+        return fail("spark", f"pyspark {wanted}, and the connector is for {made_for}", remedy)
+    jars = (Path.home() / f / _jar() for f in _IVY_FOLDERS)
+    if any(jar.is_file() for jar in jars):
+        return ok("spark", f"local, connector {made_for} was downloaded before")
+    return warn(
+        "spark",
+        f"local; Spark downloads the connector {made_for} when it first starts",
+        f"If it cannot: put the jars into a folder and name it in {JARS_VARIABLE}.",
+    )
+
+
+def _jar() -> str:
+    organisation, name, version = CONNECTOR.split(":")
+    return f"{organisation}_{name}-{version}.jar"
+
+
+def staging(pipeline: Pipeline) -> Check:
+    """The folder where rows wait can be written, and has room."""
+    folder = (pipeline.sink.staging_folders().manifests or pipeline.staging).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        remedy = "Set `staging` to a folder that this user may write, or change its permissions."
+        return fail("staging", f"{folder} cannot be written by this user", remedy)
+    free = shutil.disk_usage(there).free
+    said = f"{folder}, {free / 1024**3:,.1f} GiB free"
+    if free < _FREE_BYTES_MIN:
+        return warn("staging", said, "Make room: a checkpoint's rows wait there as Parquet.")
+    return ok("staging", said)

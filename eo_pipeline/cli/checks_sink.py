@@ -1,0 +1,141 @@
+"""What the doctor asks the sink: does it answer, may rows be written, is the ledger sane?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psycopg
+
+from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.cli.changing import lost_commits
+from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
+from eo_pipeline.cli.output import duration, number
+from eo_pipeline.contiguity import breaks
+from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.postgres import PostgresSink
+from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
+
+#: Entries at the end of the ledger that are looked through.
+LEDGER_ENTRIES = 1_000
+
+#: What a table is used for: rows are appended, replaced, and taken back.
+_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+_POSTGRES = """
+SELECT current_user,
+       pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool,
+       has_schema_privilege(coalesce(%(schema)s, current_schema()), 'CREATE')
+"""
+_TABLE = """
+SELECT c.relname, p.name
+FROM pg_class c, unnest(%(privileges)s::text[]) AS p(name)
+WHERE c.relnamespace = coalesce(%(schema)s, current_schema())::regnamespace
+  AND c.relname = ANY(%(tables)s) AND c.relkind IN ('r', 'p')
+  AND NOT has_table_privilege(c.oid, p.name)
+"""
+_THERE = """
+SELECT count(*) FROM pg_class c
+WHERE c.relnamespace = coalesce(%(schema)s, current_schema())::regnamespace
+  AND c.relname = ANY(%(tables)s)
+"""
+
+
+def sink_checks(pipeline: Pipeline) -> list[Check]:
+    """The sink, what may be written there, the ledger, and what runs saw of it before."""
+    try:
+        newest = pipeline.newest(LEDGER_ENTRIES)
+    except EoPipelineError as error:
+        remedy = "Start the store, or correct the fields of `sink`."
+        because = "the sink does not answer"
+        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses"))
+        return [fail("sink", str(error), remedy), *rest]
+    where = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
+    return [
+        ok("sink", f"{where}; {pipeline.sink.guarantee.value}"),
+        examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
+        _ledger(newest),
+        examined("witnesses", lambda: _witnesses(pipeline), "See docs/exactly-once.md."),
+    ]
+
+
+def _writable(sink: Sink) -> Check:
+    """As far as it can be asked without writing."""
+    if isinstance(sink, PostgresSink):
+        return _postgres(sink)
+    path = getattr(sink, "path", None) or getattr(sink, "warehouse", None)
+    if path is None:
+        remedy = "The first run shows it; nothing is lost if it may not."
+        return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
+    return _folder(Path(str(path).removeprefix("file://")))
+
+
+def _folder(folder: Path) -> Check:
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if os.access(there, os.W_OK | os.X_OK):
+        return ok("write", f"{folder} may be written")
+    return fail("write", f"{there} may not be written by this user", "Change its permissions.")
+
+
+def _postgres(sink: PostgresSink) -> Check:
+    tables = [sink.target.name, LEDGER_TABLE, sink.dead_letters.name]
+    names = {"schema": sink.target.schema, "tables": tables, "privileges": list(_PRIVILEGES)}
+    try:
+        with psycopg.connect(sink.dsn.get_secret_value(), autocommit=True) as connection:
+            user, read_only, may_create = connection.execute(_POSTGRES, names).fetchall()[0]
+            lacking = connection.execute(_TABLE, names).fetchall()
+            there = connection.execute(_THERE, names).fetchall()[0][0]
+    except psycopg.Error as error:
+        return fail("write", str(error), "Correct the fields of `sink`.")
+    if read_only:
+        remedy = "Connect to the primary, or set default_transaction_read_only to off."
+        return fail("write", "the server is a standby, or read-only", remedy)
+    if lacking:
+        named = ", ".join(f"{privilege} on {table}" for table, privilege in lacking)
+        return fail("write", f"{user} may not {named}", f"GRANT it to {user}.")
+    if not may_create and there < len(tables):
+        remedy = f"GRANT CREATE ON SCHEMA to {user}, or create the tables for it."
+        return warn("write", f"{user} may not create tables, and not all are there", remedy)
+    return ok("write", f"{user} may write the table and the ledger")
+
+
+def _ledger(newest: list[LedgerEntry]) -> Check:
+    if not newest:
+        return ok("ledger", "empty: the pipeline never ran")
+    found = breaks(newest)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        remedy = "Somebody changed the ledger by hand. Bring it back from a backup; run `eo audit`."
+        return fail("ledger", f"{found[0]}{more}", remedy)
+    head = newest[-1]
+    return ok(
+        "ledger",
+        f"version {head.version}, {number(head.counts.rows_total)} rows; the last {len(newest)} "
+        f"versions follow each other{_slowest(newest)}",
+    )
+
+
+def _slowest(newest: list[LedgerEntry]) -> str:
+    took = [e.committed_at - e.started_at for e in newest if e.committed_at is not None]
+    return f"; the slowest took {duration(max(took))}" if took else ""
+
+
+def _witnesses(pipeline: Pipeline) -> Check:
+    lost = lost_commits(pipeline)
+    if lost:
+        named = ", ".join(map(str, lost))
+        remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
+        return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
+    return ok("witnesses", "the ledger holds every commit this machine remembers")
+
+
+def losses(pipeline: Pipeline) -> Check:
+    """Whether Kafka still holds what comes next."""
+    status = pipeline.status()
+    if not status.losses:
+        return ok("next", f"lag {number(status.lag)}; Kafka holds all that comes next")
+    named = "; ".join(map(str, status.losses))
+    remedy = "Restore the records (a mirror, tiered storage); or go on past them: `eo accept-loss`."
+    return fail("next", named, remedy)

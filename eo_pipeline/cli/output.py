@@ -1,0 +1,153 @@
+"""What goes to the terminal: tables or JSON on stdout, progress and errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+#: Wide enough that a table which is piped is never folded or cut.
+_PIPED_WIDTH = 10_000
+
+#: What a cell may hold; a Text has a colour, which only a terminal shows.
+Cell = str | Text
+
+#: Columns whose cells stand at the right.
+NUMBERS = frozenset(
+    {"version", "target", "lag", "rows", "records", "from", "to", "offset", "offsets", "partition"}
+    | {"moved", "checkpoint", "missing", "duplicated", "foreign", "unproved"}
+)
+
+
+class Output:
+    """One command's output. With ``as_json`` stdout holds JSON alone."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._stdout = sys.stdout
+
+    def document(self, value: Any) -> None:
+        """The one JSON document of a command."""
+        self._write(json.dumps(value, indent=2))
+
+    def line(self, value: Any) -> None:
+        """One JSON line of a command that prints several, at once."""
+        self._write(json.dumps(value))
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """A sentence on stdout, never folded; nothing with ``--json``."""
+        self.styled(Text(text, style))
+
+    def styled(self, text: Text) -> None:
+        """The same with colours of its own."""
+        if not self.as_json:
+            _console().print(text, soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """A table without a frame; nothing with ``--json``."""
+        if self.as_json:
+            return
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in columns:
+            number = column in NUMBERS
+            table.add_column(column, justify="right" if number else "left", no_wrap=number)
+        for row in rows:
+            table.add_row(*row)
+        console = _console()
+        if console.is_terminal:
+            console.print(table)
+            return
+        with console.capture() as printed:
+            console.print(table)
+        # the last column is padded too
+        for line in printed.get().splitlines():
+            sys.stdout.write(line.rstrip() + "\n")
+
+    @contextmanager
+    def progress(self, title: str, total: int | None) -> Iterator[Progress]:
+        """A bar on stderr if that is a terminal; its one task counts records."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        notes = Console(stderr=True)
+        quiet = self.as_json or not notes.is_terminal
+        with Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=notes,
+            transient=True,
+            disable=quiet,
+            # above the bar on a terminal; into its own file where stdout is one
+            redirect_stdout=sys.stdout.isatty(),
+        ) as progress:
+            progress.add_task(title, total=total)
+            yield progress
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        """What goes on just now, on stderr if that is a terminal; call it with each new one."""
+        notes = Console(stderr=True, markup=False)
+        if self.as_json or not notes.is_terminal:
+            yield lambda _: None
+            return
+        with notes.status(text) as shown:
+            yield lambda said: shown.update(f"{text}: {said}")
+
+    @contextmanager
+    def nothing_else_on_stdout(self) -> Iterator[None]:
+        """With ``--json``: what others print (a console sink its rows) goes to stderr."""
+        with redirect_stdout(sys.stderr) if self.as_json else nullcontext():
+            yield
+
+    def _write(self, text: str) -> None:
+        self._stdout.write(text + "\n")
+        self._stdout.flush()
+
+
+def note(text: str) -> None:
+    """A sentence on stderr."""
+    Console(stderr=True, markup=False, highlight=False, emoji=False).print(text, soft_wrap=True)
+
+
+def number(value: int) -> str:
+    """``336,776``."""
+    return f"{value:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def instant(moment: datetime | None) -> str:
+    """``2026-01-31 12:00:00Z``; a dash for None."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if moment else "-"
+
+
+def duration(spent: timedelta | float | None) -> str:
+    """In the two largest units that count: ``0.4 s``, ``3 min 20 s``, ``2 d 4 h``; a dash for
+    None. A number is seconds.
+    """
+    if spent is None:
+        return "-"
+    seconds = spent.total_seconds() if isinstance(spent, timedelta) else spent
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _console() -> Console:
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    return console

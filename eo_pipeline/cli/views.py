@@ -1,0 +1,239 @@
+"""Ledger entries, plans and states as rows of a table and as JSON: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from eo_pipeline.branch import live_branch
+from eo_pipeline.change import ChangePlan
+from eo_pipeline.checkpoint import LedgerEntry, Operation
+from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, number
+from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.report import CheckpointReport
+from eo_pipeline.status import RunPlan, Status
+
+#: Ranges that are written out before they are only counted, and rows of a table of ranges.
+_SHORT = 2
+_ROWS_MAX = 100
+
+#: What a target means in a line.
+_TOWARDS = {Operation.REWIND: " to {}", Operation.REPLAY: " of {}"}
+
+#: Characters of a run id in a table; the JSON has all of it.
+_RUN_ID = 12
+
+ENTRY_COLUMNS = (
+    *("version", "kind", "target", "state", "committed"),
+    *("rows", "records", "ranges", "run id"),
+)
+STATUS_COLUMNS = ("pipeline", "version", "kind", "lag", "rows", "committed", "age", "run id")
+RANGE_COLUMNS = ("topic", "partition", "from", "to", "offsets")
+
+
+def with_state(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bool]]:
+    """Each entry, and whether it stands; ``entries`` end with the head."""
+    live = {entry.version for entry in live_branch(entries)}
+    return ((entry, entry.version in live) for entry in entries)
+
+
+def entry_row(entry: LedgerEntry, live: bool) -> list[Cell]:
+    """One row below :data:`ENTRY_COLUMNS`."""
+    return [
+        str(entry.version),
+        entry.operation.value,
+        "" if entry.target is None else str(entry.target),
+        Text("live", "green") if live else Text("dead", "dim"),
+        instant(entry.committed_at),
+        number(entry.counts.rows),
+        number(entry.counts.records),
+        short_ranges(entry.ranges),
+        entry.run_id[:_RUN_ID],
+    ]
+
+
+def entry_line(entry: LedgerEntry) -> str:
+    """One entry as a line that needs no header. One just committed has no time yet: the sink's
+    clock sets it.
+    """
+    counts = entry.counts
+    parts = [
+        *([instant(entry.committed_at)] if entry.committed_at else []),
+        f"version {entry.version}",
+        entry.operation.value + _TOWARDS.get(entry.operation, "").format(entry.target),
+        *([counted(counts.rows, "row"), counted(counts.records, "record")] if entry.ranges else []),
+        *([counted(counts.dead_letters, "dead letter")] if counts.dead_letters else []),
+        *([short_ranges(entry.ranges)] if entry.ranges else []),
+    ]
+    return "  ".join(parts)
+
+
+def entry_json(entry: LedgerEntry, live: bool) -> dict[str, Any]:
+    """All of the entry, and ``live``."""
+    return {**entry.to_json(), "live": live}
+
+
+def short_ranges(ranges: Sequence[OffsetRange]) -> str:
+    """``orders[0] 0-100``; how many partitions and offsets if there are more."""
+    if len(ranges) <= _SHORT:
+        return ", ".join(f"{r.topic_partition} {r.start}-{r.end}" for r in ranges)
+    topics = ", ".join(sorted({r.topic for r in ranges}))
+    span = sum(r.span for r in ranges)
+    return f"{topics}: {counted(span, 'offset')} in {counted(len(ranges), 'partition')}"
+
+
+def status_row(status: Status) -> list[Cell]:
+    """One row below :data:`STATUS_COLUMNS`."""
+    head = status.head
+    lag = Text(number(status.lag), "yellow" if status.lag else "")
+    if head is None:
+        return [status.pipeline, "-", "never ran", lag, "0", "-", "-", ""]
+    return [
+        status.pipeline,
+        str(head.version),
+        head.operation.value,
+        lag,
+        number(head.counts.rows_total),
+        instant(head.committed_at),
+        duration(status.age),
+        head.run_id[:_RUN_ID],
+    ]
+
+
+def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
+    """One entry whole."""
+    counts = entry.counts
+    named: list[tuple[str, str]] = [
+        ("pipeline", entry.pipeline),
+        ("version", f"{entry.version} ({'live' if live else 'dead: a rewind left it behind'})"),
+        ("kind", entry.operation.value),
+        *([("target", str(entry.target))] if entry.target is not None else []),
+        ("committed", instant(entry.committed_at)),
+        ("started", instant(entry.started_at)),
+        ("rows", f"{number(counts.rows)}, {number(counts.rows_total)} in all"),
+        ("records", f"{number(counts.records)}, {number(counts.bytes)} bytes"),
+        ("dead letters", number(counts.dead_letters)),
+        ("tombstones", number(counts.tombstones)),
+        ("run id", entry.run_id),
+        ("transaction", entry.transaction_id),
+        ("parent", f"{entry.parent.version} {entry.parent.transaction_id}" if entry.parent else ""),
+        ("ledger", entry.ledger_id),
+        *((f"topic id {topic}", uuid) for topic, uuid in entry.topic_ids.items()),
+        *((key, str(value)) for key, value in entry.details.items()),
+    ]
+    width = max(len(name) for name, _ in named)
+    for name, value in named:
+        output.say(f"{name:<{width}}  {value}")
+    if entry.ranges:
+        output.say("\nread")
+        show_ranges(output, entry.ranges)
+    output.say("\nstands at")
+    show_offsets(output, entry.offsets.items())
+
+
+def show_offsets(output: Output, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+    """A table of next offsets."""
+    rows = [(tp.topic, str(tp.partition), number(offset)) for tp, offset in sorted(offsets)]
+    output.table(("topic", "partition", "offset"), rows[:_ROWS_MAX])
+    _say_the_rest(output, len(rows))
+
+
+def show_ranges(output: Output, ranges: Sequence[OffsetRange]) -> None:
+    """A table of ranges."""
+    rows = [
+        (r.topic, str(r.partition), number(r.start), number(r.end), number(r.span)) for r in ranges
+    ]
+    output.table(RANGE_COLUMNS, rows[:_ROWS_MAX])
+    _say_the_rest(output, len(rows))
+
+
+def _say_the_rest(output: Output, rows: int) -> None:
+    if rows > _ROWS_MAX:
+        output.say(f"... and {number(rows - _ROWS_MAX)} more; --json has all of them")
+
+
+def show_losses(output: Output, losses: Iterable[object]) -> None:
+    """What Kafka no longer holds."""
+    for loss in losses:
+        output.say(f"lost: {loss}", "red")
+
+
+def show_run_plan(output: Output, plan: RunPlan) -> None:
+    """What the next run would read."""
+    name = plan.status.pipeline
+    show_ranges(output, plan.ranges)
+    show_losses(output, plan.status.losses)
+    if not plan.ranges:
+        output.say(f"{name}: nothing to read")
+        return
+    first = sum(r.span for r in plan.first)
+    output.say(
+        f"{name}: {counted(plan.span, 'offset')} in {counted(len(plan.ranges), 'partition')}; the "
+        f"first checkpoint reads {number(first)}; {_about(plan.seconds)}"
+    )
+
+
+_CHANGES = {
+    Operation.REWIND: "rewind of {name} from version {head} to {target}: removes {what}",
+    Operation.REPLAY: "replay in {name} at version {head}: reads again and replaces {what}",
+    Operation.FORK: "fork of {name} at version {target}: the new pipeline reads again {what}",
+}
+
+
+def show_change(output: Output, plan: ChangePlan) -> None:
+    """What a rewind, replay or fork would change."""
+    output.table(
+        ("version", "rows", "records", "ranges"),
+        [
+            (
+                str(each.version),
+                number(each.counts.rows),
+                number(each.entry.counts.records),
+                short_ranges(each.entry.ranges),
+            )
+            for each in plan.checkpoints
+        ],
+    )
+    rows, of = counted(plan.rows, "row"), counted(len(plan.checkpoints), "checkpoint")
+    target = plan.target.version if plan.target else None
+    sentence = _CHANGES[plan.operation].format(
+        name=plan.pipeline, head=plan.head.version, target=target, what=f"{rows} of {of}"
+    )
+    output.say(sentence, "bold")
+    again = "the next run reads again" if plan.operation is Operation.REWIND else "reads"
+    output.say(f"{again} {counted(plan.records, 'record')}, {_about(plan.seconds)}")
+    for warning in plan.warnings:
+        output.say(f"warning: {warning}", "yellow")
+
+
+def _about(seconds: float | None) -> str:
+    return "time not known" if seconds is None else f"about {duration(seconds)}"
+
+
+def report_line(report: CheckpointReport) -> str:
+    """One checkpoint just committed."""
+    speed = report.records_per_second
+    parts = [
+        entry_line(report.entry),
+        duration(sum(report.seconds.values())),
+        *([f"{number(round(speed))} records/s"] if speed else []),
+        *([f"lag {number(report.lag_after)}"] if report.lag_after is not None else []),
+        *(["recovered from a run that died"] if report.recovered else []),
+    ]
+    return "  ".join(parts)
+
+
+def report_json(report: CheckpointReport) -> dict[str, Any]:
+    """One checkpoint just committed: its entry, and what only the run knows."""
+    speed = report.records_per_second
+    return {
+        "entry": report.entry.to_json(),
+        "outcome": report.outcome.value,
+        "recovered": report.recovered,
+        "lag_before": report.lag_before,
+        "lag_after": report.lag_after,
+        "seconds": {phase: round(spent, 4) for phase, spent in report.seconds.items()},
+        "records_per_second": None if speed is None else round(speed),
+    }
