@@ -6,6 +6,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +29,8 @@ UI_PORT = 3000
 #: Flights a second: a year's flights in two hours.
 RATE_PER_S = 50
 
+#: What the command line `eo` is told to work on.
+_PIPELINES = PROJECT / "dagster_defs" / "defs" / "flights" / "defs.yaml"
 #: Table and offsets side by side, with one button for both.
 _ASSETS = "/locations/eo-pipeline/asset-groups/flights"
 _LOOK_S = 1.0
@@ -50,12 +53,16 @@ def dev(state: State, rate_per_s: int, ui_port: int, screen: Screen) -> None:
         with buried, running(servers, screen):
             buried.wait()
             feeder = Publishing(state, lock, servers, "--rate", str(rate_per_s))
-            with feeder, DagsterUi(state, lock, servers, ui_port) as ui:
+            with (
+                feeder,
+                DagsterUi(state, lock, servers, ui_port) as ui,
+                servers.told_to_shells(_PIPELINES) as shell,
+            ):
                 with screen.step("Starting the Dagster UI") as done:
                     ui.wait_until_it_answers()
                     done(f"Dagster UI {ui.url}")
                 Owner.current("dev").at(ui.url).write(state)
-                screen.show(whereabouts(servers, ui, rate_per_s))
+                screen.show(whereabouts(servers, ui, rate_per_s, shell))
                 watch(servers, feeder, ui, screen)
 
 
@@ -129,7 +136,7 @@ def watch(servers: Servers, feeder: Publishing, ui: DagsterUi, screen: Screen) -
             time.sleep(_LOOK_S)
 
 
-def whereabouts(servers: Servers, ui: DagsterUi, rate_per_s: int) -> Table:
+def whereabouts(servers: Servers, ui: DagsterUi, rate_per_s: int, shell: Path) -> Table:
     """Where everything is, and how it ends."""
     grid = Table.grid(padding=(0, 2))
     for name, where in (
@@ -137,6 +144,7 @@ def whereabouts(servers: Servers, ui: DagsterUi, rate_per_s: int) -> Table:
         ("", "press Materialize all, or let the sensors do it"),
         ("Table", f"flights, and its ledger eo_ledger, in {servers.postgres.dsn}"),
         ("Kafka", f"topic flights at {servers.kafka.bootstrap_servers}, +{rate_per_s} a second"),
+        ("Shell", f"source {shell}, and the command eo knows all of this: eo status"),
         ("Stop", "Ctrl-C, or make stop from elsewhere; everything is kept"),
     ):
         grid.add_row(Text(name, "bold"), where)

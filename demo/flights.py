@@ -25,8 +25,15 @@ from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from eo_pipeline.errors import SourceUnavailableError
 
@@ -40,6 +47,8 @@ CHUNK = 20_000
 _TRANSACTION_TIMEOUT_S = 60.0
 _ABORT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 30.0
+_LOOK_S = 0.02
+_STABLE, _ALL = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 _TEN_YEARS_MS = 10 * 365 * 24 * 3_600_000
 
 #: NaN makes pandas read these as floating point.
@@ -143,6 +152,7 @@ def publish(
             publisher.publish(min(chunk, total - publisher.done))
             if progress is not None:
                 progress(publisher.done)
+        publisher.settle()
         return publisher.done - start
 
 
@@ -188,8 +198,9 @@ class _Publisher:
                 "log_level": 0,  # what matters is raised
             }
         )
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         with _kafka_errors(topic):
-            _create_topic(bootstrap_servers, topic)
+            _create_topic(self._admin, topic)
             # first: this ends what a killed publisher left open, so the number read is final
             self._producer.init_transactions(_TRANSACTION_TIMEOUT_S)
             [position] = self._progress.committed([TopicPartition(topic, 0)], _ANSWER_TIMEOUT_S)
@@ -210,6 +221,29 @@ class _Publisher:
             )
         self.done += count
 
+    def settle(self) -> None:
+        """Until readers may have it all: a commit is answered before its markers are everywhere,
+        and up to a partition's marker a read_committed reader sees its old end.
+
+        Raises:
+            SourceUnavailableError: the markers do not come.
+        """
+        deadline = time.monotonic() + _TRANSACTION_TIMEOUT_S
+        while self._ends(_STABLE) != self._ends(_ALL):
+            if time.monotonic() > deadline:
+                raise SourceUnavailableError(
+                    f"A transaction in topic {self._topic!r} stays open: another publisher works."
+                )
+            time.sleep(_LOOK_S)
+
+    def _ends(self, isolation: IsolationLevel) -> list[int]:
+        wanted = {TopicPartition(self._topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
+        with _kafka_errors(self._topic):
+            ends = self._admin.list_offsets(
+                wanted, isolation_level=isolation, request_timeout=_ANSWER_TIMEOUT_S
+            )
+            return [end.result().offset for end in ends.values()]
+
     def close(self) -> None:
         self._progress.close()
 
@@ -228,8 +262,7 @@ class _Publisher:
                     self._producer.abort_transaction(_ABORT_TIMEOUT_S)
 
 
-def _create_topic(bootstrap_servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+def _create_topic(admin: AdminClient, topic: str) -> None:
     config = {
         "retention.ms": "-1",  # by their timestamps the flights are long out of date
         "segment.ms": str(_TEN_YEARS_MS),  # ... and would start a segment for every week

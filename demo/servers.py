@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from demo.preflight import Jars
@@ -56,6 +58,21 @@ class Servers:
             "SPARK_LOCAL_IP": HOST,
         }
         return variables | ({"SPARK_REMOTE": self.spark.remote} if self.spark else {})
+
+    @contextlib.contextmanager
+    def told_to_shells(self, pipelines: Path) -> Iterator[Path]:
+        """A file to ``source``: the same variables, the document ``pipelines`` for the command
+        ``eo``, and the path to it. It is there as long as the servers are meant to be.
+        """
+        path = self._state.environment_file
+        variables = self.environment | {"EO_PIPELINES": str(pipelines)}
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
+        path.write_text("\n".join([*lines, ""]))
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
 
     def client(self, module: str, *arguments: str) -> list[str]:
         """The command for a Python module that uses these servers.

@@ -63,6 +63,11 @@ class State:
         return self.folder / "owner.json"
 
     @property
+    def environment_file(self) -> Path:
+        """Shell commands that tell a terminal where the servers are, while they run."""
+        return self.folder / "env"
+
+    @property
     def locks(self) -> tuple[Path, ...]:
         """The state's own lock, then its servers': each is held until nothing of it is left."""
         servers = (self.kafka, self.postgres, self.spark)

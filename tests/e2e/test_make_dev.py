@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import urllib.request
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +22,14 @@ def beside(demo: Demo, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Another command on the same state."""
     command = [sys.executable, "-m", "demo", "--home", str(demo.home), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def in_a_shell_beside(demo: Demo, command: str) -> Any:
+    """What a person in another terminal is told, as JSON."""
+    script = f"source {demo.home}/.eo/env && cd / && {command}"
+    told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
 
 
 def versions(demo: Demo) -> list[int]:
@@ -39,6 +49,9 @@ def test_the_table_grows_also_after_a_kill_and_nothing_is_left_behind(demo: Demo
     assert f"`make dev` (process {demo.process.pid}, {ui}) uses" in refused.stdout
     left = demo.descendants()
     assert listening_to_others(left) == []
+    [status] = in_a_shell_beside(demo, "eo status --json")
+    assert status["pipeline"] == "flights"
+    assert status["version"] in versions(demo)
 
     shown = versions(demo)
     demo.kill()
