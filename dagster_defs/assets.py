@@ -3,20 +3,13 @@
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import takewhile
 
 import dagster as dg
 
-from dagster_defs import ledger, mirror
+from dagster_defs.failures import failures_that_stay
 from dagster_defs.metadata import sink_metadata
 from dagster_defs.names import DagsterPipeline
-from eo_pipeline.checkpoint import LedgerEntry
-from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.report import CheckpointReport
-
-#: How far back a step looks for entries that nobody reported.
-ENTRIES_LOOKED_AT = 200
+from dagster_defs.reporting import HeldReports
 
 
 def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
@@ -88,68 +81,13 @@ def _run(
 ) -> Iterator[dg.MaterializeResult[None]]:
     run_id = context.run.run_id
     context.instance.add_run_tags(run_id, declared.run_tags)
-    retries = declared.automation.retries
-    with mirror.StepEvents(context, retries) as events, _failures_that_stay():
-        for entry in _unreported(declared, context.instance):
-            context.log.info(f"version {entry.version} was committed and not reported: is now")
-            events.add(mirror.of_entry(declared, entry))
+    with HeldReports(declared, context) as reports, failures_that_stay():
+        reports.catch_up()
         report = declared.pipeline.run(
             run_id=run_id,
-            on_checkpoint=lambda done: _committed(declared, context, events, done),
+            on_checkpoint=reports.committed,
             spark=lambda: getattr(context.resources, declared.spark).spark_session,
         )
     if not report.checkpoints:
         context.log.info(f"nothing new: version {report.head.version} holds all Kafka has")
-    yield from events.results()
-
-
-def _committed(
-    declared: DagsterPipeline,
-    context: dg.AssetExecutionContext,
-    events: mirror.StepEvents,
-    report: CheckpointReport,
-) -> None:
-    context.log.info(in_words(report))
-    events.add(mirror.of_report(declared, report))
-
-
-def in_words(report: CheckpointReport) -> str:
-    """One line for the run's log, there as soon as the commit is."""
-    entry, counts = report.entry, report.entry.counts
-    if not entry.ranges:
-        return f"version {entry.version}: {entry.operation.value}, no rows"
-    recovered = ", staged by a run that died" if report.recovered else ""
-    dead = f", {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
-    lag = f"; lag {report.lag_after:,}" if report.lag_after is not None else ""
-    return (
-        f"version {entry.version}: {counts.records:,} records, {counts.rows:,} rows{dead} in "
-        f"{sum(report.seconds.values()):.1f} s{recovered}{lag}"
-    )
-
-
-def _unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[LedgerEntry]:
-    """What earlier attempts and killed runs committed and did not live to report, oldest first.
-
-    Before this run's own events, so that the event log keeps the ledger's order. Anything older
-    than the last few hundred entries is left to the reconciler.
-    """
-    page = instance.fetch_materializations(declared.offsets, limit=ENTRIES_LOOKED_AT)
-    events = [record.asset_materialization for record in page.records]
-    reported = {mirror.reported_id(event) for event in events if event}
-    head = declared.pipeline.head()
-    if head is None or head.id in reported:
-        return []
-    entries = ledger.newest(declared.pipeline, ENTRIES_LOOKED_AT)
-    newest_first = takewhile(lambda entry: entry.id not in reported, reversed(entries))
-    return list(newest_first)[::-1]
-
-
-@contextmanager
-def _failures_that_stay() -> Iterator[None]:
-    """What would fail again in the same way is not retried; the retry policy takes the rest."""
-    try:
-        yield
-    except EoPipelineError as error:
-        if error.retryable:
-            raise
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+    yield from reports.results()

@@ -44,6 +44,13 @@ class Automation(dg.Model, dg.Resolvable):
     reconcile_interval_seconds: PositiveInt = Field(
         60, description="How often Dagster's event log is compared with the ledger."
     )
+    checkpoint_partitions: PositiveInt = Field(
+        1_000,
+        description="The newest so many checkpoints can be picked in the UI; the ledger keeps all.",
+    )
+    audit_last: PositiveInt = Field(
+        10, description="How many checkpoints, the newest, the asset check `audit` looks at."
+    )
     sensors: Literal["running", "stopped"] = Field(
         "running", description="Whether sensors and schedule are on before anybody touched them."
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_defs.assets import build_asset
+from dagster_defs.audit import build_audit_check, build_audit_job
 from dagster_defs.automation import Automation
+from dagster_defs.checkpoints import build_checkpoints
 from dagster_defs.checks import build_checks
+from dagster_defs.going_back import build_going_back
 from dagster_defs.jobs import build_job, build_schedule
 from dagster_defs.names import DagsterPipeline, topic_spec
 from dagster_defs.resources import SparkResource
@@ -17,7 +20,7 @@ from eo_pipeline.pipeline import Pipeline
 def pipeline_definitions(
     pipeline: Pipeline, automation: Automation | None = None
 ) -> dg.Definitions:
-    """Assets, checks, job, schedule, sensors and the Spark resource of one pipeline.
+    """Assets, checks, jobs, schedule, sensors and the Spark resource of one pipeline.
 
     Touches neither Kafka nor the sink. Merge the definitions of several pipelines, and set
     ``executor=dg.in_process_executor`` beside them: a run's checkpoints then share one Spark
@@ -32,9 +35,9 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
     """The same, for the YAML component: see :mod:`dagster_defs.loading`."""
     schedule = build_schedule(declared)
     return dg.Definitions(
-        assets=[build_asset(declared)],
-        asset_checks=build_checks(declared),
-        jobs=[build_job(declared)],
+        assets=[build_asset(declared), build_checkpoints(declared)],
+        asset_checks=[*build_checks(declared), build_audit_check(declared)],
+        jobs=[build_job(declared), *build_going_back(declared), build_audit_job(declared)],
         schedules=[schedule] if schedule else [],
         sensors=build_sensors(declared),
         resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dagster as dg
 
+from dagster_defs.audit import audit_key
 from dagster_defs.names import DagsterPipeline
 
 
 def build_job(declared: DagsterPipeline) -> dg.JobDefinition | dg.UnresolvedAssetJobDefinition:
-    """Table, offsets and their checks, in one process: a Spark session serves all checkpoints."""
+    """Table, offsets and the checks of these, in one process, so that Spark starts once at most."""
     return dg.define_asset_job(
         declared.job,
-        selection=dg.AssetSelection.assets(declared.table, declared.offsets),
+        selection=dg.AssetSelection.assets(declared.table, declared.offsets)
+        - dg.AssetSelection.checks(audit_key(declared)),
         description=f"Brings {declared.pipeline.name!r} up to what Kafka holds.",
         tags=declared.run_tags,
         executor_def=dg.in_process_executor,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
+from eo_pipeline.branch import Checkpoint
+from eo_pipeline.change import ChangePlan
 from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.offsets import OffsetRange
 from eo_pipeline.report import CheckpointReport
@@ -28,6 +30,7 @@ def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
         "version": entry.version,
         "operation": entry.operation.value,
         **({"target": entry.target} if entry.target is not None else {}),
+        **{key: entry.details[key] for key in ("reason", "asked_by") if entry.details.get(key)},
         "records": counts.records,
         "rows": counts.rows,
         "dead_letters": counts.dead_letters,
@@ -39,6 +42,7 @@ def identity_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """How to find the entry again: what a person looks at last."""
     instant = entry.committed_at
     return {
+        "started_at": dg.MetadataValue.timestamp(entry.started_at),
         **({"committed_at": dg.MetadataValue.timestamp(instant)} if instant else {}),
         "run_id": entry.run_id,
         "transaction_id": entry.transaction_id,
@@ -47,13 +51,20 @@ def identity_metadata(entry: LedgerEntry) -> dict[str, Any]:
 
 def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """What only the offset asset says: where the checkpoint read and where reading continues."""
-    total = len(entry.ranges or entry.offsets)
     return {
         "tombstones": entry.counts.tombstones,
         "kafka_partitions": len(entry.offsets),
-        "ranges": _ranges(entry) if entry.ranges else _offsets(entry),
-        **({"ranges_shown": f"{SHOWN_MAX} of {total:,}"} if total > SHOWN_MAX else {}),
+        **ranges_metadata(entry),
         **({"details": dg.MetadataValue.json(dict(entry.details))} if entry.details else {}),
+    }
+
+
+def ranges_metadata(entry: LedgerEntry) -> dict[str, Any]:
+    """What an entry read, a row a Kafka partition; where reading continues, if it read nothing."""
+    total = len(entry.ranges or entry.offsets)
+    return {
+        "ranges": _ranges(entry.ranges) if entry.ranges else _offsets(entry),
+        **({"ranges_shown": f"{SHOWN_MAX} of {total:,}"} if total > SHOWN_MAX else {}),
     }
 
 
@@ -87,6 +98,38 @@ def column_schema(columns: Mapping[str, str] | None) -> dict[str, Any]:
     return {"dagster/column_schema": dg.TableSchema(columns=shown)}
 
 
+def plan_metadata(plan: ChangePlan) -> dict[str, Any]:
+    """A rewind, a replay or a fork: what it does to which checkpoints, and what is read again."""
+    return {
+        "head": plan.head.version,
+        **({"target": plan.target.version} if plan.target else {}),
+        "rows": plan.rows,
+        "records_to_read_again": plan.records,
+        **({"seconds_estimated": round(plan.seconds, 1)} if plan.seconds is not None else {}),
+        "checkpoints": len(plan.checkpoints),
+        "checkpoints_table": _checkpoints(plan.checkpoints[:SHOWN_MAX]),
+        "ranges": _ranges(plan.ranges),
+        **({"warnings": "\n".join(plan.warnings)} if plan.warnings else {}),
+    }
+
+
+def _checkpoints(found: Sequence[Checkpoint]) -> dg.MetadataValue:
+    kinds = {"version": "int", "records": "int", "rows": "int", "committed_at": "string"}
+    columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
+    rows = [
+        dg.TableRecord(
+            {
+                "version": each.version,
+                "records": each.entry.counts.records,
+                "rows": each.counts.rows,
+                "committed_at": f"{each.entry.committed_at:%Y-%m-%d %H:%M:%S %Z}",
+            }
+        )
+        for each in found
+    ]
+    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+
+
 def sink_metadata(sink: Sink) -> dict[str, Any]:
     """Where the table is: part of the asset's definition, so known before the first run."""
     described = sink.describe()
@@ -102,8 +145,8 @@ def sink_metadata(sink: Sink) -> dict[str, Any]:
     }
 
 
-def _ranges(entry: LedgerEntry) -> dg.MetadataValue:
-    return _table([_row(r) for r in entry.ranges[:SHOWN_MAX]])
+def _ranges(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
+    return _table([_row(r) for r in ranges[:SHOWN_MAX]])
 
 
 def _offsets(entry: LedgerEntry) -> dg.MetadataValue:

@@ -1,15 +1,14 @@
 """Ledger entries as materializations: how Dagster's event log mirrors the ledger.
 
-The table's event always comes before the offset asset's. So an offset event says that both are
-there, and whoever repairs the log need only look for that one.
+The offset asset's event always comes last, after the table's and the checkpoint's. So an offset
+event says that all are there, and whoever repairs the log need only look for that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
@@ -19,11 +18,12 @@ from dagster_defs.metadata import (
     entry_metadata,
     identity_metadata,
     offsets_metadata,
+    ranges_metadata,
     report_metadata,
     table_metadata,
 )
 from dagster_defs.names import DagsterPipeline
-from eo_pipeline.checkpoint import EntryId, LedgerEntry
+from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
 from eo_pipeline.report import CheckpointReport
 
 #: Where Dagster keeps the data version of an event that is not a step's output.
@@ -41,12 +41,16 @@ class Reported:
     key: dg.AssetKey
     id: EntryId
     metadata: Mapping[str, Any]
+    partition: str | None = None
 
     def materialization(self) -> dg.AssetMaterialization:
         """For every event but a step's last: logged at once, or by a sensor."""
         version = {DATA_VERSION_TAG: str(self.id.version)}
         return dg.AssetMaterialization(
-            self.key, metadata=self.metadata, tags=version | self._transaction
+            self.key,
+            metadata=self.metadata,
+            tags=version | self._transaction,
+            partition=self.partition,
         )
 
     def result(self) -> dg.MaterializeResult[None]:
@@ -82,7 +86,17 @@ def _events(
     if entry.operation in LEDGER_ONLY:
         return [offsets]
     table = Reported(declared.table, entry.id, first | table_metadata(entry) | last | columns)
-    return [table, offsets]
+    checkpoint = entry_metadata(entry) | ranges_metadata(entry) | run | last
+    return [*_checkpoint(declared, entry, checkpoint), table, offsets]
+
+
+def _checkpoint(
+    declared: DagsterPipeline, entry: LedgerEntry, metadata: dict[str, Any]
+) -> list[Reported]:
+    """The event of the checkpoint whose rows the entry wrote: its own, or the one it replayed."""
+    if entry.operation not in (Operation.FORWARD, Operation.REPLAY) or not entry.ranges:
+        return []
+    return [Reported(declared.checkpoints, entry.id, metadata, str(entry.checkpoint))]
 
 
 def reported_id(event: dg.AssetMaterialization) -> EntryId | None:
@@ -92,50 +106,3 @@ def reported_id(event: dg.AssetMaterialization) -> EntryId | None:
     if transaction is None or not version.isdigit():
         return None
     return EntryId(int(version), transaction)
-
-
-@dataclass
-class StepEvents:
-    """The events of one step, each logged as soon as it is known not to be the asset's last.
-
-    Dagster takes one result per asset and step. So the newest event of each asset is held back:
-    a step that ends well yields it, one that fails for good logs it. One that is tried again
-    leaves it to the next attempt, which finds the entry in the ledger; after a kill the
-    reconciler does.
-    """
-
-    context: dg.AssetExecutionContext
-    retries: int
-    _held: dict[dg.AssetKey, Reported] = field(default_factory=dict)
-
-    def add(self, events: list[Reported]) -> None:
-        """Report ``events`` of one ledger entry."""
-        for event in events:
-            earlier = self._held.pop(event.key, None)
-            if earlier is not None:
-                self.context.log_event(earlier.materialization())
-            self._held[event.key] = event  # at the end: the order is that of the ledger
-
-    def results(self) -> Iterator[dg.MaterializeResult[None]]:
-        """What the step yields, once it has nothing more to add."""
-        for event in self._held.values():
-            yield event.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is not None and not self._tried_again(exc):
-            for event in self._held.values():
-                self.context.log_event(event.materialization())
-
-    def _tried_again(self, error: BaseException) -> bool:
-        """Whether Dagster's retry policy makes another attempt after ``error``."""
-        final = isinstance(error, dg.Failure) and not error.allow_retries
-        left = self.context.retry_number < self.retries
-        return left and isinstance(error, Exception) and not final

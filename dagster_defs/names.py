@@ -13,6 +13,12 @@ from eo_pipeline.pipeline import Pipeline
 #: Run tag with the pipeline's name. Jobs carry it; the step adds it to runs started elsewhere.
 PIPELINE_TAG = "eo/pipeline"
 
+#: Run tag with what else than reading on a run is for: a rewind, a replay, an audit ...
+OPERATION_TAG = "eo/operation"
+
+#: The operation that moves nothing, so that nobody need wait for it.
+AUDIT = "audit"
+
 #: Asset group of the topics: a topic is shared by all pipelines that read it.
 TOPIC_GROUP = "kafka"
 
@@ -40,6 +46,16 @@ class DagsterPipeline:
         return dg.AssetKey(f"{self.pipeline.name}_offsets")
 
     @cached_property
+    def checkpoints(self) -> dg.AssetKey:
+        """The checkpoints with rows, a partition each."""
+        return dg.AssetKey(f"{self.pipeline.name}_checkpoints")
+
+    @property
+    def partitions(self) -> str:
+        """Where Dagster keeps the keys of :attr:`checkpoints`; one namespace an instance."""
+        return f"{self.pipeline.name}_checkpoints"
+
+    @cached_property
     def topics(self) -> tuple[dg.AssetKey, ...]:
         """The upstream topics, which nobody here materializes.
 
@@ -57,6 +73,11 @@ class DagsterPipeline:
     @property
     def group(self) -> str:
         return self.automation.group or self.identifier
+
+    @property
+    def checkpoints_group(self) -> str:
+        """A group of its own: "Materialize all" in :attr:`group` would ask for partitions."""
+        return f"{self.group}_checkpoints"
 
     @property
     def op(self) -> str:
@@ -77,6 +98,10 @@ class DagsterPipeline:
     @property
     def run_tags(self) -> dict[str, str]:
         return {PIPELINE_TAG: self.pipeline.name}
+
+    def run_tags_of(self, operation: str) -> dict[str, str]:
+        """Of runs that somebody starts on purpose, to do something else than read on."""
+        return self.run_tags | {OPERATION_TAG: operation}
 
 
 def topic_spec(key: dg.AssetKey) -> dg.AssetSpec:

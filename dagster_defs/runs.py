@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from dagster_defs.names import DagsterPipeline
+from dagster_defs.names import AUDIT, OPERATION_TAG, DagsterPipeline
 
 #: Whatever may be committing at this moment.
 WORKING = (
@@ -18,12 +18,12 @@ WORKING = (
 #: The wait after the first of several failures; each further one doubles it.
 FIRST_PAUSE = timedelta(seconds=30)
 FAILURES_COUNTED = 8  # the longest wait is a little over an hour
+RUNS_LOOKED_AT = 30
 
 
 def working_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> dg.DagsterRun | None:
     """A run of this pipeline that works, however it was started."""
-    runs = instance.get_runs(_filter(declared, *WORKING), limit=1)
-    return runs[0] if runs else None
+    return _first(instance, _filter(declared, *WORKING))
 
 
 def unfinished_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> dg.DagsterRun | None:
@@ -32,8 +32,7 @@ def unfinished_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> d
     One that the UI's Materialize button queued is not found before it works: it gets its tag from
     its own step.
     """
-    runs = instance.get_runs(_filter(declared, dg.DagsterRunStatus.QUEUED, *WORKING), limit=1)
-    return runs[0] if runs else None
+    return _first(instance, _filter(declared, dg.DagsterRunStatus.QUEUED, *WORKING))
 
 
 def pause_after_failures(
@@ -44,7 +43,10 @@ def pause_after_failures(
     A topic that was recreated, say, fails every run until a person decides. Without a growing
     pause a level-triggered sensor would start one after the other.
     """
-    records = instance.get_run_records(_filter(declared), limit=FAILURES_COUNTED)
+    newest = instance.get_run_records(_filter(declared), limit=RUNS_LOOKED_AT)
+    # a rewind that was refused says nothing of whether reading on works
+    forward = [each for each in newest if OPERATION_TAG not in each.dagster_run.tags]
+    records = forward[:FAILURES_COUNTED]
     failures = 0
     for record in records:
         if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
@@ -54,6 +56,12 @@ def pause_after_failures(
         return None
     until = records[0].end_time + (FIRST_PAUSE * 2 ** (failures - 1)).total_seconds()
     return timedelta(seconds=round(until - now)) if until > now else None
+
+
+def _first(instance: dg.DagsterInstance, wanted: dg.RunsFilter) -> dg.DagsterRun | None:
+    """The newest such run that may move the ledger: an audit only looks."""
+    runs = instance.get_runs(wanted)
+    return next((run for run in runs if run.tags.get(OPERATION_TAG) != AUDIT), None)
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:

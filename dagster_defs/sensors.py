@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import dagster as dg
 
-from dagster_defs import ledger, mirror
+from dagster_defs import mirror
 from dagster_defs.names import DagsterPipeline
 from dagster_defs.new_partitions import Known
+from dagster_defs.partitions import requests
 from dagster_defs.reconcile import Progress, compare
 from dagster_defs.runs import pause_after_failures, unfinished_run, working_run
 from eo_pipeline.checkpoint import LedgerEntry
@@ -53,21 +54,34 @@ def skips_while_unavailable(evaluate: Evaluate) -> Evaluate:
     return guarded
 
 
-def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
-    automation = declared.automation
-
-    @dg.sensor(
-        name=f"{declared.identifier}_lag",
-        description="Starts a run when Kafka holds more than the table does.",
-        job_name=declared.job,
-        minimum_interval_seconds=automation.lag_interval_seconds,
-        default_status=automation.sensor_status,
+def _sensor(
+    declared: DagsterPipeline,
+    name: str,
+    evaluate: Evaluate,
+    *,
+    description: str,
+    seconds: int,
+    job: str | None,
+) -> dg.SensorDefinition:
+    return dg.SensorDefinition(
+        name=f"{declared.identifier}_{name}",
+        evaluation_fn=skips_while_unavailable(evaluate),
+        description=description,
+        job_name=job,
+        minimum_interval_seconds=seconds,
+        default_status=declared.automation.sensor_status,
     )
-    @skips_while_unavailable
-    def lag_sensor(context: dg.SensorEvaluationContext) -> Tick:
-        return look_at_lag(declared, context.instance)
 
-    return lag_sensor
+
+def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
+    return _sensor(
+        declared,
+        "lag",
+        lambda context: look_at_lag(declared, context.instance),
+        description="Starts a run when Kafka holds more than the table does.",
+        seconds=declared.automation.lag_interval_seconds,
+        job=declared.job,
+    )
 
 
 def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick:
@@ -81,7 +95,7 @@ def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick
     pause = pause_after_failures(instance, declared, now=time.time())
     if pause is not None:
         return dg.SkipReason(f"the last run failed; next look in {pause}")
-    status = ledger.status(declared.pipeline)
+    status = declared.pipeline.status()
     if status.head is None and not status.cluster.bounds:
         return dg.SkipReason("no subscribed topic exists yet")
     # without a ledger even an empty topic is worth a run: it writes down where reading starts
@@ -93,20 +107,14 @@ def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick
 
 
 def _partition_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
-    automation = declared.automation
-
-    @dg.sensor(
-        name=f"{declared.identifier}_partitions",
+    return _sensor(
+        declared,
+        "partitions",
+        lambda context: look_for_partitions(declared, context.cursor),
         description="Tells of new Kafka partitions and topics, and starts a run for them.",
-        job_name=declared.job,
-        minimum_interval_seconds=automation.partition_interval_seconds,
-        default_status=automation.sensor_status,
+        seconds=declared.automation.partition_interval_seconds,
+        job=declared.job,
     )
-    @skips_while_unavailable
-    def partition_sensor(context: dg.SensorEvaluationContext) -> Tick:
-        return look_for_partitions(declared, context.cursor)
-
-    return partition_sensor
 
 
 def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
@@ -114,7 +122,7 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
 
     Before the first run there is nothing to compare with: that run takes every partition.
     """
-    status = ledger.status(declared.pipeline)
+    status = declared.pipeline.status()
     if status.head is None:
         return dg.SkipReason("no ledger yet: the first run takes every partition there is")
     remembered = Known.from_cursor(cursor)
@@ -182,19 +190,14 @@ def _named(partitions: Sequence[TopicPartition]) -> str:
 
 
 def _reconciler(declared: DagsterPipeline) -> dg.SensorDefinition:
-    automation = declared.automation
-
-    @dg.sensor(
-        name=f"{declared.identifier}_reconciler",
+    return _sensor(
+        declared,
+        "reconciler",
+        lambda context: reconcile(declared, context.instance, context.cursor),
         description="Reports ledger versions Dagster never heard of: killed or foreign runs.",
-        minimum_interval_seconds=automation.reconcile_interval_seconds,
-        default_status=automation.sensor_status,
+        seconds=declared.automation.reconcile_interval_seconds,
+        job=None,
     )
-    @skips_while_unavailable
-    def reconciler(context: dg.SensorEvaluationContext) -> Tick:
-        return reconcile(declared, context.instance, context.cursor)
-
-    return reconciler
 
 
 def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
@@ -204,19 +207,24 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
     over has had its event written, if it was ever to be; so no event is written twice.
     """
     progress = Progress.from_cursor(cursor)
-    entries = ledger.following(declared.pipeline, progress.entry, ENTRIES_A_TICK)
+    entries = declared.pipeline.following(progress.entry, ENTRIES_A_TICK)
+    replaced = entries is None
     if entries is None:
         progress = Progress()
-        entries = ledger.following(declared.pipeline, None, ENTRIES_A_TICK) or []
+        entries = declared.pipeline.following(None, ENTRIES_A_TICK) or []
     run = working_run(instance, declared)
     if run is not None:
         return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()} and reports itself")
     missing, after = _compare(declared, instance, progress, entries)
     at = f"version {after.entry.version}" if after.entry else "an empty ledger"
     said = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
+    settled = [e for e in entries if after.entry and e.version <= after.entry.version]
+    keys = instance.get_dynamic_partitions(declared.partitions)
     return dg.SensorResult(
         skip_reason=f"{said}up to {at}",
         asset_events=_repairs(declared, instance, missing),
+        # every entry comes by here once, so a key that its run did not live to add is added now
+        dynamic_partitions_requests=requests(declared, keys, settled, anew=replaced),
         cursor=after.to_cursor(),
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import dagster as dg
+from dagster_shared.record import replace
 from pydantic import Field
 
-from dagster_defs.assets import build_asset
-from dagster_defs.checks import build_checks
-from dagster_defs.jobs import build_job
+from dagster_defs.checkpoints import build_checkpoints
+from dagster_defs.factory import without_topics
 from dagster_defs.mirror import DATA_VERSION_TAG, TRANSACTION_TAG
 from dagster_defs.names import DagsterPipeline
 from dagster_defs.resources import SparkResource
@@ -53,14 +53,66 @@ def materialize(
 ) -> dg.ExecuteInProcessResult:
     """One run of the pipeline's job, here."""
     settings = spark or declared.pipeline.spark
-    definitions = dg.Definitions(
-        assets=[build_asset(declared)],
-        asset_checks=build_checks(declared),
-        jobs=[build_job(declared)],
+    definitions = replace(
+        without_topics(declared),
         resources={declared.spark: SparkResource.of(settings).definition()},
     )
     job = definitions.resolve_job_def(declared.job)
     return job.execute_in_process(instance=instance, raise_on_error=False)
+
+
+def replay(
+    declared: DagsterPipeline,
+    instance: dg.DagsterInstance,
+    first: int,
+    last: int,
+    **config: object,
+) -> dg.ExecuteInProcessResult:
+    """What the UI starts when somebody selects ``first`` to ``last`` and presses Materialize."""
+    asset = build_checkpoints(declared)
+    return dg.materialize(
+        [asset],
+        instance=instance,
+        resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
+        run_config={"ops": {f"{declared.op}_checkpoints": {"config": config}}},
+        tags={
+            "dagster/asset_partition_range_start": str(first),
+            "dagster/asset_partition_range_end": str(last),
+        },
+        raise_on_error=False,
+    )
+
+
+def launch(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, operation: str, **config: object
+) -> dg.ExecuteInProcessResult:
+    """One run of the job ``<pipeline>_<operation>``, with what somebody filled in."""
+    job = without_topics(declared).resolve_job_def(f"{declared.identifier}_{operation}")
+    return job.execute_in_process(
+        run_config={"ops": {f"{declared.op}_{operation}": {"config": config}}},
+        instance=instance,
+        raise_on_error=False,
+    )
+
+
+def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
+    """The sentence with which ``step`` failed."""
+    assert not result.success
+    data = result.failure_data_for_node(step)
+    assert data is not None
+    told = data.user_failure_data
+    return str(told.description if told else data.error)
+
+
+def keys(instance: dg.DagsterInstance, declared: DagsterPipeline) -> list[int]:
+    """The checkpoints that can be picked, in Dagster's order."""
+    return [int(key) for key in instance.get_dynamic_partitions(declared.partitions)]
+
+
+def replayed(instance: dg.DagsterInstance, declared: DagsterPipeline) -> list[tuple[str, int]]:
+    """Partition and data version of every event of the asset of checkpoints, oldest first."""
+    found = events(instance, declared.checkpoints)
+    return [(str(e.partition), int((e.tags or {})[DATA_VERSION_TAG])) for e in found]
 
 
 def events(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.AssetMaterialization]:

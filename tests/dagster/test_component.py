@@ -52,7 +52,8 @@ def test_a_document_becomes_assets_checks_a_job_sensors_and_a_resource() -> None
     definitions = pipeline_definitions(pipeline)
     dg.Definitions.validate_loadable(definitions)
 
-    assert keys(definitions) == {"orders", "orders_offsets", "kafka/orders", "kafka/returns"}
+    ours = {"orders", "orders_offsets", "orders_checkpoints"}
+    assert keys(definitions) == ours | {"kafka/orders", "kafka/returns"}
     names = {sensor.name for sensor in definitions.sensors or ()}
     assert names == {"orders_lag", "orders_partitions", "orders_reconciler"}
     assert definitions.resolve_job_def("orders_job")

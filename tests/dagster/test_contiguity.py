@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from dagster_defs.checks import BREAKS_NAMED, agreement_result, contiguity_result
-from dagster_defs.contiguity import breaks
 from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
+from eo_pipeline.contiguity import breaks
 from eo_pipeline.offsets import OffsetRange, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

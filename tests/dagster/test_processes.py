@@ -69,7 +69,7 @@ def test_the_demo_pipeline_needs_no_environment_to_load(monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     loaded = definitions.defs()
     names = {key.to_user_string() for key in loaded.resolve_all_asset_keys()}
-    assert names == {"flights", "flights_offsets", "kafka/flights"}
+    assert names == {"flights", "flights_offsets", "flights_checkpoints", "kafka/flights"}
 
 
 def test_the_component_is_listed_and_scaffolds_a_document_that_loads(
@@ -89,7 +89,7 @@ def as_yaml(config: dict[str, Any]) -> str:
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items())
 
 
-def test_a_launched_job_fills_the_table_and_a_second_one_needs_no_spark(
+def test_a_launched_job_fills_the_table_another_rewinds_it_and_neither_needs_spark_in_vain(
     bench: Bench, tmp_path: Path, home: Path
 ) -> None:
     write_project(tmp_path, as_yaml(bench.config), name="events")
@@ -99,6 +99,7 @@ def test_a_launched_job_fills_the_table_and_a_second_one_needs_no_spark(
 
     assert "RUN_SUCCESS" in said
     assert said.count("Materialized value events_offsets") == 4
+    assert said.count("Materialized value events_checkpoints") == 3
     assert said.count("ASSET_CHECK_EVALUATION") == 2
     bench.table.assert_holds_once(bench.topic.written)
     nowhere = "sc://127.0.0.1:1"
@@ -113,3 +114,29 @@ def test_a_launched_job_fills_the_table_and_a_second_one_needs_no_spark(
     )
     assert "nothing new: version 3 holds all Kafka has" in again
     assert "RUN_SUCCESS" in again
+
+    config = {"ops": {"eo_events_rewind": {"config": {"to_version": 1, "reason": "a trial"}}}}
+    run(
+        "dg",
+        "launch",
+        "--job",
+        "events_rewind",
+        "--config-json",
+        json.dumps(config),
+        cwd=tmp_path,
+        home=home,
+        SPARK_REMOTE=nowhere,
+    )
+    assert bench.table.query("select count(*) from events") == [(100,)]
+    replayed = run(
+        "dg",
+        "launch",
+        "--assets",
+        "events_checkpoints",
+        "--partition-range",
+        "1...1",
+        cwd=tmp_path,
+        home=home,
+    )
+    assert "replay of 1, 100 records, 100 rows" in replayed
+    assert bench.table.query("select max(version) from eo_ledger") == [(5,)]

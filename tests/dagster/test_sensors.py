@@ -48,10 +48,17 @@ def result(tick: Tick) -> dg.SensorResult:
 
 
 def apply(instance: dg.DagsterInstance, tick: Tick) -> str | None:
-    """What the daemon does with a tick's events; gives its cursor."""
+    """What the daemon does with a tick's events and partitions; gives its cursor."""
     answer = result(tick)
     for event in answer.asset_events:
         instance.report_runless_asset_event(event)
+    for request in answer.dynamic_partitions_requests or []:
+        name, keys = request.partitions_def_name, request.partition_keys
+        if isinstance(request, dg.AddDynamicPartitionsRequest):
+            instance.add_dynamic_partitions(name, keys)
+        else:
+            for key in keys:
+                instance.delete_dynamic_partition(name, key)
     return answer.cursor
 
 

@@ -1,0 +1,232 @@
+"""Checkpoints as partitions: who adds them, who takes them away, and what replaying some does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+import pytest
+from pydantic import Field
+
+from dagster_defs.automation import Automation
+from dagster_defs.checkpoints import build_checkpoints
+from dagster_defs.factory import pipeline_definitions
+from dagster_defs.names import DagsterPipeline
+from dagster_defs.partitions import rearranged
+from dagster_defs.sensors import reconcile
+from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.pipeline import Pipeline
+from tests.dagster.conftest import AT_ONCE
+from tests.dagster.steps import (
+    events,
+    failure,
+    keys,
+    launch,
+    materialize,
+    replay,
+    replayed,
+    value,
+    versions,
+)
+from tests.dagster.test_sensors import apply, skipped
+from tests.engine import Bench
+
+
+class DiesInReplay(Pipeline):
+    """A pipeline whose first replay is gone right after its first commit."""
+
+    runs: list[str] = Field(default_factory=list)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> DiesInReplay:
+        return cls(**{name: getattr(pipeline, name) for name in type(pipeline).model_fields})
+
+    def replay(self, *arguments: Any, **options: Any) -> Any:
+        def gone(report: object) -> None:
+            raise SinkUnavailableError("the process was gone here")
+
+        if not self.runs:
+            options["on_checkpoint"] = gone
+        self.runs.append("run")
+        return super().replay(*arguments, **options)
+
+
+@pytest.fixture
+def declared(bench: Bench) -> DagsterPipeline:
+    """The bench's pipeline without files between, which cost more than they show here."""
+    return DagsterPipeline(bench.pipeline(inline_records=1_000), AT_ONCE)
+
+
+@pytest.fixture
+def filled(bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance) -> Bench:
+    """Versions 1 to 4, of 100, 100, 100 and 50 records, made by one run."""
+    bench.topic.write(350, partitions=range(4))
+    assert materialize(declared, instance).success
+    return bench
+
+
+def written_by(bench: Bench) -> dict[int, int]:
+    """By checkpoint: the transactions that wrote rows of it which are there now."""
+    query = "select _eo_checkpoint, max(xmin::text::bigint) from events group by 1"
+    return dict(bench.table.query(query))
+
+
+def changed(before: dict[int, int], after: dict[int, int]) -> list[int]:
+    return sorted(v for v in before.keys() | after.keys() if before.get(v) != after.get(v))
+
+
+def test_a_run_adds_its_checkpoints_as_partitions_with_ranges_and_never_asks_for_one(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    assert keys(instance, declared) == [1, 2, 3, 4]
+    assert replayed(instance, declared) == [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
+    last = events(instance, declared.checkpoints)[-1].metadata
+    assert (value(last, "records"), value(last, "rows")) == (50, 50)
+    assert {"started_at", "seconds_stage", "transaction_id"} <= last.keys()
+    ranges = last["ranges"]
+    assert isinstance(ranges, dg.TableMetadataValue)
+    assert sum(int(str(row.data["offsets"])) for row in ranges.records) == 50
+
+    graph = pipeline_definitions(declared.pipeline).resolve_asset_graph()
+    assert {k for k in graph.get_all_asset_keys() if graph.get(k).is_partitioned} == {
+        declared.checkpoints
+    }
+    assert graph.get(declared.checkpoints).group_name != graph.get(declared.table).group_name
+    # the UI's Materialize button leaves the job aside: nothing it selects has a partition
+    job = pipeline_definitions(declared.pipeline).resolve_job_def(declared.job)
+    assert job.partitions_def is None
+
+
+def test_a_selected_range_is_replayed_in_one_run_and_nothing_else_changes(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    before = written_by(filled)
+
+    result = replay(declared, instance, 2, 3, reason="a fixed transform")
+
+    assert result.success
+    assert changed(before, written_by(filled)) == [2, 3]
+    assert filled.table.coordinates() == Counter(filled.topic.written)
+    assert replayed(instance, declared)[4:] == [("2", 5), ("3", 6)]
+    assert versions(instance, declared.table) == [1, 2, 3, 4, 5, 6]
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3, 4, 5, 6]
+    assert keys(instance, declared) == [1, 2, 3, 4]
+    shown = events(instance, declared.offsets)[-1].metadata
+    assert [value(shown, k) for k in ("operation", "target", "reason", "asked_by")] == [
+        "replay",
+        3,
+        "a fixed transform",
+        f"dagster run {result.run_id}",
+    ]
+    assert "agrees up to version 6" in skipped(reconcile(declared, instance, None))
+    assert materialize(declared, instance).success
+    filled.topic.write(10)
+    checks = materialize(declared, instance).get_asset_check_evaluations()
+    assert checks
+    assert all(check.passed for check in checks)
+
+
+def test_the_replay_job_takes_checkpoints_that_do_not_lie_side_by_side(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    before = written_by(filled)
+    dry = launch(declared, instance, "replay", versions=[4, 1], dry_run=True)
+    assert dry.success
+    assert changed(before, written_by(filled)) == []
+
+    assert launch(declared, instance, "replay", versions=[4, 1]).success
+
+    assert changed(before, written_by(filled)) == [1, 4]
+    assert replayed(instance, declared)[4:] == [("1", 5), ("4", 6)]
+    unknown = launch(declared, instance, "replay", first_version=3, last_version=9)
+    assert "there is no version 9" in failure(unknown, f"{declared.op}_replay")
+    none = launch(declared, instance, "replay")
+    assert "must name the checkpoints" in failure(none, f"{declared.op}_replay")
+
+
+def test_a_replay_that_dies_half_way_goes_on_where_it_was(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    """Scenario: the sink goes away after the first of three replays was committed and before it
+    was told. Outcome: the retry tells of it, and replays only the other two.
+    """
+    dying = DagsterPipeline(DiesInReplay.of(declared.pipeline), declared.automation)
+
+    assert replay(dying, instance, 1, 3).success
+
+    assert replayed(instance, declared)[4:] == [("1", 5), ("2", 6), ("3", 7)]
+    assert [e.target for e in declared.pipeline.history(5)] == [1, 2, 3]
+
+
+def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_them_away(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(350, partitions=range(4))
+    declared.pipeline.run()
+    cursor = apply(instance, reconcile(declared, instance, None))
+    assert keys(instance, declared) == [1, 2, 3, 4]
+    assert replayed(instance, declared) == [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
+
+    declared.pipeline.rewind(2)
+    cursor = apply(instance, reconcile(declared, instance, cursor))
+
+    assert keys(instance, declared) == [1, 2]
+    assert versions(instance, declared.offsets)[-1] == 5
+    # a run that finds the rewind first does the same, and the reconciler has nothing to add
+    declared.pipeline.rewind(1)
+    assert materialize(declared, instance).success
+    assert keys(instance, declared) == [1, 7, 8, 9]
+    tick = reconcile(declared, instance, cursor)
+    assert "agrees up to version 9" in skipped(tick)
+    assert apply(instance, tick)
+    assert keys(instance, declared) == [1, 7, 8, 9]
+
+
+def test_a_checkpoint_that_no_longer_stands_is_refused_with_the_engines_sentence(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    declared.pipeline.rewind(2)
+    result = replay(declared, instance, 3, 4)
+    said = failure(result, f"{declared.op}_checkpoints")
+    assert "version 3 no longer stands: version 5 went back to 2" in said
+    assert declared.pipeline.history()[-1].version == 5
+    # it told of the rewind before it refused, so that they cannot be picked any more
+    assert keys(instance, declared) == [1, 2]
+    with pytest.raises(dg.DagsterInvalidInvocationError, match="Nonexistent partition keys"):
+        replay(declared, instance, 4, 4)
+
+
+def test_only_the_newest_stay_to_be_picked_and_the_ledger_keeps_all(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    few = DagsterPipeline(declared.pipeline, Automation(checkpoint_partitions=2))
+    apply(instance, reconcile(few, instance, None))
+    assert keys(instance, declared) == [3, 4]
+    assert len(declared.pipeline.history()) == 5
+    # an old one can still be replayed: the job names versions, not partitions
+    assert launch(declared, instance, "replay", versions=[1]).success
+    assert replayed(instance, declared)[-1] == ("1", 5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted", "removed", "added"),
+    [
+        ("", "12", "", "12"),
+        ("12", "123", "", "3"),
+        ("123", "23", "1", ""),
+        ("13", "123", "3", "23"),
+        ("321", "123", "321", "123"),
+        ("1x2", "12", "x", ""),
+        ("12", "", "12", ""),
+    ],
+)
+def test_a_key_that_comes_late_is_put_in_its_place(
+    keys: str, wanted: str, removed: str, added: str
+) -> None:
+    assert rearranged(list(keys), list(wanted)) == (list(removed), list(added))
+
+
+def test_partitions_are_replayed_by_one_run_however_many(declared: DagsterPipeline) -> None:
+    policy = build_checkpoints(declared).backfill_policy
+    assert policy == dg.BackfillPolicy.single_run()

@@ -1,0 +1,219 @@
+"""The jobs of a pipeline: rewind, fork, audit. What they do, and what Dagster then shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_defs.audit import audit_key
+from dagster_defs.factory import without_topics
+from dagster_defs.names import OPERATION_TAG, DagsterPipeline
+from dagster_defs.requests import (
+    AuditRequest,
+    ForkRequest,
+    LossRequest,
+    ReplayRequest,
+    RewindRequest,
+    fork_sink,
+)
+from dagster_defs.runs import pause_after_failures
+from dagster_defs.sensors import reconcile
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.pipeline import Pipeline
+from tests.dagster.conftest import AT_ONCE
+from tests.dagster.steps import (
+    events,
+    failure,
+    keys,
+    launch,
+    log_lines,
+    materialize,
+    value,
+    versions,
+)
+from tests.dagster.test_sensors import skipped
+from tests.engine import Bench
+
+
+@pytest.fixture
+def declared(bench: Bench) -> DagsterPipeline:
+    """The bench's pipeline without files between, which cost more than they show here."""
+    return DagsterPipeline(bench.pipeline(inline_records=1_000), AT_ONCE)
+
+
+@pytest.fixture
+def filled(bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance) -> Bench:
+    """Versions 1 to 3, of 100, 100 and 50 records, made by one run."""
+    bench.topic.write(250, partitions=range(4))
+    assert materialize(declared, instance).success
+    return bench
+
+
+def outputs(result: dg.ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
+    """What a job said of its output."""
+    [event] = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    return dict(event.step_output_data.metadata)
+
+
+def test_a_rewind_takes_rows_and_partitions_away_and_shows_in_the_history(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    dry = launch(declared, instance, "rewind", to_version=1, dry_run=True)
+    assert value(outputs(dry), "rows") == 150
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3]
+
+    result = launch(declared, instance, "rewind", to_version=1, reason="a wrong rate")
+
+    assert result.success
+    assert filled.table.query("select _eo_checkpoint, count(*) from events group by 1") == [
+        (1, 100)
+    ]
+    assert keys(instance, declared) == [1]
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3, 4]
+    shown = events(instance, declared.offsets)[-1].metadata
+    assert [value(shown, k) for k in ("operation", "target", "reason", "asked_by", "run_id")] == [
+        "rewind",
+        1,
+        "a wrong rate",
+        f"dagster run {result.run_id}",
+        result.run_id,
+    ]
+    assert value(events(instance, declared.table)[-1].metadata, "dagster/row_count") == 100
+    plan = outputs(result)["checkpoints_table"]
+    assert isinstance(plan, dg.TableMetadataValue)
+    assert [row.data["version"] for row in plan.records] == [2, 3]
+    [run] = instance.get_runs(dg.RunsFilter(tags=declared.run_tags_of("rewind")), limit=1)
+    assert run.run_id == result.run_id
+    assert "agrees up to version 4" in skipped(reconcile(declared, instance, None))
+    # the next run reads again, once
+    assert all(c.passed for c in materialize(declared, instance).get_asset_check_evaluations())
+    filled.table.assert_holds_once(filled.topic.written)
+    assert keys(instance, declared) == [1, 5, 6]
+
+
+def test_a_rewind_that_cannot_be_is_refused_with_a_sentence_and_stops_no_sensor(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    step = f"{declared.op}_rewind"
+    for asked, said in (
+        ({}, "to_version or to_time must name a checkpoint"),
+        ({"to_version": 1, "to_time": "2026-01-31T12:00:00Z"}, "one of the two"),
+        ({"to_time": "yesterday"}, "write it as 2026-01-31T12:00:00Z"),
+        ({"to_time": "2001-01-31T12:00:00Z"}, "did not exist at 2001-01-31"),
+        ({"to_version": 7}, "there is no version 7"),
+        ({"to_version": 3}, "is at version 3 already"),
+    ):
+        result = launch(declared, instance, "rewind", **asked)
+        assert said in failure(result, step)
+        assert not [e for e in result.all_events if e.is_step_up_for_retry]
+    assert declared.pipeline.history()[-1].version == 3
+    [record] = instance.get_run_records(limit=1)
+    assert record.end_time is not None
+    assert pause_after_failures(instance, declared, now=record.end_time) is None
+
+
+def test_a_fork_begins_where_the_checkpoint_stood_and_says_how_to_declare_it(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    same = launch(declared, instance, "fork", name="events_b", at_version=1)
+    assert "nothing there differs" in failure(same, f"{declared.op}_fork")
+
+    result = launch(
+        declared, instance, "fork", name="events_b", at_version=1, sink={"table": "events_b"}
+    )
+
+    assert result.success
+    told = value(outputs(result), "defs.yaml")
+    assert "name: events_b" in str(told)
+    assert "table: 'events_b'" in str(told)
+    sink = fork_sink(declared.pipeline, {"table": "events_b"})
+    forked = Pipeline.from_config({**dict(declared.pipeline), "name": "events_b", "sink": sink})
+    assert forked.run().rows == 150
+    assert filled.table.query("select count(*) from events_b") == [(150,)]
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3]
+    again = launch(
+        declared, instance, "fork", name="events_b", at_version=1, sink={"table": "events_b"}
+    )
+    assert "has a ledger already" in failure(again, f"{declared.op}_fork")
+
+
+def test_a_forks_sink_is_the_own_one_changed_or_a_whole_one_and_errors_hold_no_secret(
+    declared: DagsterPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORK_TABLE", "other")
+    changed = fork_sink(declared.pipeline, {"table": "${FORK_TABLE}"})
+    assert changed.table_name == "other"
+    assert {**dict(changed), "table": ""} == {**dict(declared.pipeline.sink), "table": ""}
+    whole = fork_sink(declared.pipeline, {"type": "delta", "path": str(tmp_path)})
+    assert type(whole).__name__ == "DeltaSink"
+    with pytest.raises(ConfigError, match="tabel"):
+        fork_sink(declared.pipeline, {"tabel": "x"})
+    with pytest.raises(ConfigError, match="NOT_SET"):
+        fork_sink(declared.pipeline, {"table": "${NOT_SET}"})
+
+
+def test_a_loss_that_is_not_there_and_one_without_a_reason_are_refused(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    step = f"{declared.op}_accept_loss"
+    none = launch(declared, instance, "accept_loss")
+    assert "say why the loss is acceptable" in failure(none, step)
+    nothing = launch(declared, instance, "accept_loss", reason="r")
+    assert "there is no loss to accept" in failure(nothing, step)
+
+
+def test_an_audit_passes_and_one_that_fails_names_the_repair(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    filled.table.execute("delete from events where _eo_checkpoint = 2 and _eo_partition = 1")
+
+    [failed] = check(declared, instance).get_asset_check_evaluations()
+
+    assert not failed.passed
+    assert "missing" in str(failed.description)
+    assert "`eo replay 2" in str(failed.description)
+    assert "`eo replay 2" in str(value(failed.metadata, "repair"))
+    said = failure(launch(declared, instance, "audit", last=2), f"{declared.op}_audit")
+    assert "missing" in said
+    assert launch(declared, instance, "replay", versions=[2]).success
+    [passed] = check(declared, instance).get_asset_check_evaluations()
+    assert passed.passed
+
+
+def test_a_run_that_materializes_does_not_audit_however_it_was_started(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    by_job = materialize(declared, instance)
+    names = {check.check_name for check in by_job.get_asset_check_evaluations()}
+    assert "audit" not in names | {e.step_key for e in by_job.all_events}
+    filled.topic.write(5)
+    button = without_topics(declared).resolve_implicit_global_asset_job_def()
+    done = button.execute_in_process(
+        instance=instance, asset_selection=[declared.table, declared.offsets]
+    )
+    assert done.success
+    assert "audit" not in {c.check_name for c in done.get_asset_check_evaluations()}
+    assert "not audited: this run materializes" in log_lines(done, instance)
+
+
+def check(declared: DagsterPipeline, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """The audit of the table asset, started by itself as the UI does."""
+    job = dg.define_asset_job("check", dg.AssetSelection.checks(audit_key(declared)))
+    definitions = dg.Definitions.merge(without_topics(declared), dg.Definitions(jobs=[job]))
+    return definitions.resolve_job_def("check").execute_in_process(instance=instance)
+
+
+def test_every_job_has_its_fields_described_and_opens_without_an_error(
+    declared: DagsterPipeline,
+) -> None:
+    definitions = without_topics(declared)
+    for operation in ("rewind", "replay", "fork", "accept_loss", "audit"):
+        job = definitions.resolve_job_def(f"events_{operation}")
+        assert job.tags[OPERATION_TAG] == operation
+        assert dg.validate_run_config(job, {})
+    for request in (RewindRequest, ReplayRequest, ForkRequest, LossRequest, AuditRequest):
+        for name, field in request.model_fields.items():
+            assert field.description, name
+            assert field.default is not None, name
