@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# two processes, each with servers of its own; a file's tests stay together: tests/conftest.py
+IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -31,7 +33,7 @@ clean: stop ## remove all data (.eo); the virtual environment stays
 test: $(VENV)/.ready-dev ## the whole test suite, against real servers
 	@$(BIN)/python -m demo setup
 	@sh tests/install_stores.sh
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .

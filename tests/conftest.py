@@ -1,5 +1,30 @@
-"""Fixtures live in plugins, one file a server family."""
+"""Fixtures live in plugins, one file a server family.
+
+``make test`` runs the suite in two processes, each with servers of its own. A file's tests share
+servers, so they stay together; the files that take longest come first.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 pytest_plugins = ["tests.servers", "tests.stores", "tests.engine"]
+
+#: The folders in the order in which they are started.
+_ORDER = ("e2e", "faults", "dagster", "contract", "unit")
+
+#: These files start the demo, which wants its usual ports: one after the other.
+_DEMO = ("test_make_run.py", "test_make_dev.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _rank(item.path))  # stable: within a folder as it was
+    for item in items:
+        name = "demo" if item.path.name in _DEMO else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
+def _rank(path: Path) -> int:
+    return _ORDER.index(path.parent.name) if path.parent.name in _ORDER else len(_ORDER)
