@@ -62,12 +62,13 @@ class Servers:
     @contextlib.contextmanager
     def told_to_shells(self, pipelines: Path) -> Iterator[Path]:
         """A file to ``source``: the same variables, the document ``pipelines`` for the command
-        ``eo``, and the path to it. It is there as long as the servers are meant to be.
+        ``eo``, and the paths to it and ``psql``. It is there as long as the servers are to be.
         """
         path = self._state.environment_file
         variables = self.environment | {"EO_PIPELINES": str(pipelines)}
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
+        programs = f"{Path(sys.executable).parent}:{self.postgres.programs}"
+        lines.append(f'export PATH={shlex.quote(programs)}:"$PATH"')
         path.write_text("\n".join([*lines, ""]))
         try:
             yield path

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -41,6 +42,15 @@ CHECKPOINTS_MIN = 6
 WAIT_S = 300.0
 #: For fade-ins, after everything that was waited for is there.
 SETTLE_MS = 1_500
+
+LAUNCH = """
+mutation ($execution: ExecutionParams!) {
+  launchRun(executionParams: $execution) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  }
+}
+"""
+STATUS = "query ($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
 
 
 @dataclass
@@ -61,14 +71,31 @@ class Ui:
         """The first button with ``name`` in its text."""
         self.page.get_by_role("button", name=name).first.click()
 
-    def query(self, graphql: str) -> dict[str, object]:
+    def query(self, graphql: str, **variables: object) -> dict[str, Any]:
         """Ask Dagster itself, where the page does not tell."""
-        body = json.dumps({"query": graphql}).encode()
+        body = json.dumps({"query": graphql, "variables": variables}).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}/graphql", body, headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
-            data: dict[str, object] = json.load(answer)["data"]
+            data: dict[str, Any] = json.load(answer)["data"]
         return data
+
+    def launch(self, job: str, config: dict[str, object]) -> None:
+        """Run a job of the demo's to its end."""
+        selector = {
+            "pipelineName": job,
+            "repositoryLocationName": "eo-pipeline",
+            "repositoryName": "__repository__",
+        }
+        run_config = {"ops": {f"eo_{job}": {"config": config}}}
+        execution = {"selector": selector, "runConfigData": run_config}
+        launched = self.query(LAUNCH, execution=execution)["launchRun"]
+        status = "QUEUED"
+        while status != "SUCCESS":
+            if status in ("FAILURE", "CANCELED"):
+                raise SystemExit(f"the run of {job} ended: {launched}")
+            time.sleep(1)
+            status = self.query(STATUS, run=launched["run"]["runId"])["runOrError"]["status"]
 
     def checkpoints(self) -> list[str]:
         """The checkpoints that can be picked, oldest first."""
@@ -76,9 +103,7 @@ class Ui:
             '{assetNodeOrError(assetKey: {path: ["flights_checkpoints"]})'
             "{... on AssetNode {partitionKeys}}}"
         )
-        node = found["assetNodeOrError"]
-        assert isinstance(node, dict)
-        return list(node["partitionKeys"])
+        return list(found["assetNodeOrError"]["partitionKeys"])
 
 
 def lineage(ui: Ui) -> None:
@@ -118,8 +143,18 @@ def rewind(ui: Ui) -> None:
     ui.page.mouse.move(640, 600)  # away from the hint that the pointer brings up
 
 
+def history(ui: Ui) -> None:
+    """A rewind in the offset asset's history; this one is done for the picture."""
+    target = int(ui.checkpoints()[-3])
+    ui.launch(
+        "flights_rewind", {"to_version": target, "reason": "wrong airlines since this morning"}
+    )
+    ui.open("/assets/flights_offsets?view=events")
+    ui.see("rewind")
+
+
 PICTURES: dict[str, Callable[[Ui], None]] = {
-    picture.__name__: picture for picture in (lineage, checkpoints, replay, rewind)
+    picture.__name__: picture for picture in (lineage, checkpoints, replay, rewind, history)
 }
 
 

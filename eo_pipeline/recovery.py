@@ -122,8 +122,8 @@ class Recovery:
             f"Pipeline {self.pipeline!r}: version {version} (transaction {transaction_id}) was "
             f"committed earlier, and the ledger in the sink, which {now}, does not hold it. The "
             "sink was restored from an older backup, failed over to an old replica, or emptied. "
-            "Nothing was read or written. Bring the newer state back, or call Pipeline.adopt() "
-            "to go on from the sink's present state, knowingly."
+            "Nothing was read or written. Bring the newer state back, or go on from the sink's "
+            "present state, knowingly: `eo adopt`, Pipeline.adopt()."
         )
 
     def _lost(self, witnesses: list[EntryId]) -> list[EntryId]:

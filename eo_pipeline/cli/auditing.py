@@ -15,10 +15,17 @@ from eo_pipeline.cli.selection import choose
 _Last = Annotated[
     int | None, typer.Option("--last", "-n", min=1, help="Only the newest checkpoints, this many.")
 ]
+_Repair = Annotated[
+    bool, typer.Option("--repair", help="Name what would put it right. Changes nothing.")
+]
 
 
 def audit(
-    last: _Last = None, files: Files = None, name: Name = None, as_json: AsJson = False
+    last: _Last = None,
+    repair: _Repair = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
 ) -> None:
     """Prove from outside that the table holds every record once.
 
@@ -30,7 +37,7 @@ def audit(
         report = pipeline.audit(last, on_progress=say)
     if as_json:
         output.document(report.to_json())
-    _show(output, report)
+    _show(output, report, repair=repair)
     if not report.passed:
         raise typer.Exit(ExitCode.DIFFERENCES)
 
@@ -41,7 +48,7 @@ _COLUMNS = ("checkpoint", "records", "rows", "missing", "duplicated", "foreign",
 _ROWS_MAX = 50
 
 
-def _show(output: Output, report: AuditReport) -> None:
+def _show(output: Output, report: AuditReport, *, repair: bool) -> None:
     listed = sorted(report.checkpoints, key=lambda each: (not each.differs, -each.version))
     shown = sorted(listed[:_ROWS_MAX], key=lambda each: each.version)
     output.table(_COLUMNS, [_row(each) for each in shown])
@@ -52,8 +59,7 @@ def _show(output: Output, report: AuditReport) -> None:
         output.say(str(finding), "red")
     for remark in report.remarks:
         output.say(str(remark), "yellow")
-    for repair in report.repairs:
-        output.say(f"repair: {repair}")
+    _show_repairs(output, report, named=repair)
     for sentence in report.proves:
         output.say(f"proved: {sentence}")
     for sentence in report.cannot_prove:
@@ -64,6 +70,13 @@ def _show(output: Output, report: AuditReport) -> None:
         f"{duration(sum(report.seconds.values()))}",
         style,
     )
+
+
+def _show_repairs(output: Output, report: AuditReport, *, named: bool) -> None:
+    if report.repairs and not named:
+        output.say("What would put it right: eo audit --repair")
+    for each in report.repairs if named else ():
+        output.say(f"repair: {each}")
 
 
 def _row(each: CheckpointAudit) -> list[str]:

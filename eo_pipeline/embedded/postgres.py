@@ -64,6 +64,11 @@ class EmbeddedPostgres(EmbeddedServer):
         """The connection string of another database on this server."""
         return f"postgresql://postgres@{HOST}:{self._port}/{database}"
 
+    @property
+    def programs(self) -> Path:
+        """The folder with ``psql`` and its like, of this server's version."""
+        return _binaries()
+
     def create_database(self, name: str) -> str:
         """Create ``name`` unless it exists; its connection string."""
         with psycopg.connect(

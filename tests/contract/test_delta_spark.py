@@ -21,7 +21,8 @@ DELTA = Artefact("io.delta", "delta-spark_2.13", "4.0.0")
 #: A session of its own: the extension cannot be added to a running one.
 SCRIPT = """
 import json, os, sys
-os.environ.pop("SPARK_REMOTE", None)
+for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # other tests' Spark
+    os.environ.pop(name, None)
 from pyspark.sql import SparkSession
 path, jars = sys.argv[1:3]
 spark = (

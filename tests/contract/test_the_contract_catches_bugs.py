@@ -7,6 +7,7 @@ healthy sink passes the same tests here, called in the same way.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -184,6 +185,7 @@ class TakesBackFirst(PostgresSession):
     def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
         super()._take_back(entry, *tables)
         self._connection.execute("COMMIT")
+        time.sleep(0.3)  # a reader that polls must not depend on luck
         self._connection.execute("BEGIN")
 
 

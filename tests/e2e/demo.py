@@ -48,11 +48,14 @@ class Demo:
         return self.output.read_text()
 
     def wait_for(self, pattern: str, timeout_s: float = 300.0) -> None:
-        """Until it has said that, or ended."""
+        """Until it has said that."""
         deadline = time.monotonic() + timeout_s
-        while not re.search(pattern, self.text) and self.process.poll() is None:
-            if time.monotonic() > deadline:
-                pytest.fail(f"no {pattern!r} within {timeout_s} s:\n{self.text}")
+        ended = False
+        while not re.search(pattern, self.text):
+            if ended or time.monotonic() > deadline:
+                how = f"exit code {self.process.returncode}" if ended else f"{timeout_s} s"
+                pytest.fail(f"no {pattern!r} until {how}:\n{self.text}")
+            ended = self.process.poll() is not None  # before the look: its last words count
             time.sleep(0.05)
 
     def end(self, timeout_s: float = 240.0) -> int:

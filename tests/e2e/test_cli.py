@@ -190,7 +190,7 @@ def test_from_a_topic_to_a_table_and_back_and_forth(eo: Shell) -> None:
     proved = eo("audit", "--json")
     assert (proved.code, proved.json()["passed"]) == (0, True)
     table.execute("delete from events where id = 7")
-    differs = eo("audit", "--last", "2")
+    differs = eo("audit", "--last", "2", "--repair")
     assert differs.code == 3
     assert "eo replay 1 1" in differs.out
 
