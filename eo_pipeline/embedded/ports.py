@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import socket
+import tempfile
 from collections.abc import Collection
+from pathlib import Path
 
+from eo_pipeline.embedded.locks import hold
 from eo_pipeline.errors import SetupError
 
 HOST = "127.0.0.1"
@@ -15,6 +20,9 @@ HOST = "127.0.0.1"
 #: server is down: even by a client that tries to reconnect, and so connects to itself.
 _FIRST, _LAST = 20_000, 31_999
 _TRIES_MAX = 200
+
+#: What holds a promised port's lock, by port, until this process ends.
+_promised: dict[int, contextlib.ExitStack] = {}
 
 
 def is_free(port: int) -> bool:
@@ -38,20 +46,42 @@ def is_free(port: int) -> bool:
 
 
 def free_port(preferred: int | None = None, *, avoid: Collection[int] = ()) -> int:
-    """``preferred`` if it is free, else some free port that is not in ``avoid``.
+    """``preferred`` if it can be had, else some free port that is not in ``avoid``.
 
-    Random, so that two programs which look at the same time rarely find the same one.
+    It is promised to this process until it ends: a server may take seconds until it listens, and
+    no other process is given the port meanwhile.
 
     Raises:
         SetupError: no port was found free.
     """
-    if preferred is not None and preferred not in avoid and is_free(preferred):
+    if preferred is not None and preferred not in avoid and _is_ours(preferred):
         return preferred
     for _ in range(_TRIES_MAX):
         port = random.randint(_FIRST, _LAST)
-        if port not in avoid and is_free(port):
+        if port not in avoid and _is_ours(port):
             return port
     raise SetupError(
         f"No free TCP port on {HOST} between {_FIRST} and {_LAST} in {_TRIES_MAX} tries. "
         "End some of the programs that listen there."
     )
+
+
+def _is_ours(port: int) -> bool:
+    """Whether ``port`` is free, and promised to no other process."""
+    if not is_free(port):
+        return False
+    if port not in _promised:
+        promise = contextlib.ExitStack()
+        try:
+            promise.enter_context(hold(_promises() / str(port), wait_s=0))
+        except BlockingIOError:
+            return False
+        _promised[port] = promise
+    return True
+
+
+def _promises() -> Path:
+    """The locks of this user's processes; they are empty files."""
+    folder = Path(tempfile.gettempdir()) / f"eo-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

@@ -61,6 +61,21 @@ def test_a_port_that_is_bound_but_not_yet_listened_on_is_not_free(listener: sock
     assert not is_free(listener.getsockname()[1])
 
 
+def test_a_port_promised_to_another_process_is_not_given_before_that_process_ends() -> None:
+    asks = (
+        "from eo_pipeline.embedded.ports import free_port; print(free_port(), flush=True);input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", asks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        assert is_free(port)
+        assert free_port(port) != port
+        other.communicate("\n")
+    assert free_port(port) == port
+
+
 def test_a_port_to_avoid_is_not_given_even_if_preferred() -> None:
     port = free_port()
     assert free_port(port, avoid=[port]) != port
