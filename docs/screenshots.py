@@ -115,6 +115,14 @@ def lineage(ui: Ui) -> None:
     ui.page.get_by_text("Loading...").first.wait_for(state="hidden")
 
 
+def offsets(ui: Ui) -> None:
+    """The offset asset, every checkpoint's numbers as plots."""
+    ui.open("/assets/flights_offsets")
+    ui.press("Plots")
+    ui.see("lag_after")
+    ui.page.locator("canvas").nth(3).wait_for()
+
+
 def checkpoints(ui: Ui) -> None:
     """Every checkpoint is a partition, with what it read."""
     ui.open("/assets/flights_checkpoints?view=partitions")
@@ -154,7 +162,8 @@ def history(ui: Ui) -> None:
 
 
 PICTURES: dict[str, Callable[[Ui], None]] = {
-    picture.__name__: picture for picture in (lineage, checkpoints, replay, rewind, history)
+    picture.__name__: picture
+    for picture in (lineage, offsets, checkpoints, replay, rewind, history)
 }
 
 

@@ -26,6 +26,14 @@ def recreate(admin: AdminClient, topic: str, partitions: int = 4) -> None:
     admin.delete_topics([topic])[topic].result()
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    # the answer means that the controller knows it; clients ask the broker
+    wait_until(lambda: _is_led(admin, topic, partitions))
+
+
+def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    known = admin.list_topics(timeout=10).topics.get(topic)
+    led = [p for p in known.partitions.values() if p.leader >= 0] if known else []
+    return len(led) == partitions
 
 
 def delete_records(admin: AdminClient, topic: str, partition: int, before: int) -> None:

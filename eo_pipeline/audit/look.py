@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,10 @@ LOOKS_MAX = 3
 
 #: Rows in one row group of the table's lineage; what waits in memory.
 _ROWS_A_GROUP = 200_000
+
+#: No audit takes that long: what is older was left by a killed one.
+ABANDONED_S = 7 * 24 * 3600.0
+_SCRATCH = "_audit-"
 
 _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
@@ -51,14 +55,16 @@ class Look:
 
 @contextmanager
 def scratch(staging: Path) -> Iterator[Path]:
-    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards.
+    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards. What
+    killed audits left there goes, too, once no audit can still be at work on it.
 
     Raises:
         SetupError: it cannot be made.
     """
-    folder = staging.absolute() / f"_audit-{new_transaction_id()}"
+    folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
     try:
         folder.mkdir(parents=True)
+        _sweep(folder)
     except OSError as error:
         raise SetupError(
             f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
@@ -68,6 +74,14 @@ def scratch(staging: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def _sweep(ours: Path) -> None:
+    oldest = ours.stat().st_mtime - ABANDONED_S
+    for other in ours.parent.glob(f"{_SCRATCH}*"):
+        with suppress(FileNotFoundError):  # its audit, or another sweep, was faster
+            if other.stat().st_mtime < oldest:
+                shutil.rmtree(other)
 
 
 def look(

@@ -19,14 +19,15 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
 from eo_pipeline import Pipeline
 from eo_pipeline.cli.app import app
 from tests.engine import Bench
-from tests.servers import MakeDatabase, MakeTopic, wait_until
+from tests.servers import MakeDatabase, MakeTopic
+from tests.topics import recreate
 
 SECRET = "hunter2"
 
@@ -221,14 +222,16 @@ def test_a_fork_begins_where_it_was_told_and_its_document_has_no_secret(eo: Shel
     assert [(s["pipeline"], s["version"]) for s in stati] == [("events", 2), ("events_v2", 1)]
 
 
-def test_records_that_kafka_lost_end_a_run_with_5_until_the_loss_is_accepted(eo: Shell) -> None:
+def test_records_that_kafka_lost_end_a_run_with_5_until_the_loss_is_accepted(
+    eo: Shell, admin: AdminClient
+) -> None:
     eo.document()
     eo.bench.topic.write(10)
     assert eo("run").code == 0
-    recreate(eo.bench)
+    recreate(admin, eo.bench.topic.name)
 
     lost = eo("run", "--json")
-    assert (lost.code, lost.json()["error"]["kind"]) == (5, "DataLossError")
+    assert (lost.code, lost.json()["error"]["kind"]) == (5, "DataLossError"), lost.out
     assert "deleted and created again" in eo("status").out
     assert "lost: " in eo("accept-loss", "--dry-run").out
     assert eo("accept-loss", "--yes").code == 2, "a reason is required"
@@ -236,14 +239,6 @@ def test_records_that_kafka_lost_end_a_run_with_5_until_the_loss_is_accepted(eo:
     assert accepted.code == 0, accepted.out
     assert accepted.json()["operation"] == "accept_loss"
     assert eo("run").code == 0
-
-
-def recreate(bench: Bench) -> None:
-    admin = AdminClient({"bootstrap.servers": bench.topic.bootstrap_servers, "log_level": 0})
-    name = bench.topic.name
-    admin.delete_topics([name])[name].result()
-    wait_until(lambda: name not in admin.list_topics(timeout=5).topics)
-    admin.create_topics([NewTopic(name, 4, 1)])[name].result()
 
 
 def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
 from eo_pipeline.audit.judge import Evidence, Findings, judge
-from eo_pipeline.audit.look import Look
+from eo_pipeline.audit.look import ABANDONED_S, Look, scratch
 from eo_pipeline.audit.ranges import Coverage, Region, block_size, parts, write_ranges
 from eo_pipeline.audit.repair import repairs
 from eo_pipeline.audit.report import CheckpointAudit, Example, FindingKind, Holes
@@ -286,3 +288,15 @@ def test_rows_of_no_checkpoint_can_be_deleted_by_a_condition(
     (named,) = repairs([], tallies, 9, lambda _: None)
     assert named.condition == condition
     assert condition in str(named)
+
+
+def test_what_a_killed_audit_left_is_removed_later_and_a_running_one_is_spared(
+    tmp_path: Path,
+) -> None:
+    with scratch(tmp_path) as killed, scratch(tmp_path) as running:
+        long_ago = time.time() - ABANDONED_S - 60
+        os.utime(killed, (long_ago, long_ago))
+        with scratch(tmp_path) as ours:
+            assert sorted(tmp_path.iterdir()) == sorted([running, ours])
+        killed.mkdir()  # its own end removes it
+    assert list(tmp_path.iterdir()) == []
