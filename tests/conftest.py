@@ -6,6 +6,7 @@ servers, so they stay together; the files that take longest come first.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ _ORDER = ("e2e", "faults", "dagster", "contract", "unit")
 
 #: These files start the demo, which wants its usual ports: one after the other.
 _DEMO = ("test_make_run.py", "test_make_dev.py")
+
+
+def pytest_configure() -> None:
+    # a shell starts what it sends to the background with SIGINT ignored. Dagster would make
+    # SIGTERM the same, and every process a test starts would inherit both
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
