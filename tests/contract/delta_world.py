@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.sinks.base import CommitOutcome
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.staged import StagedOutput, StagedTable
-from eo_pipeline.testing import child_of, first_entry, to_files
+from eo_pipeline.testing import (
+    child_of,
+    first_entry,
+    to_files,
+)
 
 
 def rows_of(checkpoint: int, count: int = 3, **columns: Any) -> pa.Table:
@@ -116,3 +122,44 @@ class World:
         table = self.observe()
         table.create_checkpoint()
         table.cleanup_metadata()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "table")
+
+
+def optimize(world: World) -> None:
+    world.optimize()
+
+
+def append_of_another_application(world: World) -> None:
+    foreign = rows_of(1).set_column(1, CHECKPOINT_COLUMN, pa.nulls(3, pa.int64()))
+    other = CommitProperties(app_transactions=[Transaction("other", 7)])
+    write_deltalake(str(world.root), foreign, mode="append", commit_properties=other)
+
+
+# Tables with rules of their own.
+
+
+def with_features(world: World, *features: str, reader: bool = False) -> None:
+    """Give a new table's first log entry a protocol with ``features``."""
+    log = world.root / "_delta_log" / "00000000000000000000.json"
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": list(features) if reader else [],
+        "writerFeatures": list(features),
+    }
+    text = json.dumps({"protocol": protocol})
+    lines = [text if '"protocol"' in line else line for line in log.read_text().splitlines()]
+    log.write_text("\n".join(lines))
+
+
+def table_of(world: World, schema: pa.Schema, **settings: str) -> DeltaTable:
+    return DeltaTable.create(
+        str(world.root), Schema.from_arrow(schema), configuration=dict(settings)
+    )
+
+
+ID_ONLY = pa.schema([("id", pa.int64()), (CHECKPOINT_COLUMN, pa.int64())])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from pymysql.cursors import DictCursor
 
 from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.sinks.base import CommitOutcome
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.staged import StagedOutput, StagedTable
@@ -69,3 +70,13 @@ def world(mysql_database: MySqlDatabase) -> Iterator[World]:
 
 #: The ways rows travel.
 BOTH_WAYS = pytest.mark.parametrize("load_data", [True, False], ids=["load data", "insert"])
+
+
+def at(point: CrashPoint, act: Callable[[], object]) -> Reach:
+    """Do something at ``point``."""
+
+    def reach(reached: CrashPoint) -> None:
+        if reached == point:
+            act()
+
+    return reach

@@ -4,102 +4,42 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
 )
-from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient
-from pydantic import ValidationError
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
+from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import (
     CommitUnknownError,
-    ConfigError,
     FencedError,
-    LedgerBehindError,
-    RefusedError,
-    SchemaChangeError,
     SinkUnavailableError,
 )
 from eo_pipeline.offsets import TopicPartition
 from eo_pipeline.sinks.base import CommitOutcome, SinkSession
-from eo_pipeline.sinks.kafka import KafkaSink, producer
+from eo_pipeline.sinks.kafka import producer
 from eo_pipeline.sinks.kafka import session as kafka_session
 from eo_pipeline.sinks.kafka.producer import RecordProducer
 from eo_pipeline.staged import StagedOutput, StagedTable
-from eo_pipeline.testing import child_of, first_entry, raise_at, to_files
+from eo_pipeline.testing import child_of, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
-from eo_pipeline.testing.crashes import CrashRequested
-from tests.contract.kafka_world import headers, read
-from tests.servers import MakeTopic, wait_until
+from tests.contract.kafka_sink_world import COMMITTED, World, session, staged, world
+from tests.servers import wait_until
 
-COMMITTED = CommitOutcome.COMMITTED
+__all__ = ["session", "world"]
+
+
 ALREADY_COMMITTED = CommitOutcome.ALREADY_COMMITTED
-
-
-def staged(ids: range, **columns: Any) -> StagedOutput:
-    checkpoint = {"_eo_checkpoint": [1] * len(ids)}
-    return StagedOutput(
-        rows=StagedTable.in_memory(pa.table({"id": list(ids), **columns, **checkpoint}))
-    )
-
-
-@dataclass
-class World:
-    """A topic, the sink that writes to it, and a reader that is not the pipeline's."""
-
-    sink: KafkaSink
-
-    def changed(self, **settings: Any) -> World:
-        return World(KafkaSink.model_validate({**self.sink.model_dump(), **settings}))
-
-    def open(self, pipeline: str = "p") -> SinkSession:
-        return self.sink.open(pipeline)
-
-    def begin(self, session: SinkSession, pipeline: str = "p") -> LedgerEntry:
-        entry = first_entry(pipeline)
-        assert session.publish(entry, StagedOutput()) is COMMITTED
-        return entry
-
-    def read(self, isolation: str = "read_committed") -> list[Any]:
-        return read(self.sink.bootstrap_servers, self.sink.topic, isolation)
-
-    def values(self, isolation: str = "read_committed") -> list[bytes]:
-        return [message.value() for message in self.read(isolation)]
-
-    def count(self, isolation: str = "read_committed") -> int:
-        return len(self.read(isolation))
-
-
-@pytest.fixture
-def admin(kafka: EmbeddedKafka) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-
-
-@pytest.fixture
-def world(kafka: EmbeddedKafka, topic: str) -> World:
-    settings = {"bootstrap_servers": kafka.bootstrap_servers, "topic": topic}
-    return World(KafkaSink.model_validate(settings))
-
-
-@pytest.fixture
-def session(world: World) -> Iterator[SinkSession]:
-    with world.open() as session:
-        yield session
 
 
 @pytest.fixture
@@ -321,241 +261,6 @@ def publishes(session: SinkSession, entry: LedgerEntry, output: StagedOutput) ->
         return False
 
 
-# What a record is made of.
-
-
-def test_keys_headers_and_timestamps_come_from_columns(world: World) -> None:
-    # not long ago: retention goes by the records' own timestamps
-    moment = datetime.now(UTC).replace(microsecond=250_999)
-    full = world.changed(key="tail", headers={"carrier": "carrier"}, timestamp="at")
-    with full.open() as session:
-        entry = child_of(full.begin(session), 2)
-        columns = {"tail": ["N1", None], "carrier": ["UA", None], "at": [moment, moment]}
-        assert session.publish(entry, staged(range(2), **columns)) is COMMITTED
-    first, second = full.read()
-    assert (first.key(), second.key()) == (b"N1", None)
-    assert first.headers() == [("carrier", b"UA")]
-    assert second.headers() == [("carrier", None)]
-    assert first.timestamp()[1] == int(moment.timestamp() * 1000)
-    assert first.value() == b'{"id":0,"_eo_checkpoint":1}'
-
-
-def test_a_raw_value_is_sent_as_it_is_and_its_lineage_as_headers(world: World) -> None:
-    raw = world.changed(key="id", value="body", headers="more")
-    more = pa.array(
-        [[{"key": "a", "value": b"\x00"}], None],
-        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-    )
-    with raw.open() as session:
-        entry = child_of(raw.begin(session), 2)
-        output = staged(range(2), body=pa.array([b"\xff\x00", None], pa.binary()), more=more)
-        assert session.publish(entry, output) is COMMITTED
-    first, tombstone = raw.read()
-    assert (first.key(), first.value()) == (b"0", b"\xff\x00")
-    assert headers(first) == {"a": b"\x00", "_eo_checkpoint": b"1"}
-    assert (tombstone.key(), tombstone.value()) == (b"1", None)
-    assert headers(tombstone) == {"_eo_checkpoint": b"1"}
-
-
-def test_one_key_goes_to_one_partition(kafka: EmbeddedKafka, make_topic: MakeTopic) -> None:
-    world = _world(kafka, make_topic(partitions=5), key="id")
-    with world.open() as session:
-        head = world.begin(session)
-        for _ in range(2):
-            head = child_of(head, 40)
-            assert session.publish(head, staged(range(40))) is COMMITTED
-    places: dict[bytes, set[int]] = {}
-    for message in world.read():
-        places.setdefault(message.key(), set()).add(message.partition())
-    assert len(places) == 40
-    assert all(len(found) == 1 for found in places.values())
-    assert len(set.union(*places.values())) == 5
-
-
-def _lineage(partitions: list[int]) -> dict[str, Any]:
-    return {
-        "_eo_topic": ["test-topic"] * len(partitions),
-        "_eo_partition": pa.array(partitions, pa.int32()),
-    }
-
-
-def test_the_source_partition_is_kept(kafka: EmbeddedKafka, make_topic: MakeTopic) -> None:
-    world = _world(kafka, make_topic(partitions=3), partitioning="source")
-    with world.open() as session:
-        entry = child_of(world.begin(session), 3)
-        with pytest.raises(RefusedError, match="keeps Kafka partition 3, and the topic has 3"):
-            session.publish(entry, staged(range(3), **_lineage([0, 3, 1])))
-        output = staged(range(3), **_lineage([2, 0, 2]))
-        assert session.publish(entry, output) is COMMITTED
-    assert sorted(message.partition() for message in world.read()) == [0, 2, 2]
-
-
-@pytest.mark.parametrize(("partitions", "first"), [(5, 1), (6, 0)])
-def test_eleven_source_partitions_are_dealt_out_by_the_assigner(
-    kafka: EmbeddedKafka, make_topic: MakeTopic, partitions: int, first: int
-) -> None:
-    world = _world(kafka, make_topic(partitions=partitions), partitioning="assigner")
-    with world.open() as session:
-        entry = child_of(world.begin(session), 11)
-        output = staged(range(11), **_lineage(list(range(11))))
-        assert session.publish(entry, output) is COMMITTED
-    found = sorted(message.partition() for message in world.read())
-    assert found == sorted((first + source) % partitions for source in range(11))
-
-
-def test_a_column_that_is_named_must_be_there_and_fit(world: World, session: SinkSession) -> None:
-    head = world.begin(session)
-    for settings, error, words in (
-        ({"key": "nobody"}, ConfigError, r"sink\.key: the result has no column nobody"),
-        ({"partitioning": "source"}, ConfigError, "lineage"),
-        ({"timestamp": "id"}, SchemaChangeError, "'id' must be a timestamp"),
-        ({"key": "half"}, SchemaChangeError, "'half' must be text"),
-    ):
-        with world.changed(**settings).open() as other, pytest.raises(error, match=words):
-            other.publish(child_of(head), staged(range(1), half=[0.5]))
-    with pytest.raises(SchemaChangeError, match="'gap' must be a type that JSON can hold"):
-        session.publish(child_of(head), staged(range(1), gap=pa.array([1], pa.duration("s"))))
-    assert world.count() == 0
-
-
-def test_source_offsets_move_in_the_same_transaction(world: World, admin: AdminClient) -> None:
-    grouped = world.changed(offsets_group="lag-tools")
-    place = ClientTopicPartition(world.sink.topic, 0)
-
-    def committed() -> int:
-        asked = [ConsumerGroupTopicPartitions("lag-tools", [place])]
-        answer = admin.list_consumer_group_offsets(asked)["lag-tools"].result(10)
-        offset: int = answer.topic_partitions[0].offset
-        return offset
-
-    with grouped.open() as session:
-        start = replace(first_entry("p"), offsets={TopicPartition(world.sink.topic, 0): 5})
-        with pytest.raises(CrashRequested):
-            session.publish(start, StagedOutput(), raise_at(CrashPoint.ENTRY_SENT))
-        assert committed() < 0
-        assert session.publish(start, StagedOutput()) is COMMITTED
-        assert committed() == 5
-
-
-# The ledger's topic.
-
-
-def test_an_entry_is_found_in_a_long_ledger_with_holes(world: World, session: SinkSession) -> None:
-    head = world.begin(session)
-    for number in range(1, 45):
-        entry = child_of(head)
-        if number % 10 == 0:  # aborted, several times: records that nobody is shown
-            for _ in range(3):
-                with pytest.raises(CrashRequested):
-                    session.publish(entry, StagedOutput(), raise_at(CrashPoint.ENTRY_SENT))
-        assert session.publish(entry, StagedOutput()) is COMMITTED
-        head = entry
-    with world.open() as other:
-        history = list(other.history())
-        assert [entry.version for entry in history] == list(range(45))
-        assert [other.entry(version) for version in range(46)] == [*history, None]
-        assert list(other.history(since=30)) == history[30:]
-        assert list(other.history(since=45)) == []
-
-
-def test_the_head_is_found_behind_many_aborted_ones(world: World, session: SinkSession) -> None:
-    head = world.begin(session)
-    for _ in range(12):
-        with pytest.raises(CrashRequested):
-            session.publish(child_of(head), StagedOutput(), raise_at(CrashPoint.ENTRY_SENT))
-    found = session.head()
-    assert found is not None
-    assert found.id == head.id
-
-
-def test_a_ledger_that_was_emptied_is_not_a_new_one(
-    world: World, session: SinkSession, admin: AdminClient
-) -> None:
-    world.begin(session)
-    ledger = ClientTopicPartition(world.sink.ledger_of("p"), 0, -1)
-    admin.delete_records([ledger])[ledger].result(10)
-    with pytest.raises(LedgerBehindError, match="was deleted"):
-        session.head()
-
-
-@pytest.mark.parametrize(
-    "config", [{"retention.ms": "60000"}, {"cleanup.policy": "compact"}], ids=str
-)
-def test_a_ledger_that_would_forget_is_refused(
-    world: World, make_topic: MakeTopic, config: dict[str, str]
-) -> None:
-    whole = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-    ledger = make_topic(config={**whole, **config})
-    with pytest.raises(ConfigError, match=next(iter(config))):
-        world.changed(ledger_topic=ledger).open()
-
-
-def test_a_ledger_of_another_pipeline_is_refused(world: World, session: SinkSession) -> None:
-    world.begin(session)
-    stranger = world.changed(ledger_topic=world.sink.ledger_of("p"))
-    with stranger.open("q") as other, pytest.raises(ConfigError, match="'p'"):
-        other.head()
-
-
-def test_two_pipelines_share_a_topic_and_no_ledger(world: World) -> None:
-    with world.open("p") as one, world.open("q") as two:
-        for name, session in (("p", one), ("q", two)):
-            entry = child_of(world.begin(session, name), 2)
-            assert session.publish(entry, staged(range(2))) is COMMITTED
-    assert world.count() == 4
-
-
-def test_a_missing_topic_and_a_ledger_of_two_partitions_are_refused(
-    world: World, make_topic: MakeTopic
-) -> None:
-    with pytest.raises(ConfigError, match="there is no topic 'nowhere'"):
-        world.changed(topic="nowhere").open()
-    with pytest.raises(ConfigError, match="has 2 partitions, not one"):
-        world.changed(ledger_topic=make_topic(partitions=2)).open()
-
-
-def test_a_cluster_that_does_not_answer_is_unavailable(world: World) -> None:
-    gone = world.changed(bootstrap_servers="127.0.0.1:1", request_timeout=1.0)
-    with pytest.raises(SinkUnavailableError):
-        gone.open()
-
-
-@pytest.mark.parametrize("operation", [Operation.REWIND, Operation.REPLAY])
-def test_going_back_is_refused_with_a_way_out(
-    world: World, session: SinkSession, operation: Operation
-) -> None:
-    entry = child_of(world.begin(session), operation=operation, target=0)
-    with pytest.raises(RefusedError, match="new topic"):
-        session.publish(entry, StagedOutput())
-    assert session.entry(1) is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"client": {"enable.idempotence": False}}, "client"),
-        ({"client": {"transactional.id": "mine"}}, "client"),
-        ({"topic": "no such name"}, "topic"),
-        ({"dead_letter_topic": "t"}, "dead_letter_topic"),
-        ({"semantics": "at_least_once", "offsets_group": "g"}, "offsets_group"),
-        ({"semantics": "at_least_once", "shards": 2}, "shards"),
-        ({"shards": 0}, "shards"),
-        ({"transaction_timeout": 0.1}, "transaction_timeout"),
-    ],
-)
-def test_settings_that_would_break_the_promise_are_refused(
-    settings: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(ValidationError) as refused:
-        KafkaSink.model_validate({"bootstrap_servers": "b:1", "topic": "t", **settings})
-    assert [error["loc"][0] for error in refused.value.errors()] == [field]
-
-
 def _table(output: StagedOutput) -> StagedTable:
     assert output.rows is not None
     return output.rows
-
-
-def _world(kafka: EmbeddedKafka, topic: str, **settings: Any) -> World:
-    servers = {"bootstrap_servers": kafka.bootstrap_servers, "topic": topic}
-    return World(KafkaSink.model_validate({**servers, **settings}))
