@@ -19,7 +19,7 @@ from eo_pipeline.sinks.mysql.names import refuse_name
 from eo_pipeline.sinks.mysql.project import project
 from eo_pipeline.sinks.sql.names import TableName
 from eo_pipeline.sinks.sql.sink import SqlSink
-from eo_pipeline.sinks.sql.upsert import UpsertRule
+from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,9 +95,9 @@ class MySqlSink(SqlSink):
         return key
 
     @property
-    def rule(self) -> UpsertRule | None:
+    def rule(self) -> SqlUpsertRule | None:
         """How rows replace each other, ``None`` for append."""
-        return UpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
+        return SqlUpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
 
     @property
     def table_name(self) -> str:

@@ -9,7 +9,7 @@ from eo_pipeline.sinks.mysql.load import Loader
 from eo_pipeline.sinks.mysql.names import columns_list
 from eo_pipeline.sinks.mysql.tables import Column, Table
 from eo_pipeline.sinks.sql.names import TableName, quoted
-from eo_pipeline.sinks.sql.upsert import UpsertRule
+from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 from eo_pipeline.staged import StagedTable
 
 #: The temporary table, of which every session has its own; and the rank of a row in it.
@@ -21,7 +21,7 @@ _RANK = quoted("_eo_rank")
 class Upsert:
     """An upsert by ``rule`` into ``table``, within the open transaction."""
 
-    rule: UpsertRule
+    rule: SqlUpsertRule
     table: Table
 
     def apply(self, loader: Loader, staged: StagedTable) -> None:

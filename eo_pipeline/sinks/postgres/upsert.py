@@ -9,12 +9,12 @@ from typing import Any
 from eo_pipeline.sinks.postgres.load import conversions, names, stage_rows
 from eo_pipeline.sinks.postgres.tables import Column, Connection, Table, columns_list
 from eo_pipeline.sinks.sql.names import quoted
-from eo_pipeline.sinks.sql.upsert import UpsertRule
+from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 from eo_pipeline.staged import StagedTable
 
 
 @dataclass(frozen=True)
-class Upsert(UpsertRule):
+class Upsert(SqlUpsertRule):
     """An upsert by ``INSERT ... ON CONFLICT`` from a temporary table."""
 
     def apply(self, table: Table, staged: StagedTable) -> None:

@@ -1,61 +1,26 @@
-"""Which rows replace which, whatever the database."""
+"""Which rows replace which, in the SQL that databases share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.sinks.sql.names import quoted
-
-#: Where a record stood in its Kafka partition, if the pipeline writes lineage.
-OFFSET_COLUMN = "_eo_offset"
+from eo_pipeline.sinks.upsert import UpsertRule
 
 
 @dataclass(frozen=True)
-class UpsertRule:
-    """Which rows are the same row, and which of them is the newest.
-
-    Of several staged rows with one ``key`` the one with the greatest ``sequence_by`` wins, and then
-    the one with the greatest Kafka offset. A row already in the table gives way to one of the next
-    checkpoint, unless its own ``sequence_by`` is greater. Without ``sequence_by`` the offsets
-    decide alone: that is right as long as a key stays in its Kafka partition.
-    """
-
-    key: tuple[str, ...]
-    sequence_by: tuple[str, ...] = ()
-
-    def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a result that lacks what an upsert goes by.
-
-        Raises:
-            ConfigError: names the field and the column.
-        """
-        for field, wanted in (("key", self.key), ("sequence_by", self.sequence_by)):
-            absent = [name for name in wanted if name not in columns]
-            if absent:
-                raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
-        if not self.sequence_by and OFFSET_COLUMN not in columns:
-            raise ConfigError(
-                "sink.sequence_by: an upsert must know which of two rows is the newer one. Name "
-                "the columns that tell, or keep the pipeline's lineage on."
-            )
+class SqlUpsertRule(UpsertRule):
+    """The rule for staged rows that wait in a table."""
 
     def newest_first(self, columns: Sequence[str]) -> str:
         """What to order the staged rows of one key by."""
-        offset = (OFFSET_COLUMN,) if OFFSET_COLUMN in columns else ()
-        return ", ".join(f"{quoted(name)} DESC" for name in (*self.sequence_by, *offset))
+        return ", ".join(f"{quoted(name)} DESC" for name in self.age_columns(columns))
 
     def refuse_nulls(self, stage: str, select: Callable[[str], Sequence[int]]) -> None:
         """Raise :class:`RefusedError` for rows without a key, or nothing to be sequenced by.
 
         ``select`` answers a query with its one row; ``stage`` is the quoted table of staged rows.
         """
-        wanted = (*self.key, *self.sequence_by)
-        counts = ", ".join(f"count(*) - count({quoted(name)})" for name in wanted)
-        for name, nulls in zip(wanted, select(f"SELECT {counts} FROM {stage}"), strict=True):
-            if nulls:
-                raise RefusedError(
-                    f"column {name!r}, which an upsert goes by, is null in {nulls} row(s). "
-                    "Nothing was written; filter them in the transform or fill the column."
-                )
+        counts = ", ".join(f"count(*) - count({quoted(name)})" for name in self.never_null)
+        self.check_nulls(select(f"SELECT {counts} FROM {stage}"))
