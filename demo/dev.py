@@ -34,7 +34,7 @@ _PIPELINES = PROJECT / "dagster_defs" / "defs" / "flights" / "defs.yaml"
 #: Table and offsets side by side, with one button for both.
 _ASSETS = "/locations/eo-pipeline/asset-groups/flights"
 _LOOK_S = 1.0
-_UI_START_S = 120.0
+_UI_START_S = 300.0
 _ANSWER_S = 5.0
 #: For the runs in progress to note that they were interrupted.
 _GRACE_S = 15.0

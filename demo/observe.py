@@ -27,7 +27,8 @@ select to_char(date, 'MM-DD ') || scheduled_departure as departs,
 from {TABLE} order by date, scheduled_departure, flight_id limit %s
 """
 
-_CONNECT_TIMEOUT_S = 5
+#: On loopback it refuses at once, or is slow.
+_CONNECT_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
