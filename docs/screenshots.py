@@ -121,6 +121,7 @@ def offsets(ui: Ui) -> None:
     ui.press("Plots")
     ui.see("lag_after")
     ui.page.locator("canvas").nth(3).wait_for()
+    ui.page.get_by_text("bytes", exact=True).first.evaluate("title => title.scrollIntoView()")
 
 
 def checkpoints(ui: Ui) -> None:
