@@ -12,6 +12,7 @@ import redis
 from redis.crc import key_slot
 
 from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -307,15 +308,17 @@ class TestCluster:
     def nodes(self, tmp_path: Path) -> Iterator[list[EmbeddedRedis]]:
         """Two masters that share the slots."""
         settings = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+        # the usual one, 10,000 above a node's own, may be any client's end of a connection
+        bus_a, bus_b = ({"cluster-port": str(free_port())} for _ in range(2))
         with (
-            EmbeddedRedis(tmp_path / "a", settings=settings) as a,
-            EmbeddedRedis(tmp_path / "b", settings=settings) as b,
+            EmbeddedRedis(tmp_path / "a", settings=settings | bus_a) as a,
+            EmbeddedRedis(tmp_path / "b", settings=settings | bus_b) as b,
         ):
             for node, first, last in ((a, 0, 8191), (b, 8192, 16383)):
                 with node.connect() as client:
                     command(client, "CLUSTER", "ADDSLOTSRANGE", first, last)
             with a.connect() as client:
-                command(client, "CLUSTER", "MEET", b.host, b.port)
+                command(client, "CLUSTER", "MEET", b.host, b.port, bus_b["cluster-port"])
             for node in (a, b):
                 wait_until(lambda node=node: _is_clustered(node), 30)  # type: ignore[misc]
             yield [a, b]
