@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,17 @@ _T = TypeVar("_T")
 
 #: What a missing topic looks like while it is looked up.
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+#: What a partition answers while it gets a leader: after its creation, or when a broker went.
+_LEADER_MOVES = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+_LEADER_LOOK_S = 0.2
 
 
 class KafkaAdmin:
@@ -173,13 +185,19 @@ class KafkaAdmin:
             return {}
         committed = self._source.isolation == "read_committed"
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        futures = self._client.list_offsets(
-            asked, isolation_level=isolation, request_timeout=self._source.request_timeout
-        )
-        return {
-            TopicPartition(tp.topic, tp.partition): answer.offset
-            for tp, answer in self._results(futures).items()
-        }
+        deadline = time.monotonic() + self._source.request_timeout
+        found: dict[ClientTopicPartition, Any] = {}
+        while len(found) < len(asked):
+            futures = self._client.list_offsets(
+                {tp: spec for tp in asked if tp not in found},
+                isolation_level=isolation,
+                request_timeout=self._source.request_timeout,
+            )
+            patient = time.monotonic() < deadline
+            found |= self._results(futures, absent=_LEADER_MOVES if patient else frozenset())
+            if len(found) < len(asked):
+                time.sleep(_LEADER_LOOK_S)
+        return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in found.items()}
 
     def _at_timestamp(
         self, partitions: Iterable[TopicPartition], when: datetime
