@@ -14,8 +14,10 @@ from confluent_kafka.admin import AdminClient
 from eo_pipeline.checkpoint import Operation
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import BadRecordError, ConfigError
+from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.config import KafkaSource
 from tests.engine import Bench
-from tests.servers import SASL_USERS
+from tests.servers import SASL_USERS, MakeTopic
 
 
 @pytest.mark.parametrize(
@@ -186,3 +188,16 @@ def test_raw_values_arrive_byte_for_byte(bench: Bench) -> None:
     source = {"value_format": "raw", "value_schema": None}
     bench.pipeline(source=source).run()
     assert bench.table.query("select value from events") == [(b"\x00\xff raw \x80",)]
+
+
+def test_partitions_that_are_just_getting_their_leaders_are_asked_again(
+    kafka: EmbeddedKafka, make_topic: MakeTopic
+) -> None:
+    """A broker knows a new topic before it leads its partitions, and says so when asked."""
+    for _ in range(30):
+        source = KafkaSource(
+            bootstrap_servers=kafka.bootstrap_servers,
+            topics=(make_topic(partitions=4),),
+            value_format="raw",
+        )
+        assert len(KafkaAdmin(source).cluster().bounds) == 4
