@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_defs.checkpoints import REPLAY, replay_versions
-from dagster_defs.failures import failures_that_stay
+from dagster_defs.failures import retried
 from dagster_defs.metadata import plan_metadata
 from dagster_defs.names import DagsterPipeline
 from dagster_defs.one_step import one_step_job
@@ -45,7 +45,7 @@ def build_going_back(declared: DagsterPipeline) -> list[dg.JobDefinition]:
 
 def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def rewind(context: dg.OpExecutionContext, config: RewindRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _rewind(declared, context, config)
 
     return one_step_job(
@@ -82,7 +82,7 @@ def _rewind(
 
 def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def replay(context: dg.OpExecutionContext, config: ReplayRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _replay(declared, context, config)
 
     return one_step_job(
@@ -117,7 +117,7 @@ def _replay(
 
 def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def fork(context: dg.OpExecutionContext, config: ForkRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _fork(declared, context, config)
 
     return one_step_job(
@@ -161,7 +161,7 @@ def _document(config: ForkRequest) -> dg.MetadataValue:
 
 def _accept_loss_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def accept_loss(context: dg.OpExecutionContext, config: LossRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _accept_loss(declared, context, config)
 
     return one_step_job(

@@ -18,6 +18,7 @@ from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.documents import in_words, load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.going_back import GoingBack, accept_loss, begin_fork
+from eo_pipeline.interruption import watched
 from eo_pipeline.recovery import Recovery
 from eo_pipeline.report import CheckpointReport, RunReport
 from eo_pipeline.runner import Runner
@@ -369,7 +370,7 @@ class Pipeline(BaseModel):
         spark: SparkProvider | None,
         reach: Reach,
     ) -> Iterator[Steps]:
-        with self.sink.open(self.name) as session:
+        with watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,

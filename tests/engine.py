@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,18 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
         "inline_records": 0,
     }
     return Bench(events, Table(dsn), config)
+
+
+def spark_has_begun(bench: Bench) -> bool:
+    """Tasks write files of a batch, of a pipeline that stages files."""
+    return any(Path(bench.config["staging"]).rglob("_temporary/0/_temporary/*"))
+
+
+def spark_is_free(bench: Bench) -> None:
+    """A small job gets a core; a large one that was left working would have them all."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        counted = elsewhere.submit(bench.pipeline().spark.session().range(10).count)
+        assert counted.result(60) == 10
 
 
 def staged_attempts(bench: Bench) -> list[str]:

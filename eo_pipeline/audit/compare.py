@@ -24,6 +24,7 @@ from eo_pipeline.audit.report import Example
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.formats import KAFKA_COLUMN
 from eo_pipeline.offsets import OffsetRange
+from eo_pipeline.spark import interruptible
 from eo_pipeline.stage import Stager, first_lines
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
@@ -120,7 +121,7 @@ class Compare:
         self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
     ) -> Tallies:
         try:
-            summary = self._summary(batches, only).toArrow().to_pylist()
+            summary = interruptible(self.spark, self._summary(batches, only).toArrow).to_pylist()
         except (PySparkException, Py4JError) as error:
             raise SparkJobError(
                 f"Pipeline {self.pipeline!r}: the audit's Spark job failed; nothing was changed. "

@@ -17,3 +17,9 @@ def nothing(df: DataFrame) -> DataFrame:
 def shouting(df: DataFrame) -> DataFrame:
     """Another transform of the same records, of which a reader can tell."""
     return df.withColumn("name", F.upper("name"))
+
+
+def endless(df: DataFrame) -> DataFrame:
+    """A job that takes every core of its Spark for hours, and can be cancelled all that time."""
+    numbers = df.sparkSession.range(10**13).select(F.col("id").alias("number"))
+    return numbers.crossJoin(F.broadcast(df)).where(F.rand() < 0).drop("number")
