@@ -11,9 +11,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import BadRecordError, ConfigError
+from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from tests.engine import Bench
