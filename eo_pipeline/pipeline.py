@@ -16,9 +16,10 @@ from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.documents import in_words, load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.run.accept_loss import accept_loss
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.forward import Runner
-from eo_pipeline.run.going_back import GoingBack, accept_loss, begin_fork
+from eo_pipeline.run.going_back import GoingBack, begin_fork
 from eo_pipeline.run.plans import ChangePlan, ChangeReport
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport

@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import (
-    DataLossError,
     EoPipelineError,
     FencedError,
-    RangesGoneError,
     SetupError,
     SourceUnavailableError,
     SparkJobError,
 )
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
@@ -29,7 +27,8 @@ from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster, missing
+from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, lag
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
@@ -136,7 +135,7 @@ class Steps:
         except SparkJobError:
             transaction.abort()
             # a job that found records gone says so in Spark's words; the bounds say it better
-            self._refuse_losses(transaction.entry)
+            refuse_lost_ranges(transaction.entry, self.admin.cluster())
             raise
         except BaseException:
             transaction.abort()
@@ -146,14 +145,7 @@ class Steps:
         """A topic recreated between plan and read has other records under the same offsets."""
         now = self.admin.topic_ids()
         if any(now.get(r.topic) != entry.topic_ids.get(r.topic) for r in entry.ranges):
-            self._refuse_losses(entry)
-
-    def _refuse_losses(self, entry: LedgerEntry) -> None:
-        lost = missing(entry.ranges, entry.topic_ids, self.admin.cluster())
-        if lost and entry.operation is Operation.REPLAY:
-            raise RangesGoneError(self.pipeline, f"the replay of {entry.target}", lost)
-        if lost:
-            raise DataLossError(self.pipeline, lost)
+            refuse_lost_ranges(entry, self.admin.cluster())
 
     def _committed(
         self,

@@ -30,8 +30,7 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, ChangeReport
 from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.source.losses import accepted, losses_of
-from eo_pipeline.source.rereading import Rereading
+from eo_pipeline.source.losses import Rereading
 
 #: Versions named in a message before they are only counted.
 _NAMED_MAX = 10
@@ -282,25 +281,6 @@ def begin_fork(steps: Steps, plan: ChangePlan, remarks: Mapping[str, str]) -> Le
         details={**remarks, "forked_from": origin},
     )
     return steps.publish_alone(entry)
-
-
-def accept_loss(
-    steps: Steps, topics: Collection[str] | None, remarks: Mapping[str, str]
-) -> LedgerEntry:
-    """See :meth:`eo_pipeline.pipeline.Pipeline.accept_loss`."""
-    head = steps.recover()
-    if head is None:
-        raise _no_ledger(steps.pipeline)
-    cluster = steps.admin.cluster()
-    found = losses_of(head, cluster, steps.source)
-    chosen = {tp: loss for tp, loss in found.items() if topics is None or tp.topic in topics}
-    if not chosen:
-        where = f"in {', '.join(sorted(topics))} " if topics else ""
-        raise NothingToDoError(
-            f"Pipeline {steps.pipeline!r}: Kafka {where}holds everything that comes next; there is "
-            "no loss to accept."
-        )
-    return steps.publish_alone(accepted(head, chosen, cluster, steps.run_id, remarks))
 
 
 def find(
