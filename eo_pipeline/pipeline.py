@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from eo_pipeline.audit import Audit, AuditReport
-from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.documents import in_words, load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
@@ -106,7 +105,6 @@ class Pipeline(BaseModel):
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         max_checkpoints: int | None = None,
         spark: SparkProvider | None = None,
-        reach: Reach = keep_going,
     ) -> RunReport:
         """Bring the table up to the end offsets Kafka has now.
 
@@ -115,13 +113,12 @@ class Pipeline(BaseModel):
             on_checkpoint: called after each commit.
             max_checkpoints: stop after this many, fewer than the pipeline's own limit.
             spark: a session to use instead of ``self.spark``; asked for only if needed.
-            reach: see :mod:`eo_pipeline.crashpoints`.
 
         Raises:
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = self.max_checkpoints
-        with self._steps(run_id, on_checkpoint, spark, reach) as steps:
+        with self._steps(run_id, on_checkpoint, spark) as steps:
             return Runner(steps, min(max_checkpoints or limit, limit)).run()
 
     def head(self) -> LedgerEntry | None:
@@ -184,7 +181,6 @@ class Pipeline(BaseModel):
         accept_compacted: bool = False,
         expected_head: EntryId | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
-        reach: Reach = keep_going,
     ) -> ChangeReport:
         """Take the rows of all checkpoints after ``to`` out of the table, and stand there again.
 
@@ -198,14 +194,13 @@ class Pipeline(BaseModel):
             accept_compacted: go back although compaction may have taken records.
             expected_head: refuse if the head is another one than the plan was looked at with.
             on_checkpoint: called after each commit, those of a dead run's promises included.
-            reach: see :mod:`eo_pipeline.crashpoints`.
 
         Raises:
             GoingBackError, NothingToDoError, RefusedError: not possible as asked, see their kinds.
             FencedError: a run was faster; nothing was changed.
         """
         remarks = {"reason": reason, "asked_by": asked_by}
-        with self._going_back(run_id, on_checkpoint, None, reach, accept_compacted) as back:
+        with self._going_back(run_id, on_checkpoint, None, accept_compacted) as back:
             return back.rewind(back.plan_rewind(back.head(expected_head), to), remarks)
 
     def plan_replay(
@@ -234,7 +229,6 @@ class Pipeline(BaseModel):
         expected_head: EntryId | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         spark: SparkProvider | None = None,
-        reach: Reach = keep_going,
     ) -> ChangeReport:
         """Read the ranges of checkpoints again, with today's transform, and replace their rows.
 
@@ -250,7 +244,7 @@ class Pipeline(BaseModel):
         The other arguments and errors are those of :meth:`rewind`, and those of :meth:`run`.
         """
         remarks = {"reason": reason, "asked_by": asked_by}
-        with self._going_back(run_id, on_checkpoint, spark, reach, accept_compacted) as back:
+        with self._going_back(run_id, on_checkpoint, spark, accept_compacted) as back:
             head = back.head(expected_head)
             wanted = versions or back.between(head, first, last)
             return back.replay(back.plan_replay(head, wanted), remarks)
@@ -283,7 +277,7 @@ class Pipeline(BaseModel):
         forked = self.from_config({**dict(self), "name": name, "sink": sink})
         plan = self.plan_fork(at, accept_compacted=accept_compacted)
         remarks = {"reason": reason, "asked_by": asked_by}
-        with forked._steps(run_id, None, None, keep_going) as steps:
+        with forked._steps(run_id, None, None) as steps:
             begin_fork(steps, plan, remarks)
         return forked
 
@@ -310,7 +304,7 @@ class Pipeline(BaseModel):
             FencedError: a run was faster.
         """
         remarks = {"reason": reason, "asked_by": asked_by}
-        with self._steps(run_id, on_checkpoint, None, keep_going) as steps:
+        with self._steps(run_id, on_checkpoint, None) as steps:
             return accept_loss(steps, topics, remarks)
 
     def audit(
@@ -333,7 +327,7 @@ class Pipeline(BaseModel):
             UnknownCheckpointError: the pipeline has no ledger yet.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
-        with self._steps(None, None, spark, keep_going) as steps:
+        with self._steps(None, None, spark) as steps:
             return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
 
     def adopt(self, reason: str, *, run_id: str | None = None) -> LedgerEntry | None:
@@ -356,10 +350,9 @@ class Pipeline(BaseModel):
         run_id: str | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         spark: SparkProvider | None = None,
-        reach: Reach = keep_going,
         accept_compacted: bool = False,
     ) -> Iterator[GoingBack]:
-        with self._steps(run_id, on_checkpoint, spark, reach) as steps:
+        with self._steps(run_id, on_checkpoint, spark) as steps:
             yield GoingBack(steps, accept_compacted)
 
     @contextmanager
@@ -368,7 +361,6 @@ class Pipeline(BaseModel):
         run_id: str | None,
         on_checkpoint: Callable[[CheckpointReport], None] | None,
         spark: SparkProvider | None,
-        reach: Reach,
     ) -> Iterator[Steps]:
         with self.sink.open(self.name) as session:
             yield Steps(
@@ -378,7 +370,6 @@ class Pipeline(BaseModel):
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=self._recovery(session),
                 spark=spark or self.spark.session,
-                reach=reach,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
                 on_checkpoint=on_checkpoint or _no_listener,

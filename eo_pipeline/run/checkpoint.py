@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
     FencedError,
@@ -49,7 +49,6 @@ class Steps:
     stager: Stager
     recovery: Recovery
     spark: SparkProvider
-    reach: Reach
     run_id: str
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
@@ -63,15 +62,15 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
-            head, committed = self.recovery.settle(self.reach)
+            head, committed = self.recovery.settle()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
-        self.reach(CrashPoint.RECOVERED)
+        reach(CrashPoint.RECOVERED)
         return head
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
-        transaction = SinkTransaction(self.session, entry, None, self.reach)
+        transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         with self.timed("commit"):
@@ -90,13 +89,13 @@ class Steps:
         """
         inline = self._fits_inline(entry, measured)
         attempt = None if inline else self.recovery.staging.begin(entry.id)
-        transaction = SinkTransaction(self.session, entry, attempt, self.reach)
-        self.reach(CrashPoint.STAGING)
+        transaction = SinkTransaction(self.session, entry, attempt)
+        reach(CrashPoint.STAGING)
         try:
             self._promise(transaction)
         except OSError as error:
             raise self._staging_failed(transaction.entry, error) from error
-        self.reach(CrashPoint.PRE_COMMITTED)
+        reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
         self.recovery.staging.bear_witness(entry)
@@ -104,14 +103,14 @@ class Steps:
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
-        self.reach(CrashPoint.REPORTED)
+        reach(CrashPoint.REPORTED)
         return transaction.entry
 
     def _promise(self, transaction: SinkTransaction) -> None:
         """Steps 3 to 6."""
         with self.timed("stage"):
             self._stage(transaction)
-        self.reach(CrashPoint.STAGED)
+        reach(CrashPoint.STAGED)
         with self.timed("pre_commit"):
             transaction.pre_commit()
 

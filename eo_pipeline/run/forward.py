@@ -21,7 +21,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import DataLossError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import TopicPartition
@@ -111,7 +111,7 @@ class Runner:
             limit=limits.span(record_bytes(head.counts)),
             turn=head.version,
         )
-        self.steps.reach(CrashPoint.PLANNED)
+        reach(CrashPoint.PLANNED)
         return batch
 
     def _forward(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from eo_pipeline.crashpoints import Reach
 from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError, RefusedError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.run.transaction import SinkTransaction
@@ -40,7 +39,7 @@ class Recovery:
     staging: StagingArea
     copies_rows: bool
 
-    def settle(self, reach: Reach) -> tuple[LedgerEntry | None, list[LedgerEntry]]:
+    def settle(self) -> tuple[LedgerEntry | None, list[LedgerEntry]]:
         """Commit what dead runs had promised, tidy up what can never be committed.
 
         Returns the head, and the entries this call committed, in order.
@@ -54,7 +53,7 @@ class Recovery:
         committed: list[LedgerEntry] = []
         for attempt in self.staging.attempts():
             try:
-                entry = self._commit(attempt, head, reach)
+                entry = self._commit(attempt, head)
             except FencedError as error:
                 log.warning("%s: %s", attempt.folder.name, error)
                 head = self.session.head()
@@ -96,15 +95,13 @@ class Recovery:
         self.staging.dismiss(listed)
         return entry
 
-    def _commit(
-        self, attempt: Attempt, head: LedgerEntry | None, reach: Reach
-    ) -> LedgerEntry | None:
+    def _commit(self, attempt: Attempt, head: LedgerEntry | None) -> LedgerEntry | None:
         """The entry, if this attempt was promised, fits the head, and is now in the ledger."""
         manifest = None if attempt.is_refused else attempt.manifest()
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
         try:
-            SinkTransaction.resume(self.session, attempt, manifest, reach).commit()
+            SinkTransaction.resume(self.session, attempt, manifest).commit()
         except RefusedError as error:
             # it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)

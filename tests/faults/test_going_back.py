@@ -127,13 +127,13 @@ class TestRewind:
         pipeline = filled.pipeline()
         filled.topic.write(100, partitions=range(4))
         rewinds = at(CrashPoint.STAGED, lambda: filled.pipeline().rewind(2))
-        with pytest.raises(FencedError):
-            pipeline.run(reach=rewinds)
+        with rewinds, pytest.raises(FencedError):
+            pipeline.run()
         assert by_checkpoint(filled) == {1: 100, 2: 100}
 
         runs = at(CrashPoint.RECOVERED, lambda: filled.pipeline().run())
-        with pytest.raises(FencedError):
-            pipeline.rewind(1, reach=runs)
+        with runs, pytest.raises(FencedError):
+            pipeline.rewind(1)
         filled.table.assert_holds_once(filled.topic.written)
 
     def test_what_was_approved_is_what_happens_or_nothing(self, filled: Bench) -> None:
@@ -257,8 +257,8 @@ class TestReplay:
         pipeline = filled.pipeline(transform=SHOUTING)
         runs = at(CrashPoint.REPORTED, lambda: filled.pipeline().run())
         with Watcher(filled.table):
-            with pytest.raises(FencedError):
-                pipeline.replay(1, 3, reach=runs)
+            with runs, pytest.raises(FencedError):
+                pipeline.replay(1, 3)
             pipeline.replay(2, 3)
         assert shouted(filled) == {1, 2, 3}
         filled.table.assert_holds_once(filled.topic.written)

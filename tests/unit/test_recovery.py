@@ -80,7 +80,7 @@ def ids(area: StagingArea) -> list[EntryId]:
 def test_a_promise_on_top_of_the_head_is_kept(area: StagingArea) -> None:
     ledger, entry = Ledger(START), child(START)
     promise(area, entry)
-    head, committed = recovery(ledger, area).settle(keep_going)
+    head, committed = recovery(ledger, area).settle()
     assert (head, committed) == (entry, [entry])
     assert area.witnesses() == [entry.id]
     assert ids(area) == []
@@ -91,7 +91,7 @@ def test_a_promise_that_is_not_a_child_of_the_head_is_neither_kept_nor_deleted(
 ) -> None:
     stranger = child(child(START))
     promise(area, stranger)
-    head, committed = recovery(Ledger(START), area).settle(keep_going)
+    head, committed = recovery(Ledger(START), area).settle()
     assert (head, committed) == (START, [])
     assert ids(area) == [stranger.id]
 
@@ -100,7 +100,7 @@ def test_a_child_by_number_of_another_parent_is_not_kept(area: StagingArea) -> N
     """Scenario: the ledger came back with another version 1. Outcome: a number is no identity."""
     old, new = child(START), child(START)
     promise(area, child(old))
-    head, committed = recovery(Ledger(START, new), area).settle(keep_going)
+    head, committed = recovery(Ledger(START, new), area).settle()
     assert (head, committed) == (new, [])
 
 
@@ -109,7 +109,7 @@ def test_of_two_promises_at_one_version_one_is_kept_and_the_other_deleted(
 ) -> None:
     for _ in range(2):
         promise(area, child(START))
-    _, committed = recovery(Ledger(START), area).settle(keep_going)
+    _, committed = recovery(Ledger(START), area).settle()
     assert len(committed) == 1
     assert ids(area) == []
 
@@ -118,10 +118,10 @@ def test_a_refused_promise_is_marked_kept_in_place_and_never_met_again(area: Sta
     ledger = Ledger(START)
     ledger.refuses = True
     attempt = promise(area, child(START))
-    assert recovery(ledger, area).settle(keep_going) == (START, [])
+    assert recovery(ledger, area).settle() == (START, [])
     assert attempt.is_refused
     ledger.refuses = False
-    assert recovery(ledger, area).settle(keep_going) == (START, [])
+    assert recovery(ledger, area).settle() == (START, [])
     assert ids(area) == [attempt.id]
 
 
@@ -130,9 +130,9 @@ def test_a_folder_without_manifest_is_left_alone_until_its_version_is_taken(
 ) -> None:
     taken = child(START)
     area.begin(child(START).id)
-    recovery(Ledger(START), area).settle(keep_going)
+    recovery(Ledger(START), area).settle()
     assert len(ids(area)) == 1
-    recovery(Ledger(START, taken), area).settle(keep_going)
+    recovery(Ledger(START, taken), area).settle()
     assert ids(area) == []
 
 
@@ -141,7 +141,7 @@ def test_in_a_lake_the_committed_files_stay_and_only_the_promise_goes(tmp_path: 
     kept, lost = child(START), child(START)
     for entry in (kept, lost):
         promise(area, entry).rows_folder().mkdir(parents=True)
-    recovery(Ledger(START, kept), area, copies_rows=False).settle(keep_going)
+    recovery(Ledger(START, kept), area, copies_rows=False).settle()
     assert ids(area) == []
     left = sorted(path.name for path in (tmp_path / "table" / "p").iterdir())
     assert left == [f"{1:012d}-{kept.transaction_id}"]
@@ -159,9 +159,9 @@ def test_a_faster_run_is_not_called_a_restored_backup(area: StagingArea) -> None
         area.bear_witness(faster)
 
     ledger.meanwhile = meanwhile
-    recovery(ledger, area).settle(keep_going)
+    recovery(ledger, area).settle()
     area.bear_witness(faster)
-    assert recovery(ledger, area).settle(keep_going)[0] == faster
+    assert recovery(ledger, area).settle()[0] == faster
 
 
 def test_whoever_is_fenced_goes_on_from_the_ledgers_new_head(area: StagingArea) -> None:
@@ -180,7 +180,7 @@ def test_whoever_is_fenced_goes_on_from_the_ledgers_new_head(area: StagingArea) 
                 self.entries.append(faster)
             return super().publish(entry, staged, reach)
 
-    found, committed = recovery(Late(START), area).settle(keep_going)
+    found, committed = recovery(Late(START), area).settle()
     assert (found, committed) == (faster, [])
 
 
@@ -192,10 +192,10 @@ def test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted(
     area.bear_witness(confirmed)
     ledger = Ledger(*restored)
     with pytest.raises(LedgerBehindError, match="version 1"):
-        recovery(ledger, area).settle(keep_going)
+        recovery(ledger, area).settle()
     adopted = recovery(ledger, area).adopt("restored", "run")
     assert (adopted is None) == (restored == ())
-    head, _ = recovery(ledger, area).settle(keep_going)
+    head, _ = recovery(ledger, area).settle()
     assert head == adopted
     with pytest.raises(NothingToDoError, match="nothing to adopt"):
         recovery(ledger, area).adopt("again", "run")
@@ -207,4 +207,4 @@ def test_another_transaction_at_a_confirmed_version_is_a_ledger_that_went_back(
     """Scenario: restored, then another host went on to the same number."""
     area.bear_witness(child(START))
     with pytest.raises(LedgerBehindError):
-        recovery(Ledger(START, child(START)), area).settle(keep_going)
+        recovery(Ledger(START, child(START)), area).settle()
