@@ -28,6 +28,7 @@ from eo_pipeline.errors import (
     SourceError,
     SourceUnavailableError,
     SparkJobError,
+    StalePlanError,
     TransformError,
     UnknownCheckpointError,
 )
@@ -35,8 +36,13 @@ from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run.accept_loss import AcceptLossPlan
+from eo_pipeline.run.adopt import AdoptPlan
+from eo_pipeline.run.fork import ForkPlan
 from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.replay import ReplayPlan
 from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.rewind import RewindPlan
 from eo_pipeline.run.status import RunPlan, Status
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.sinks.delta import DeltaSink
@@ -51,6 +57,8 @@ from eo_pipeline.source.config import (
 from eo_pipeline.spark import SparkSettings
 
 __all__ = [
+    "AcceptLossPlan",
+    "AdoptPlan",
     "AuditReport",
     "BadRecordError",
     "ChangePlan",
@@ -72,6 +80,7 @@ __all__ = [
     "FencedError",
     "Finding",
     "FindingKind",
+    "ForkPlan",
     "GoingBackError",
     "Guarantee",
     "KafkaSource",
@@ -86,6 +95,8 @@ __all__ = [
     "RangesGoneError",
     "RefusedError",
     "Repair",
+    "ReplayPlan",
+    "RewindPlan",
     "RunPlan",
     "RunReport",
     "SchemaChangeError",
@@ -98,6 +109,7 @@ __all__ = [
     "SourceUnavailableError",
     "SparkJobError",
     "SparkSettings",
+    "StalePlanError",
     "StartAtGroup",
     "StartAtOffsets",
     "StartAtTimestamp",

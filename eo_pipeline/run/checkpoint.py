@@ -62,7 +62,7 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
-            head, committed = self.recovery.settle()
+            head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
         reach(CrashPoint.RECOVERED)

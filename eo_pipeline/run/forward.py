@@ -58,7 +58,7 @@ class Runner:
                 break
             entry = self._forward(head, batch, cluster)
             head = steps.checkpoint(head, entry, cluster, head.counts)
-            steps.recovery.tidy(head)
+            steps.recovery.delete_decided_attempts(head)
             committed += 1
             cluster = steps.admin.cluster()
         return RunReport(

@@ -42,9 +42,9 @@ def main() -> None:
 
 def _work(pipeline: Pipeline, options: argparse.Namespace) -> None:
     if options.rewind is not None:
-        pipeline.rewind(options.rewind, on_checkpoint=say)
+        pipeline.plan_rewind(options.rewind).apply(on_checkpoint=say)
     elif options.replay:
-        pipeline.replay(*options.replay, on_checkpoint=say)
+        pipeline.plan_replay(*options.replay).apply(on_checkpoint=say)
     else:
         pipeline.run(on_checkpoint=say)
 

@@ -95,7 +95,8 @@ class Life(RuleBasedStateMachine):
         chosen = standing[first : first + 2]
         pipeline = self.pipeline(by, through_files)
         with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
-            report = pipeline.replay(versions=chosen, run_id=by)
+            pipeline.recover()
+            report = pipeline.plan_replay(versions=chosen).apply(run_id=by)
             assert [entry.target for entry in report.entries] == chosen
 
     def pipeline(self, by: str, through_files: bool) -> Pipeline:

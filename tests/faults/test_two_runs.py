@@ -18,6 +18,7 @@ from eo_pipeline.errors import (
     LedgerBehindError,
     NothingToDoError,
     RefusedError,
+    StalePlanError,
 )
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.run.reports import RunReport
@@ -148,9 +149,14 @@ def test_a_ledger_from_an_older_backup_is_refused_until_it_is_adopted(bench: Ben
 
     with pytest.raises(LedgerBehindError, match=r"version 2 .* does not hold it"):
         bench.pipeline().run()
+    plan = bench.pipeline().plan_adopt()
+    assert plan.lost_versions == [2]
     adopted = bench.pipeline().adopt("restored from backup")
     assert adopted is not None
     assert adopted.operation is Operation.ADOPT
+    assert adopted.details["reason"] == "restored from backup"
+    with pytest.raises(StalePlanError, match="at version 1; now it is at version 2"):
+        plan.apply(reason="somebody else looked at the same")
     bench.pipeline().run()
 
     bench.table.assert_holds_once(bench.topic.written)
