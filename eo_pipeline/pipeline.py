@@ -27,7 +27,7 @@ from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.rewind import RewindPlan, plan_rewind
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
-from eo_pipeline.sinks.protocol import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
