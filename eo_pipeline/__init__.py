@@ -47,8 +47,13 @@ from eo_pipeline.run.status import RunPlan, Status
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.sinks.iceberg import IcebergSink
+from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.mysql import MySqlSink
+from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.source.config import (
     KafkaSource,
     StartAtGroup,
@@ -84,16 +89,21 @@ __all__ = [
     "ForkPlan",
     "GoingBackError",
     "Guarantee",
+    "IcebergSink",
+    "KafkaSink",
     "KafkaSource",
     "LedgerBehindError",
     "LedgerEntry",
     "Loss",
+    "MySqlSink",
     "NothingToDoError",
     "OffsetRange",
     "Operation",
+    "ParquetSink",
     "Pipeline",
     "PostgresSink",
     "RangesGoneError",
+    "RedisSink",
     "RefusedError",
     "Repair",
     "ReplayPlan",
