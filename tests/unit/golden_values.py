@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.staging.attempt import Manifest
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -12,7 +12,8 @@ from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError,
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
-from eo_pipeline.staging.attempt import Attempt, Manifest, StagingArea
+from eo_pipeline.staging.attempt import Attempt, StagingArea
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput
 from tests.unit.test_staging import START
 

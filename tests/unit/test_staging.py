@@ -12,7 +12,8 @@ import pytest
 from eo_pipeline.errors import RefusedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.staging.attempt import MANIFEST, Attempt, Manifest, StagingArea
+from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 START = LedgerEntry(
