@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.ledger.entry import EntryId
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
 from eo_pipeline.staging.rows import StagedFile, StagedTable
@@ -106,13 +105,13 @@ class Attempt:
 
 class StagingArea:
     """The staging folders of one pipeline: manifests below ``root``, and rows below ``rows``
-    where the sink wants them inside its table.
+    where the sink wants them inside its table. ``witnesses`` are the commits seen confirmed.
     """
 
     def __init__(self, root: Path, pipeline: str, rows: Path | None = None) -> None:
         self._folder = root.absolute() / pipeline
         self._rows = rows.absolute() / pipeline if rows else self._folder
-        self._witnesses = Witnesses(self._folder / _WITNESSES)
+        self.witnesses = Witnesses(self._folder / _WITNESSES)
 
     def begin(self, entry_id: EntryId) -> Attempt:
         """A new, empty folder for one attempt.
@@ -137,18 +136,6 @@ class StagingArea:
     def _attempt(self, entry_id: EntryId) -> Attempt:
         name = name_of(entry_id)
         return Attempt(self._folder / name, entry_id, self._rows / name)
-
-    def witnesses(self) -> list[EntryId]:
-        """Commits that were confirmed, oldest first. Each must still be in the ledger."""
-        return self._witnesses.entry_ids()
-
-    def bear_witness(self, entry: LedgerEntry) -> None:
-        """Remember that ``entry`` was committed, in place of its parent, which it stands on."""
-        self._witnesses.remember(entry)
-
-    def dismiss(self, witnesses: Iterable[EntryId]) -> None:
-        """Forget these witnesses and no others."""
-        self._witnesses.forget(witnesses)
 
 
 def _without_metadata(schema: pa.Schema) -> pa.Schema:
