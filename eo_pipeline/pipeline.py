@@ -24,7 +24,8 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, look, look_ahead
-from eo_pipeline.sinks.protocol import Sink, SinkSession
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings

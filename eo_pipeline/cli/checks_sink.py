@@ -14,8 +14,8 @@ from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.sinks.protocol import Sink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
 #: Entries at the end of the ledger that are looked through.

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from eo_pipeline.documents import expanded, in_words
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.sinks.protocol import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 
 #: Dagster puts only defaults other than None into the Launchpad.
