@@ -10,7 +10,7 @@ import psycopg
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
 from eo_pipeline.errors import EoPipelineError, NothingToDoError
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
@@ -103,7 +103,7 @@ def _postgres(sink: PostgresSink) -> Check:
 def _ledger(newest: list[LedgerEntry]) -> Check:
     if not newest:
         return ok("ledger", "empty: the pipeline never ran")
-    found = breaks(newest)
+    found = contiguity_errors(newest)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         remedy = "Somebody changed the ledger by hand. Bring it back from a backup; run `eo audit`."

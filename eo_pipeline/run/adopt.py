@@ -51,7 +51,7 @@ class AdoptPlan(ChangePlan):
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """No entry if the ledger is empty: the next run starts anew."""
         head = steps.session.recover()
-        confirmed = steps.recovery.staging.witnesses()
+        confirmed = steps.recovery.staging.witnesses.entry_ids()
         if _id(head) != _id(self.head) or tuple(steps.recovery.lost(confirmed)) != self.lost:
             planned = self.head.version if self.head else None
             found = (head.version, head.transaction_id) if head else (None, None)
@@ -68,7 +68,7 @@ def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
     with open_steps() as steps:
         head = steps.session.head()
-        lost = steps.recovery.lost(steps.recovery.staging.witnesses())
+        lost = steps.recovery.lost(steps.recovery.staging.witnesses.entry_ids())
         if not lost:
             raise NothingToDoError(
                 f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."
@@ -91,8 +91,8 @@ def adopt_head(
         child = head.child(Operation.ADOPT, run_id, head.offsets)
         entry = replace(child, details=dict(remarks))
         recovery.session.publish(entry, StagedOutput())
-        recovery.staging.bear_witness(entry)
+        recovery.staging.witnesses.remember(entry)
     # only now, and only those: were the process to die before this line, runs go on refusing and
     # adopt is simply called again
-    recovery.staging.dismiss(confirmed)
+    recovery.staging.witnesses.forget(confirmed)
     return entry

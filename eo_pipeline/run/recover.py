@@ -62,7 +62,7 @@ class Recovery:
                 committed.append(entry)
                 head = entry
         if head is not None:
-            self.staging.bear_witness(head)
+            self.staging.witnesses.remember(head)
             self.delete_decided_attempts(head)
         return head, committed
 
@@ -87,11 +87,11 @@ class Recovery:
             # it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
-        self.staging.bear_witness(manifest.entry)
+        self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
     def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
-        lost = self.lost(self.staging.witnesses())
+        lost = self.lost(self.staging.witnesses.entry_ids())
         if not lost:
             return
         now = f"is at version {head.version}" if head else "is empty"

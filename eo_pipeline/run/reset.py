@@ -54,7 +54,7 @@ class ResetPlan:
             staging = steps.recovery.staging
             for attempt in staging.attempts():
                 attempt.delete()
-            staging.dismiss(staging.witnesses())
+            staging.witnesses.forget(staging.witnesses.entry_ids())
 
 
 def plan_reset(open_steps: OpenSteps) -> ResetPlan:
