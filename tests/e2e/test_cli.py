@@ -197,7 +197,7 @@ def test_a_reset_is_shown_asked_for_and_leaves_other_pipelines_alone(eo: Shell) 
     shown = eo("reset", "--dry-run", "--json", *mine).json()
     assert (shown["head"], shown["drops"][0]) == (1, "5 rows of public.events")
     assert eo("reset", *mine).code == 2, "nobody can be asked"
-    assert eo.versions() == [0, 1]
+    assert eo.versions() == [0, 0, 1, 1], "of both pipelines"
     done = eo("reset", "--yes", *mine)
     assert done.code == 0, done.err
     assert "2 versions of the ledger in public.eo_ledger" in done.out
