@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
 from eo_pipeline.errors import (
     CommitUnknownError,
     FencedError,
@@ -69,22 +69,17 @@ class SinkTransaction:
     that stays in memory (it has no manifest: a crash forgets it, and the next run plans anew).
     """
 
-    def __init__(
-        self, session: SinkSession, entry: LedgerEntry, attempt: Attempt | None, reach: Reach
-    ) -> None:
+    def __init__(self, session: SinkSession, entry: LedgerEntry, attempt: Attempt | None) -> None:
         self.entry = entry
         self.state = TransactionState.OPEN
         self._session = session
         self._attempt = attempt
-        self._reach = reach
         self._output = StagedOutput()
 
     @classmethod
-    def resume(
-        cls, session: SinkSession, attempt: Attempt, manifest: Manifest, reach: Reach
-    ) -> SinkTransaction:
+    def resume(cls, session: SinkSession, attempt: Attempt, manifest: Manifest) -> SinkTransaction:
         """The transaction of a dead run, from its manifest: promised, not committed."""
-        transaction = cls(session, manifest.entry, attempt, reach)
+        transaction = cls(session, manifest.entry, attempt)
         transaction._output = manifest.output
         transaction.state = TransactionState.PRE_COMMITTED
         return transaction
@@ -120,7 +115,7 @@ class SinkTransaction:
         """
         for left in reversed(range(COMMIT_TRIES)):
             try:
-                outcome = self._session.publish(self.entry, self._output, self._reach)
+                outcome = self._session.publish(self.entry, self._output, current_hook())
             except CommitUnknownError:
                 self._move(TransactionState.UNKNOWN)
                 if not left:
@@ -136,7 +131,7 @@ class SinkTransaction:
                 raise
             else:
                 self._move(TransactionState.COMMITTED)
-                self._reach(CrashPoint.COMMITTED)
+                reach(CrashPoint.COMMITTED)
                 return outcome
         raise AssertionError("unreachable: the last try returns or raises")
 

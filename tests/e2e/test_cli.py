@@ -178,7 +178,8 @@ def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> Non
     sick = {c["name"]: c for c in eo("doctor", "--json").json()["pipelines"]["events"]}
     assert sick["witnesses"]["state"] == "fail"
     assert "eo adopt" in sick["witnesses"]["remedy"]
-    assert eo("adopt", "--dry-run", "--json").json() == {"pipeline": "events", "lost": [2]}
+    planned = {"pipeline": "events", "operation": "adopt", "head": 1, "lost": [2]}
+    assert eo("adopt", "--dry-run", "--json").json() == planned
     assert eo("adopt", "--reason", "backup of Monday", "--yes").code == 0
     assert eo("run").code == 0
     eo.bench.table.assert_holds_once(eo.bench.topic.written)

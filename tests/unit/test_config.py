@@ -11,8 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkSettings
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
-from eo_pipeline.source.config import StartAtTimestamp
-from eo_pipeline.source.discovery import LossKind
+from eo_pipeline.source.config import LossKind, StartAtTimestamp
 
 GOOD: dict[str, Any] = {
     "name": "orders",
