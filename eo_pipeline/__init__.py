@@ -42,6 +42,7 @@ from eo_pipeline.run.fork import ForkPlan
 from eo_pipeline.run.plans import ChangePlan, ChangeReport
 from eo_pipeline.run.replay import ReplayPlan
 from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.reset import ResetPlan
 from eo_pipeline.run.rewind import RewindPlan
 from eo_pipeline.run.status import RunPlan, Status
 from eo_pipeline.sinks.config import Guarantee, Sink
@@ -107,6 +108,7 @@ __all__ = [
     "RefusedError",
     "Repair",
     "ReplayPlan",
+    "ResetPlan",
     "RewindPlan",
     "RunPlan",
     "RunReport",

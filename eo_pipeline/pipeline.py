@@ -24,6 +24,7 @@ from eo_pipeline.run.plans import ChangeReport
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.replay import ReplayPlan, plan_replay
 from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.reset import ResetPlan, plan_reset
 from eo_pipeline.run.rewind import RewindPlan, plan_rewind
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
@@ -310,6 +311,21 @@ class Pipeline(Settings):
     def adopt(self, reason: str) -> LedgerEntry | None:
         """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if there is one."""
         return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
+
+    def plan_reset(self) -> ResetPlan:
+        """To drop this pipeline's rows, dead letters, ledger and staging: for development.
+
+        The next run starts anew, as the first one did; nothing remains that tells of what was
+        dropped. Applying the plan twice is not an error.
+
+        Raises:
+            RefusedError: the sink leaves this to a person; says how.
+        """
+        return plan_reset(self._steps)
+
+    def reset(self) -> None:
+        """:meth:`plan_reset` and apply the plan, unseen."""
+        self.plan_reset().apply()
 
     def audit(
         self,

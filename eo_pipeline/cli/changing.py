@@ -245,3 +245,24 @@ def adopt(
     if as_json:
         output.document(entry.to_json() if entry else None)
     output.say(entry_line(entry) if entry else "the next run starts anew")
+
+
+def reset(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """For development: drop the rows, the ledger and the staging of one pipeline. No way back."""
+    output = Output(as_json)
+    plan = choose(files, name).pipeline.plan_reset()
+    output.say(str(plan), "bold")
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    else:
+        approve(output, f"Drop all that {plan.pipeline} has?", yes=yes)
+        plan.apply()
+        output.say(f"{plan.pipeline} is empty; its next run starts anew")
+    if as_json:
+        output.document(plan.to_json())

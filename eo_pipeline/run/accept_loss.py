@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from eo_pipeline.errors import Loss, NothingToDoError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
-from eo_pipeline.run.plans import ChangePlan, OpenSteps
+from eo_pipeline.run.plans import ChangePlan, OpenSteps, counted
 from eo_pipeline.run.targets import current_head, refuse_stale
 from eo_pipeline.source.discovery import Cluster
 from eo_pipeline.source.losses import Losses, losses_of, offsets_past_losses
@@ -30,10 +30,9 @@ class AcceptLossPlan(ChangePlan):
         return tuple(loss for _, loss in self.found.values())
 
     def __str__(self) -> str:
-        partitions = "1 partition" if len(self.found) == 1 else f"{len(self.found):,} partitions"
         return (
             f"accept-loss in {self.pipeline} at version {self.head.version}: goes on past what "
-            f"Kafka lost in {partitions}"
+            f"Kafka lost in {counted(len(self.found), 'partition')}"
         )
 
     def to_json(self) -> dict[str, Any]:

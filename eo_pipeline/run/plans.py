@@ -153,7 +153,7 @@ class RereadingPlan(ChangePlan):
 
     def _rows_of_checkpoints(self) -> str:
         """``200 rows of 2 checkpoints``."""
-        return f"{_counted(self.rows, 'row')} of {_counted(len(self.checkpoints), 'checkpoint')}"
+        return f"{counted(self.rows, 'row')} of {counted(len(self.checkpoints), 'checkpoint')}"
 
 
 @dataclass(frozen=True)
@@ -168,5 +168,6 @@ class ChangeReport:
         return {**self.plan.to_json(), "entries": [entry.to_json() for entry in self.entries]}
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """``1 row``, ``2 rows``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
