@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +15,12 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.files import sync
 from eo_pipeline.sinks.delta.sink import ROWS_FOLDER
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import stored_schema, stored_table
-from eo_pipeline.sinks.lake.ledger import Pointer, sync
+from eo_pipeline.sinks.files import link_or_copy
+from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.staging.rows import StagedTable
 
 #: Below a pipeline's folder of rows: files made by publishing, each named by its ledger pointer.
@@ -57,10 +57,7 @@ class RowFiles:
             return path
         target = self._target(at, number)
         written.append(target)
-        try:
-            os.link(path, target)
-        except OSError:
-            shutil.copyfile(path, target)
+        link_or_copy(path, target)
         sync(target.parent)
         return target
 

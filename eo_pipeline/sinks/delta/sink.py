@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.delta.types import LAYOUT_PREFIX, refuse_spark_types
+from eo_pipeline.sinks.files import check_folder, folder
 from eo_pipeline.sinks.lake.upsert import Upsert
 
 if TYPE_CHECKING:
@@ -25,16 +26,10 @@ STAGING_FOLDER = "_eo_staging"
 ROWS_FOLDER = "eo_rows"
 
 
-def _checked_path(path: str) -> str:
-    url = urlsplit(path)
-    if url.scheme not in ("", "file") or url.netloc:
-        raise ValueError(
-            f"{url.scheme}:// is not supported yet: rows are staged in a folder of the table, "
-            "which must be a file system that Spark and this process share. Use a mounted folder"
-        )
-    if not path.strip():
-        raise ValueError("is empty")
-    return path
+_NOT_SUPPORTED = (
+    "is not supported yet: rows are staged in a folder of the table, which must be a file system "
+    "that Spark and this process share. Use a mounted folder"
+)
 
 
 class DeltaSink(Sink):
@@ -53,7 +48,7 @@ class DeltaSink(Sink):
     """
 
     type: Literal["delta"] = "delta"
-    path: Annotated[str, AfterValidator(_checked_path)]
+    path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED))]
     mode: Literal["append", "upsert"] = "append"
     key: tuple[str, ...] = Field(default=(), validate_default=True)
     sequence_by: tuple[str, ...] = ()
@@ -83,8 +78,7 @@ class DeltaSink(Sink):
     @property
     def root(self) -> Path:
         """The table's folder."""
-        url = urlsplit(self.path)
-        return Path(unquote(url.path) if url.scheme else self.path).absolute()
+        return folder(self.path)
 
     @property
     def upsert(self) -> Upsert | None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table.metadata import TableMetadata
 
+from eo_pipeline.files import sync
 from eo_pipeline.sinks.iceberg.partitioning import (
     LAYOUT_PREFIX,
     one_file_each,
@@ -17,7 +18,7 @@ from eo_pipeline.sinks.iceberg.partitioning import (
     refuse_unclear,
 )
 from eo_pipeline.sinks.iceberg.sink import ROWS_FOLDER, TYPES
-from eo_pipeline.sinks.lake.ledger import Pointer, sync
+from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.staging.rows import StagedTable
 
 #: Below a pipeline's folder of rows: files of batches that came in memory.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
+from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.iceberg.partitioning import Partitioning, refuse_absent
 from eo_pipeline.sinks.parquet.types import StoredTypes
 
@@ -28,14 +28,6 @@ ROWS_FOLDER = "data/eo_rows"
 TYPES = StoredTypes("Iceberg", short_integers=False)
 
 _NEEDED = frozenset({"pyiceberg", "sqlalchemy"})
-
-
-def _local(path: str) -> Path | None:
-    """The folder a path or ``file://`` URL names, None for anything else."""
-    url = urlsplit(path)
-    if url.scheme not in ("", "file") or url.netloc or not path.strip():
-        return None
-    return Path(unquote(url.path) if url.scheme else path).absolute()
 
 
 def _checked_table(name: str) -> str:
@@ -108,7 +100,7 @@ class IcebergSink(Sink):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if self.location is not None and _local(self.location) is None:
+        if self.location is not None and local_folder(self.location) is None:
             raise ValueError(
                 f"location: {self.location!r} is not supported yet: rows are staged in a folder of "
                 "the table, which must be a file system that Spark and this process share"
@@ -124,13 +116,13 @@ class IcebergSink(Sink):
         if self.catalog is None:
             return self.warehouse.absolute()
         found = self.catalog.properties.get("warehouse")
-        return _local(found.get_secret_value()) if found else None
+        return local_folder(found.get_secret_value()) if found else None
 
     @property
     def root(self) -> Path:
         """The table's folder."""
         if self.location is not None:
-            folder = _local(self.location)
+            folder = local_folder(self.location)
         else:
             warehouse = self._warehouse()
             folder = warehouse.joinpath(*self.identifier) if warehouse else None

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eo_pipeline.errors import SinkError
+from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 
 LEDGER_FOLDER = "_eo_ledger"
@@ -171,7 +172,7 @@ class LedgerFiles:
         """Keep ``record`` where its pointer says. It means nothing until the table points to it."""
         path = self.path(record.at)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _dump(record, path)
+        write_new(path, json.dumps(record.to_json()))
         sync(path.parent)
 
     def write_first(self, entry: LedgerEntry) -> None:
@@ -184,7 +185,7 @@ class LedgerFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path(Pointer.new(START_VERSION))
         try:
-            _dump(Record(entry, FIRST, None, FIRST), aside)
+            write_new(aside, json.dumps(Record(entry, FIRST, None, FIRST).to_json()))
             os.link(aside, path)
         finally:
             aside.unlink(missing_ok=True)
@@ -212,22 +213,6 @@ class LedgerFiles:
     def _held(self, head: Record, version: int) -> Pointer | None:
         found = self.at(head, version)
         return found.at if found else None
-
-
-def sync(folder: Path) -> None:
-    """Flush a folder: a name is durable only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _dump(record: Record, path: Path) -> None:
-    with path.open("x") as file:
-        json.dump(record.to_json(), file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _files(folder: Path) -> list[tuple[Pointer, Path]]:

@@ -23,8 +23,8 @@ from eo_pipeline.errors import (
     SinkError,
     SinkUnavailableError,
 )
+from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
-from eo_pipeline.sinks.lake.ledger import sync
 from eo_pipeline.sinks.parquet.exchange import locked
 from eo_pipeline.sinks.parquet.files import put
 from eo_pipeline.sinks.parquet.folders import DEAD_LETTERS_FOLDER, CheckpointFolders, Record
