@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.files import check_folder, folder
-from eo_pipeline.sinks.parquet.types import StoredTypes
+from eo_pipeline.sinks.lake.types import StoredTypes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,26 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
+from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.files import local_folder
-from eo_pipeline.sinks.iceberg.partitioning import Partitioning, refuse_absent
-from eo_pipeline.sinks.parquet.types import StoredTypes
+from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
+from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.iceberg.session import IcebergSession
-
-#: Below the table's location: promises, where no reader and no clean-up looks; and rows, where
-#: both do.
-STAGING_FOLDER = "_eo_staging"
+#: Below the table's location: rows, where readers and clean-ups look.
 ROWS_FOLDER = "data/eo_rows"
-
-TYPES = StoredTypes("Iceberg", short_integers=False)
-
-_NEEDED = frozenset({"pyiceberg", "sqlalchemy"})
 
 
 def _checked_table(name: str) -> str:
@@ -37,7 +28,7 @@ def _checked_table(name: str) -> str:
 
 
 def _checked_partitioning(texts: tuple[str, ...]) -> tuple[str, ...]:
-    names = [Partitioning.parse(text).field_name for text in texts]
+    names = [PartitionField.parse(text).field_name for text in texts]
     if len(set(names)) < len(names):
         raise ValueError("a column is named twice")
     return texts
@@ -60,7 +51,7 @@ class IcebergCatalog(BaseModel):
         return {key: value.get_secret_value() for key, value in self.properties.items()}
 
 
-class IcebergSink(Sink):
+class IcebergSink(FolderSink):
     """An Iceberg table, with the ledger in a hidden folder ``_eo_ledger`` at its location.
 
     Args:
@@ -86,6 +77,8 @@ class IcebergSink(Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
+    session_class: ClassVar[str] = "eo_pipeline.sinks.iceberg.session:IcebergSession"
+    extra: ClassVar[str | None] = "iceberg"
 
     @model_validator(mode="before")
     @classmethod
@@ -120,7 +113,6 @@ class IcebergSink(Sink):
 
     @property
     def root(self) -> Path:
-        """The table's folder."""
         if self.location is not None:
             folder = local_folder(self.location)
         else:
@@ -134,8 +126,8 @@ class IcebergSink(Sink):
         return tuple(self.table.split("."))
 
     @property
-    def partitioning(self) -> tuple[Partitioning, ...]:
-        return tuple(map(Partitioning.parse, self.partition_by))
+    def partition_fields(self) -> tuple[PartitionField, ...]:
+        return tuple(map(PartitionField.parse, self.partition_by))
 
     @property
     def table_name(self) -> str:
@@ -143,7 +135,7 @@ class IcebergSink(Sink):
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        return tuple(field.layout_column for field in self.partitioning)
+        return tuple(field.layout_column for field in self.partition_fields)
 
     def describe(self) -> dict[str, str]:
         return {"kind": "iceberg", "uri": self.root.as_uri(), "table": self.table}
@@ -162,29 +154,6 @@ class IcebergSink(Sink):
             ConfigError: a column that the table is laid out by is not there.
         """
         TYPES.refuse_unknown(df)
-        refuse_absent(self.partitioning, df.columns)
-        copies = {field.layout_column: field.layout(df) for field in self.partitioning}
+        refuse_absent(self.partition_fields, df.columns)
+        copies = {field.layout_column: field.layout(df) for field in self.partition_fields}
         return df.withColumns(copies) if copies else df
-
-    def dead_letters(self, pipeline: str, since: int = 0) -> pa.Table:
-        """The records of ``pipeline`` that could not be read, from checkpoint ``since`` on."""
-        with self.open(pipeline) as session:
-            return session.read_dead_letters(since)
-
-    def open(self, pipeline: str) -> IcebergSession:
-        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
-
-        Raises:
-            ConfigError: the package ``pyiceberg`` is missing, the table lies elsewhere, or is
-                partitioned otherwise.
-        """
-        try:
-            from eo_pipeline.sinks.iceberg.session import IcebergSession
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in _NEEDED:
-                raise
-            raise ConfigError(
-                "sink.type: an Iceberg table needs the package pyiceberg: "
-                "pip install 'eo-pipeline[iceberg]'"
-            ) from error
-        return IcebergSession(self, pipeline)
