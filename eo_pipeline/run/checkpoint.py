@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -125,20 +125,21 @@ class Steps:
         )
 
     def _stage(self, transaction: SinkTransaction) -> None:
-        """Steps 3 to 5, and the check that the topics are still those that were planned."""
-        try:
-            transaction.write(
-                lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
-            )
-            self._refuse_replaced_topics(transaction.entry)
-        except SparkJobError:
-            transaction.abort()
-            # a job that found records gone says so in Spark's words; the bounds say it better
-            refuse_lost_ranges(transaction.entry, self.admin.cluster())
-            raise
-        except BaseException:
-            transaction.abort()
-            raise
+        """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
+        stops it, an interrupt too, the transaction is aborted.
+        """
+        with ExitStack() as unless_staged:
+            unless_staged.callback(transaction.abort)
+            try:
+                transaction.write(
+                    lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
+                )
+                self._refuse_replaced_topics(transaction.entry)
+            except SparkJobError:
+                # a job that found records gone says so in Spark's words; the bounds say it better
+                refuse_lost_ranges(transaction.entry, self.admin.cluster())
+                raise
+            unless_staged.pop_all()
 
     def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
         """A topic recreated between plan and read has other records under the same offsets."""

@@ -12,9 +12,10 @@ every sink, and what survives a crash between them is the manifest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from enum import StrEnum
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
 from eo_pipeline.errors import (
@@ -113,27 +114,26 @@ class SinkTransaction:
             FencedError, RefusedError, SinkUnavailableError: nothing is visible.
             CommitUnknownError: the store could not be asked any more; the next run will know.
         """
-        for left in reversed(range(COMMIT_TRIES)):
-            try:
-                outcome = self._session.publish(self.entry, self._output, current_hook())
-            except CommitUnknownError:
-                self._move(TransactionState.UNKNOWN)
-                if not left:
-                    raise
-                time.sleep(COMMIT_WAIT_SECONDS * 2 ** (COMMIT_TRIES - 1 - left))
-            except FencedError:
-                self._move(TransactionState.FENCED)
-                raise
-            except (RefusedError, SinkUnavailableError) as error:
-                self._stays_unknown(error)
-                if isinstance(error, RefusedError):
-                    self._refused(error)
-                raise
-            else:
-                self._move(TransactionState.COMMITTED)
-                reach(CrashPoint.COMMITTED)
-                return outcome
-        raise AssertionError("unreachable: the last try returns or raises")
+        try:
+            outcome = _tries()(self._publish)
+        except FencedError:
+            self._move(TransactionState.FENCED)
+            raise
+        except (RefusedError, SinkUnavailableError) as error:
+            self._stays_unknown(error)
+            if isinstance(error, RefusedError):
+                self._refused(error)
+            raise
+        self._move(TransactionState.COMMITTED)
+        reach(CrashPoint.COMMITTED)
+        return outcome
+
+    def _publish(self) -> CommitOutcome:
+        try:
+            return self._session.publish(self.entry, self._output, current_hook())
+        except CommitUnknownError:
+            self._move(TransactionState.UNKNOWN)
+            raise
 
     def _stays_unknown(self, error: SinkError) -> None:
         if self.state is TransactionState.UNKNOWN:
@@ -159,3 +159,13 @@ class SinkTransaction:
         if state not in _MOVES[self.state]:
             raise RuntimeError(f"a transaction cannot go from {self.state} to {state}")
         self.state = state
+
+
+def _tries() -> Retrying:
+    """Calls again after a lost reply, and lets the last one's error through."""
+    return Retrying(
+        retry=retry_if_exception_type(CommitUnknownError),
+        stop=stop_after_attempt(COMMIT_TRIES),
+        wait=wait_exponential(multiplier=COMMIT_WAIT_SECONDS),
+        reraise=True,
+    )
