@@ -6,9 +6,6 @@ Pipeline(name="flights", source=KafkaSource(...), sink=PostgresSink(...)).run()
 """
 
 from eo_pipeline.audit import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
-from eo_pipeline.branch import Checkpoint
-from eo_pipeline.change import ChangePlan, ChangeReport
-from eo_pipeline.checkpoint import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     BadRecordError,
@@ -34,13 +31,17 @@ from eo_pipeline.errors import (
     TransformError,
     UnknownCheckpointError,
 )
-from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.report import CheckpointReport, RunReport
-from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.status import RunPlan, Status
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.postgres import PostgresSink
+from eo_pipeline.sinks.protocol import CommitOutcome, Guarantee, Sink, SinkSession
 from eo_pipeline.source.config import (
     KafkaSource,
     StartAtGroup,
@@ -48,7 +49,6 @@ from eo_pipeline.source.config import (
     StartAtTimestamp,
 )
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.status import RunPlan, Status
 
 __all__ = [
     "AuditReport",

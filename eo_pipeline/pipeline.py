@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from eo_pipeline.audit import Audit, AuditReport
-from eo_pipeline.change import ChangePlan, ChangeReport
-from eo_pipeline.checkpoint import EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.documents import in_words, load_transform, read_document
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.going_back import GoingBack, accept_loss, begin_fork
-from eo_pipeline.recovery import Recovery
-from eo_pipeline.report import CheckpointReport, RunReport
-from eo_pipeline.runner import Runner
-from eo_pipeline.sinks.base import Sink, SinkSession
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.forward import Runner
+from eo_pipeline.run.going_back import GoingBack, accept_loss, begin_fork
+from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.recover import Recovery
+from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.stage import Stager
+from eo_pipeline.run.status import RunPlan, Status, look, look_ahead
+from eo_pipeline.sinks.protocol import Sink, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
-from eo_pipeline.stage import Stager
-from eo_pipeline.staging import StagingArea
-from eo_pipeline.status import RunPlan, Status, look, look_ahead
-from eo_pipeline.steps import Steps
+from eo_pipeline.staging.attempt import StagingArea
 
 if TYPE_CHECKING:
     from typing import Self

@@ -24,7 +24,7 @@ from confluent_kafka import Message, Producer
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.offsets import TopicPartition
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
 from tests.servers import MakeTopic
 

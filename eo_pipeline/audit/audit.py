@@ -24,8 +24,6 @@ from eo_pipeline.audit.report import (
     CheckpointAudit,
     FindingKind,
 )
-from eo_pipeline.checkpoint import LedgerEntry
-from eo_pipeline.discovery import Cluster
 from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
@@ -33,9 +31,11 @@ from eo_pipeline.errors import (
     RefusedError,
     SparkJobError,
 )
-from eo_pipeline.going_back import GoingBack
-from eo_pipeline.offsets import OffsetRange
-from eo_pipeline.steps import Steps
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.going_back import GoingBack
+from eo_pipeline.source.discovery import Cluster
 
 log = logging.getLogger(__name__)
 

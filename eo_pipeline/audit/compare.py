@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
 from eo_pipeline.errors import SparkJobError
-from eo_pipeline.formats import KAFKA_COLUMN
-from eo_pipeline.offsets import OffsetRange
-from eo_pipeline.stage import Stager, first_lines
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.stage import Stager, first_lines
+from eo_pipeline.source.decode import KAFKA_COLUMN
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10

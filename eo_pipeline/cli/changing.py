@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from eo_pipeline.change import ChangePlan, ChangeReport
 from eo_pipeline.cli.asking import approve, reason_for
 from eo_pipeline.cli.options import (
     AcceptCompacted,
@@ -34,8 +33,9 @@ from eo_pipeline.cli.views import (
 )
 from eo_pipeline.errors import NothingToDoError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.report import CheckpointReport
-from eo_pipeline.staging import StagingArea
+from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.staging.attempt import StagingArea
 
 _To = Annotated[str, typer.Argument(help="A version, or a time: 2026-01-31T12:00Z.")]
 _MaxCheckpoints = Annotated[

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import psycopg
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.cli.changing import lost_commits
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
-from eo_pipeline.contiguity import breaks
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.sinks.base import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
+from eo_pipeline.sinks.protocol import Sink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
 #: Entries at the end of the ledger that are looked through.

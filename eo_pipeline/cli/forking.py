@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from eo_pipeline.change import ChangePlan
 from eo_pipeline.cli.asking import approve
 from eo_pipeline.cli.options import (
     AcceptCompacted,
@@ -27,6 +26,7 @@ from eo_pipeline.cli.selection import Chosen, choose, load
 from eo_pipeline.cli.views import show_change
 from eo_pipeline.documents import Document
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.run.plans import ChangePlan
 
 _At = Annotated[str, typer.Option("--at", help="A version, or a time: 2026-01-31T12:00Z.")]
 _NewName = Annotated[str, typer.Option("--name", help="The new pipeline's name.")]

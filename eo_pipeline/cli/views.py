@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.text import Text
 
-from eo_pipeline.branch import live_branch
-from eo_pipeline.change import ChangePlan
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, number
-from eo_pipeline.offsets import OffsetRange, TopicPartition
-from eo_pipeline.report import CheckpointReport
-from eo_pipeline.status import RunPlan, Status
+from eo_pipeline.ledger.branch import live_branch
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.run.plans import ChangePlan
+from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.run.status import RunPlan, Status
 
 #: Ranges that are written out before they are only counted, and rows of a table of ranges.
 _SHORT = 2

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
-from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.going_back import goes_back
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 
 class ConsoleSink(Sink):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 
 
 def goes_back(entry: LedgerEntry) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.protocol import Sink
 
 #: The entry-point group of sinks from other packages.
 GROUP = "eo_pipeline.sinks"

@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.discovery import LossKind
-from eo_pipeline.kafka_clients import ClientSettings
-from eo_pipeline.planner import Limits
+from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.source.discovery import LossKind
+from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
     from typing import Self

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from eo_pipeline.offsets import OffsetRange
+from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import spark_settings
 from eo_pipeline.source.config import KafkaSource
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.test_iceberg_contract import catalog_of
 

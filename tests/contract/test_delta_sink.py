@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -22,11 +21,12 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkError,
 )
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.lake.ledger import LedgerFiles
+from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, dead_letters, raise_at
 from tests.contract.delta_world import (
     World,

@@ -17,7 +17,6 @@ from confluent_kafka import (
     Producer,
 )
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import (
@@ -25,12 +24,13 @@ from eo_pipeline.errors import (
     FencedError,
     SinkUnavailableError,
 )
-from eo_pipeline.offsets import TopicPartition
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import producer
 from eo_pipeline.sinks.kafka import session as kafka_session
 from eo_pipeline.sinks.kafka.producer import RecordProducer
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
 from tests.contract.kafka_sink_world import COMMITTED, World, session, staged, world

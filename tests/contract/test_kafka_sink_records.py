@@ -21,10 +21,10 @@ from eo_pipeline.errors import (
     RefusedError,
     SchemaChangeError,
 )
-from eo_pipeline.offsets import TopicPartition
-from eo_pipeline.sinks.base import SinkSession
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry, raise_at
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract.kafka_sink_world import COMMITTED, World, admin, session, staged, world

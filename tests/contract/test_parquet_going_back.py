@@ -13,13 +13,13 @@ from threading import Event, Thread
 import duckdb
 import pytest
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.parquet import ParquetSink, going_back
 from eo_pipeline.sinks.parquet import exchange as exchanges
 from eo_pipeline.sinks.parquet.session import ParquetSession
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
 from tests.contract.test_parquet_sink import ALREADY, COMMITTED, publish, staged
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -26,11 +25,12 @@ from eo_pipeline.errors import (
     SinkError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.parquet.session import ParquetSession
+from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import (
     CrashRequested,
     child_of,

@@ -11,7 +11,6 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.errors import (
@@ -22,10 +21,11 @@ from eo_pipeline.errors import (
     SetupError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.sinks.redis.connect import check_server
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.redis_world import (
     COMMITTED,

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 from _pytest.outcomes import Failed
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import EoPipelineError, FencedError, RefusedError
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.postgres import PostgresSink, load
 from eo_pipeline.sinks.postgres.session import PostgresSession
 from eo_pipeline.sinks.postgres.tables import Table
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract import test_postgres_contract as healthy
 from tests.servers import MakeDatabase

@@ -9,10 +9,10 @@ import pytest
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
 
-from dagster_defs.component import KafkaPipelineComponent
-from dagster_defs.factory import pipeline_definitions
-from dagster_defs.loading import load_pipelines
-from dagster_defs.yaml_values import resolve_texts
+from eo_pipeline.dagster.component import KafkaPipelineComponent
+from eo_pipeline.dagster.factory import pipeline_definitions
+from eo_pipeline.dagster.loading import load_pipelines
+from eo_pipeline.dagster.yaml_values import resolve_texts
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.projects import write_project
 

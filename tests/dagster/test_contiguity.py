@@ -8,10 +8,10 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from dagster_defs.checks import BREAKS_NAMED, agreement_result, contiguity_result
-from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
-from eo_pipeline.contiguity import breaks
-from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.dagster.checks import BREAKS_NAMED, agreement_result, contiguity_result
+from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

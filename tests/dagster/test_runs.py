@@ -6,9 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_defs.assets import build_asset
-from dagster_defs.names import PIPELINE_TAG, DagsterPipeline
-from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.dagster.assets import build_asset
+from eo_pipeline.dagster.names import PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.ledger.entry import LedgerEntry
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import (
     DiesOnce,

@@ -212,7 +212,7 @@ def test_a_wrong_document_names_its_fields_and_a_wrong_command_line_its_option(e
 def test_a_dagster_document_is_the_same_pipeline(eo: Shell) -> None:
     sink = {**eo.sink(), "dsn": "{{ env('EO_TEST_DSN') }}"}
     attributes = {**eo.bench.config, "sink": sink, "schedule": "0 * * * *", "group": "g"}
-    component = {"type": "dagster_defs.component.KafkaPipelineComponent"}
+    component = {"type": "eo_pipeline.dagster.KafkaPipelineComponent"}
     folder = Path("defs", "events")
     folder.mkdir(parents=True)
     text = yaml.safe_dump({**component, "attributes": attributes})

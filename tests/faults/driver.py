@@ -13,7 +13,7 @@ import sys
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.report import CheckpointReport
+from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.testing import crash_at
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     CompactedError,
@@ -23,6 +22,7 @@ from eo_pipeline.errors import (
     RefusedError,
     UnknownCheckpointError,
 )
+from eo_pipeline.ledger.entry import Operation
 from tests.engine import Bench, Watcher, staged_attempts
 from tests.faults.test_two_runs import at
 from tests.servers import MakeTopic

@@ -10,10 +10,10 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import DataLossError, SourceError
-from eo_pipeline.offsets import TopicPartition
+from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.ledger.offsets import TopicPartition
 from tests.engine import Bench, Topic, whole_ranges
 from tests.faults.test_two_runs import at
 from tests.servers import MakeTopic, wait_until

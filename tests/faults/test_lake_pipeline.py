@@ -16,10 +16,10 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from tests.engine import Bench, Coordinates, Table, Topic
 
 LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]

@@ -14,13 +14,13 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import BadRecordError, ConfigError
-from eo_pipeline.formats import braced
+from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import braced
 from eo_pipeline.spark import SparkSettings
 from tests.engine import Bench
 from tests.servers import SASL_USERS, MakeTopic

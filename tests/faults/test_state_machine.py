@@ -19,8 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from eo_pipeline.branch import live_branch
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import raise_at
 from eo_pipeline.testing.crashes import CrashRequested

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
@@ -19,8 +18,9 @@ from eo_pipeline.errors import (
     NothingToDoError,
     RefusedError,
 )
-from eo_pipeline.report import RunReport
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.run.reports import RunReport
+from eo_pipeline.sinks.protocol import CommitOutcome
 from tests.engine import Bench, Watcher, staged_attempts
 
 

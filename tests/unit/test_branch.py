@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eo_pipeline.branch import checkpoints, live_branch, records_per_second, spans
-from eo_pipeline.checkpoint import Counts, LedgerEntry, Operation
-from eo_pipeline.contiguity import breaks
-from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.ledger.branch import checkpoints, live_branch, records_per_second, spans
+from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.testing.staging import first_entry
 
 TP = TopicPartition("t", 0)

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from eo_pipeline import ConfigError, KafkaSource, Pipeline
-from eo_pipeline.discovery import LossKind
-from eo_pipeline.offsets import OffsetRange
+from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
 from eo_pipeline.source.config import StartAtTimestamp
+from eo_pipeline.source.discovery import LossKind
 from eo_pipeline.source.reader import read_ranges
 
 GOOD: dict[str, Any] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eo_pipeline.discovery import (
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.source.discovery import (
     Bounds,
     Cluster,
     LossKind,
@@ -12,7 +13,6 @@ from eo_pipeline.discovery import (
     discover,
     past_losses,
 )
-from eo_pipeline.offsets import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 IDS = {"t": "uuid-1"}

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eo_pipeline.discovery import Bounds, Cluster
-from eo_pipeline.offsets import TopicPartition
-from eo_pipeline.planner import ASSUMED_RECORD_BYTES, Limits, fair_shares, lag, plan
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.source.discovery import Bounds, Cluster
+from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, Limits, fair_shares, lag, plan
 
 partitions = st.builds(
     TopicPartition, st.sampled_from(["a", "b"]), st.integers(min_value=0, max_value=5)

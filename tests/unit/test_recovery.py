@@ -1,4 +1,4 @@
-"""Step 1 against a ledger in memory: each rule of recovery.py, and the window it is there for."""
+"""Step 1 against a ledger in memory: each rule of run/recover.py, and the window it closes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError, RefusedError
-from eo_pipeline.recovery import Recovery
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
-from eo_pipeline.staged import StagedOutput
-from eo_pipeline.staging import Attempt, Manifest, StagingArea
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.run.recover import Recovery
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.attempt import Attempt, Manifest, StagingArea
+from eo_pipeline.staging.rows import StagedOutput
 from tests.unit.test_staging import START
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks import registry
-from eo_pipeline.sinks.base import Guarantee, Sink, SinkSession
 from eo_pipeline.sinks.console import ConsoleSink
+from eo_pipeline.sinks.protocol import Guarantee, Sink, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config, sink_names
 
 _POSTGRES = {"type": "postgres", "dsn": "postgresql://me:s3cret@h/d", "table": "t"}

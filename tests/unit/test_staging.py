@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
 from eo_pipeline.errors import RefusedError, SetupError
-from eo_pipeline.offsets import OffsetRange, TopicPartition
-from eo_pipeline.staged import StagedOutput, StagedTable
-from eo_pipeline.staging import MANIFEST, Attempt, Manifest, StagingArea
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.staging.attempt import MANIFEST, Attempt, Manifest, StagingArea
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 START = LedgerEntry(
     pipeline="p",

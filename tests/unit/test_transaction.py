@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from eo_pipeline.checkpoint import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -15,10 +14,11 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
-from eo_pipeline.staged import StagedOutput
-from eo_pipeline.staging import Attempt, StagingArea
-from eo_pipeline.transaction import COMMIT_TRIES, SinkTransaction, TransactionState
+from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
+from eo_pipeline.run.transaction import COMMIT_TRIES, SinkTransaction, TransactionState
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.attempt import Attempt, StagingArea
+from eo_pipeline.staging.rows import StagedOutput
 
 ENTRY = LedgerEntry(
     pipeline="p",
@@ -61,7 +61,7 @@ class Answers(SinkSession):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eo_pipeline.transaction.COMMIT_WAIT_SECONDS", 0)
+    monkeypatch.setattr("eo_pipeline.run.transaction.COMMIT_WAIT_SECONDS", 0)
 
 
 def promised(session: SinkSession, attempt: Attempt | None = None) -> SinkTransaction:

@@ -10,14 +10,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
 from eo_pipeline.sinks.delta.rows import partition_value
 from eo_pipeline.sinks.delta.table import Snapshot
 from eo_pipeline.sinks.delta.types import stored_schema, stored_table
 from eo_pipeline.sinks.going_back import target_of
 from eo_pipeline.sinks.lake.frame import Publication
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 _LOW, _HIGH = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"
 _NULLS = f"null_count.{CHECKPOINT_COLUMN}"

@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
 from eo_pipeline.sinks.delta.table import Snapshot
 from eo_pipeline.sinks.going_back import target_of

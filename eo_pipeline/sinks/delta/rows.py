@@ -21,7 +21,7 @@ from eo_pipeline.sinks.delta.sink import ROWS_FOLDER
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import stored_schema, stored_table
 from eo_pipeline.sinks.lake.ledger import Pointer, sync
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: Below a pipeline's folder of rows: files made by publishing, each named by its ledger pointer.
 PUBLISHED_FOLDER = "published"

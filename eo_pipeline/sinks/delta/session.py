@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SinkUnavailableError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told, plain_commit
 from eo_pipeline.sinks.delta.going_back import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotThereError, Restore, restore
@@ -22,7 +22,7 @@ from eo_pipeline.sinks.delta.table import Snapshot, delta_schema
 from eo_pipeline.sinks.delta.types import stored_table
 from eo_pipeline.sinks.lake.frame import Commit, LakeSession, OvertakenError, Publication
 from eo_pipeline.sinks.lake.ledger import Pointer
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 log = logging.getLogger(__name__)
 

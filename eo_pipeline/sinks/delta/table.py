@@ -11,13 +11,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import (
     ConfigError,
     RefusedError,
     SchemaChangeError,
     SinkUnavailableError,
 )
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.delta.types import stored_schema
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema

@@ -18,7 +18,7 @@ from eo_pipeline.sinks.iceberg.partitioning import (
 )
 from eo_pipeline.sinks.iceberg.sink import ROWS_FOLDER, TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer, sync
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: Below a pipeline's folder of rows: files of batches that came in memory.
 _INLINE_FOLDER = "inline"

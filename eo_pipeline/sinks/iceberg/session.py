@@ -18,8 +18,8 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import parse_transform
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SinkUnavailableError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.going_back import goes_back, target_of
 from eo_pipeline.sinks.iceberg.catalog import UNREACHABLE, asking, connect, load, make_namespace
 from eo_pipeline.sinks.iceberg.rows import RowFiles, own_columns

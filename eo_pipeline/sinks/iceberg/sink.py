@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.base import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.iceberg.partitioning import Partitioning, refuse_absent
 from eo_pipeline.sinks.parquet.types import StoredTypes
+from eo_pipeline.sinks.protocol import Guarantee, Sink, StagingFolders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,7 +180,7 @@ class IcebergSink(Sink):
             return session.read_dead_letters(since)
 
     def open(self, pipeline: str) -> IcebergSession:
-        """See :meth:`eo_pipeline.sinks.base.Sink.open`.
+        """See :meth:`eo_pipeline.sinks.protocol.Sink.open`.
 
         Raises:
             ConfigError: the package ``pyiceberg`` is missing, the table lies elsewhere, or is

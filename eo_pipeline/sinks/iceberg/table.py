@@ -10,8 +10,8 @@ from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import parse_transform
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, SinkError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.iceberg.partitioning import Partitioning
 from eo_pipeline.sinks.iceberg.sink import TYPES, IcebergSink
 from eo_pipeline.sinks.lake.ledger import Pointer

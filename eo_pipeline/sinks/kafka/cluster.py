@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from eo_pipeline.errors import ConfigError, SinkUnavailableError
-from eo_pipeline.kafka_clients import silent_logger
 from eo_pipeline.sinks.kafka.errors import error_of, while_asking
+from eo_pipeline.source.client_options import silent_logger
 
 _T = TypeVar("_T")
 

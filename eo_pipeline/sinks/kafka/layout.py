@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
 #: Columns of a projected row. A result's own columns never begin with ``_eo_``.
 VALUE = "_eo_value"

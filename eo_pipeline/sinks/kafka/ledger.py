@@ -20,12 +20,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import ConfigError, LedgerBehindError, SinkUnavailableError
-from eo_pipeline.kafka_clients import silent_logger
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.kafka.cluster import Cluster, Place
 from eo_pipeline.sinks.kafka.errors import error_of, while_asking
 from eo_pipeline.sinks.kafka.publication import Marker, Standing
+from eo_pipeline.source.client_options import silent_logger
 
 #: What the topic is created with. The broker's clock stamps the entries (committed_at).
 LEDGER_SETTINGS = {

@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from eo_pipeline.kafka_clients import silent_logger
-from eo_pipeline.offsets import Offsets
+from eo_pipeline.ledger.offsets import Offsets
+from eo_pipeline.source.client_options import silent_logger
 
 #: Arguments of ``Producer.produce`` after the topic.
 Arguments = tuple[Any, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-from eo_pipeline.checkpoint import EntryId, LedgerEntry
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 
 #: Value, key and partition of a ledger record.
 LedgerRecord = tuple[bytes, bytes, int]

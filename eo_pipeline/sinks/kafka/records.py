@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.kafka.assigner import start_index
 from eo_pipeline.sinks.kafka.layout import (
     HEADERS,
@@ -30,7 +30,7 @@ from eo_pipeline.sinks.kafka.layout import (
 )
 from eo_pipeline.sinks.kafka.producer import Arguments
 from eo_pipeline.sinks.sql.json_text import json_array
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: librdkafka's "let the partitioner decide".
 _ANY_PARTITION = -1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -20,8 +19,7 @@ from eo_pipeline.errors import (
     SinkError,
     SinkUnavailableError,
 )
-from eo_pipeline.kafka_clients import connection_settings
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.kafka.cluster import Cluster, Place
 from eo_pipeline.sinks.kafka.errors import TransactionLostError, UnansweredError
@@ -29,7 +27,9 @@ from eo_pipeline.sinks.kafka.ledger import LEDGER_SETTINGS, LedgerTopic, check_s
 from eo_pipeline.sinks.kafka.publication import Publication, Standing
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.sink import KafkaSink
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.source.client_options import connection_settings
+from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
 

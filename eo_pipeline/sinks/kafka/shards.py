@@ -19,10 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.base import Guarantee
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.kafka.errors import TransactionLostError
 from eo_pipeline.sinks.kafka.layout import has_origin
 from eo_pipeline.sinks.kafka.publication import (
@@ -34,7 +33,8 @@ from eo_pipeline.sinks.kafka.publication import (
 from eo_pipeline.sinks.kafka.records import dead_letters, shares
 from eo_pipeline.sinks.kafka.sink import KafkaSink
 from eo_pipeline.sinks.kafka.transaction import Publisher
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import Guarantee
+from eo_pipeline.staging.rows import StagedOutput
 
 _T = TypeVar("_T")
 

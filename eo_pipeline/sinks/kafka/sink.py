@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
-from eo_pipeline.kafka_clients import ClientSettings
-from eo_pipeline.sinks.base import Guarantee, Sink
 from eo_pipeline.sinks.kafka.layout import Layout, Partitioning, check_origin
 from eo_pipeline.sinks.kafka.project import project
+from eo_pipeline.sinks.protocol import Guarantee, Sink
+from eo_pipeline.source.client_options import ClientSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.base import SinkSession
+    from eo_pipeline.sinks.protocol import SinkSession
 
 #: A topic's name, short enough for ``<topic>._eo_ledger.<pipeline>`` to be one too (249).
 _Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,170}$")]

@@ -27,8 +27,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eo_pipeline.checkpoint import START_VERSION, LedgerEntry
 from eo_pipeline.errors import SinkError
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 
 LEDGER_FOLDER = "_eo_ledger"
 

@@ -24,7 +24,7 @@ from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.base import SinkSession
+    from eo_pipeline.sinks.protocol import SinkSession
 
 #: The module of the driver, which the extra ``mysql`` brings.
 _DRIVER = "pymysql"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.sinks.lake.ledger import sync
 from eo_pipeline.sinks.parquet.sink import TYPES
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: What ``link`` answers where there are no hard links, or not to there.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import SinkError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.lake.ledger import sync
 
 #: The entry, in its checkpoint's folder; and the newest version, in the table's folder.

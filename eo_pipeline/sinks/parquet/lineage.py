@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.parquet.folders import Record, version_of
-from eo_pipeline.staged import BATCH_ROWS
+from eo_pipeline.staging.rows import BATCH_ROWS
 
 
 def read_lineage(root: Path, head: Record, since: int) -> Iterator[pa.RecordBatch]:

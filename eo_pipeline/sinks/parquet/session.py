@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.checkpoint import LedgerEntry, new_transaction_id
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -24,7 +23,7 @@ from eo_pipeline.errors import (
     SinkError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
 from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.lake.ledger import sync
 from eo_pipeline.sinks.parquet.exchange import locked
@@ -34,7 +33,8 @@ from eo_pipeline.sinks.parquet.going_back import Beside, refuse_where_impossible
 from eo_pipeline.sinks.parquet.lineage import read_lineage
 from eo_pipeline.sinks.parquet.sink import TYPES, ParquetSink, refuse_partition_name
 from eo_pipeline.sinks.parquet.types import new_columns, widened
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 
 #: Folders in the making, one a try, each for the one that makes it.
 PUBLISHING_FOLDER = "_eo_publishing"

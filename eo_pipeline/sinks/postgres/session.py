@@ -11,8 +11,8 @@ import psycopg
 import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.postgres import errors
 from eo_pipeline.sinks.postgres.connect import connect
 from eo_pipeline.sinks.postgres.ledger import ONE_PIPELINE, ensure_ledger, schema_of
@@ -25,7 +25,7 @@ from eo_pipeline.sinks.sql.going_back import condition_of, refuse_upserted
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
 from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.owner import Target, refuse_lost_table
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from eo_pipeline.sinks.sql.sink import SqlSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.base import SinkSession
+    from eo_pipeline.sinks.protocol import SinkSession
 
 
 def _checked_dsn(dsn: SecretStr) -> SecretStr:

@@ -14,7 +14,7 @@ from eo_pipeline.sinks.redis.script import packed, packed_list, packed_text
 from eo_pipeline.sinks.redis.types import KEY_KINDS, Kind, hash_texts, json_texts, kinds_of
 from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
 from eo_pipeline.sinks.upsert import OFFSET_COLUMN
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 if TYPE_CHECKING:
     from eo_pipeline.sinks.redis.sink import RedisSink

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import redis
 
-from eo_pipeline.checkpoint import EntryId, LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -19,14 +18,15 @@ from eo_pipeline.errors import (
     FencedError,
     RefusedError,
 )
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.sinks.going_back import goes_back
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis.connect import ANSWERED_TYPES, check_server, connect, explained
 from eo_pipeline.sinks.redis.rows import Batch, Packer
 from eo_pipeline.sinks.redis.script import PUBLISH, packed
 from eo_pipeline.sinks.redis.sink import RedisSink
 from eo_pipeline.sinks.redis.types import Kind
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 
 _T = TypeVar("_T")
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, FencedError
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.going_back import goes_back
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.sql.ledger import LedgerStatements, entry_of
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 
 
 class SqlSession(SinkSession):
