@@ -28,6 +28,7 @@ from eo_pipeline.errors import (
     SourceError,
     SourceUnavailableError,
     SparkJobError,
+    SparkUnavailableError,
     TransformError,
     UnknownCheckpointError,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "SourceUnavailableError",
     "SparkJobError",
     "SparkSettings",
+    "SparkUnavailableError",
     "StartAtGroup",
     "StartAtOffsets",
     "StartAtTimestamp",

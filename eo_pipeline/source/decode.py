@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -166,7 +166,7 @@ def value_schema(source: KafkaSource) -> StructType:
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text))
         schema = StructType.fromDDL(text)
-    except (PySparkException, ValueError, KeyError) as error:
+    except (AnalysisException, ValueError, KeyError) as error:
         raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
