@@ -1,4 +1,4 @@
-"""Step 1 against a ledger in memory: each rule of run/recover.py, and the window it is there for."""
+"""Step 1 against a ledger in memory: each rule of run/recover.py, and the window it closes."""
 
 from __future__ import annotations
 
