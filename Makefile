@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # two processes, each with servers of its own; a file's tests stay together: tests/conftest.py
-IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder -p tests.progress
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
