@@ -38,10 +38,11 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.plans import ChangePlan, ChangeReport
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.status import RunPlan, Status
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.sinks.protocol import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.config import (
     KafkaSource,
     StartAtGroup,

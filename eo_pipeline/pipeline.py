@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
 
 from eo_pipeline.audit import Audit, AuditReport
 from eo_pipeline.crashpoints import Reach, keep_going
-from eo_pipeline.documents import in_words, load_transform, read_document
+from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.run.checkpoint import Steps
@@ -24,8 +24,10 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, look, look_ahead
-from eo_pipeline.sinks.protocol import Sink, SinkSession
-from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.settings import Settings, told_as_config_error
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.registry import validate_sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
@@ -38,10 +40,10 @@ ENTRIES_TO_ESTIMATE_BY = 50
 
 
 def _as_sink(value: Any) -> Any:
-    return sink_from_config(value) if isinstance(value, Mapping) else value
+    return validate_sink(value) if isinstance(value, Mapping) else value
 
 
-class Pipeline(BaseModel):
+class Pipeline(Settings):
     """Kafka topics, a transform, and the table that follows them exactly once.
 
     Args:
@@ -58,9 +60,7 @@ class Pipeline(BaseModel):
         spark: where Spark runs; used only when there is something to read.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True
-    )
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     source: KafkaSource
@@ -79,10 +79,8 @@ class Pipeline(BaseModel):
         Raises:
             ConfigError: names every wrong field, and never shows a value.
         """
-        try:
+        with told_as_config_error("the pipeline's configuration"):
             return cls.model_validate(config)
-        except ValidationError as error:
-            raise ConfigError(in_words(error)) from error
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:

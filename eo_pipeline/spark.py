@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.driver import start_driver
+from eo_pipeline.settings import Settings
 
 _NAME = "eo-pipeline"
 
@@ -48,7 +49,7 @@ _ON_THIS_MACHINE_ONLY = {
 STAGING_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
-class SparkSettings(BaseModel):
+class SparkSettings(Settings):
     """Where Spark runs.
 
     Args:
@@ -59,8 +60,6 @@ class SparkSettings(BaseModel):
         driver_memory: heap of a locally started driver.
         config: any further Spark setting.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     master: str = "local[*]"
     remote: str | None = None

@@ -287,7 +287,7 @@ def lost_commits(pipeline: Pipeline) -> list[int]:
     """Versions this staging area saw committed and the ledger does not hold, oldest first."""
     folders = pipeline.sink.staging_folders()
     staging = StagingArea(folders.manifests or pipeline.staging, pipeline.name, folders.rows)
-    witnesses = staging.witnesses()
+    witnesses = staging.witnesses.entry_ids()
     with pipeline.sink.open(pipeline.name) as session:
         held = [session.entry(witness.version) for witness in witnesses]
     return [

@@ -11,11 +11,11 @@ from eo_pipeline.cli.changing import lost_commits
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
 from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.sinks.protocol import Sink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
 #: Entries at the end of the ledger that are looked through.
@@ -104,7 +104,7 @@ def _postgres(sink: PostgresSink) -> Check:
 def _ledger(newest: list[LedgerEntry]) -> Check:
     if not newest:
         return ok("ledger", "empty: the pipeline never ran")
-    found = breaks(newest)
+    found = contiguity_errors(newest)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         remedy = "Somebody changed the ledger by hand. Bring it back from a backup; run `eo audit`."

@@ -12,7 +12,7 @@ from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.plans import ChangePlan
 from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.sinks.protocol import Sink
+from eo_pipeline.sinks.config import Sink
 
 #: Kafka partitions shown in a table; a topic may have 10,000, and an event is kept for ever.
 SHOWN_MAX = 100

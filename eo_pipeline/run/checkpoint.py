@@ -77,7 +77,7 @@ class Steps:
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.bear_witness(entry)
+        self.recovery.staging.witnesses.remember(entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -100,7 +100,7 @@ class Steps:
         self.reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.bear_witness(entry)
+        self.recovery.staging.witnesses.remember(entry)
         before = lag(head.offsets, cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns

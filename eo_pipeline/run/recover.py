@@ -63,7 +63,7 @@ class Recovery:
                 committed.append(entry)
                 head = entry
         if head is not None:
-            self.staging.bear_witness(head)
+            self.staging.witnesses.remember(head)
             self.tidy(head)
         return head, committed
 
@@ -80,7 +80,7 @@ class Recovery:
     def adopt(self, reason: str, run_id: str) -> LedgerEntry | None:
         """See :meth:`eo_pipeline.pipeline.Pipeline.adopt`."""
         head = self.session.recover()
-        listed = self.staging.witnesses()
+        listed = self.staging.witnesses.entry_ids()
         if not self._lost(listed):
             raise NothingToDoError(
                 f"Pipeline {self.pipeline!r}: the ledger did not go backwards; nothing to adopt."
@@ -90,10 +90,10 @@ class Recovery:
             child = head.child(Operation.ADOPT, run_id, head.offsets)
             entry = replace(child, details={"reason": reason})
             self.session.publish(entry, StagedOutput())
-            self.staging.bear_witness(entry)
+            self.staging.witnesses.remember(entry)
         # only now, and only those: were the process to die before this line, runs go on refusing
         # and adopt is simply called again
-        self.staging.dismiss(listed)
+        self.staging.witnesses.forget(listed)
         return entry
 
     def _commit(
@@ -109,11 +109,11 @@ class Recovery:
             # it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
-        self.staging.bear_witness(manifest.entry)
+        self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
     def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
-        lost = self._lost(self.staging.witnesses())
+        lost = self._lost(self.staging.witnesses.entry_ids())
         if not lost:
             return
         now = f"is at version {head.version}" if head else "is empty"

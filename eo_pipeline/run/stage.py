@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.errors import BadRecordError, EoPipelineError, SparkJobError, TransformError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.sinks.protocol import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges

@@ -26,7 +26,8 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
-from eo_pipeline.staging.attempt import Attempt, Manifest
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput
 
 #: How often the same transaction is tried again after its reply was lost, and the seconds before

@@ -19,11 +19,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
-from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
+from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.going_back import goes_back
-from eo_pipeline.sinks.protocol import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 
@@ -43,13 +42,11 @@ class ConsoleSink(Sink):
     max_rows: NonNegativeInt = 20
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+    session_class: ClassVar[str] = "eo_pipeline.sinks.console:ConsoleSession"
 
     @property
     def table_name(self) -> str:
         return "console"
-
-    def open(self, pipeline: str) -> SinkSession:
-        return ConsoleSession(self, pipeline)
 
 
 class ConsoleSession(SinkSession):
@@ -61,12 +58,12 @@ class ConsoleSession(SinkSession):
     """
 
     def __init__(self, sink: ConsoleSink, pipeline: str) -> None:
+        super().__init__(pipeline)
         self._sink = sink
-        self._pipeline = pipeline
         # a name that is a path, or "..", must not leave the folder
-        self._folder = sink.ledger / quote(pipeline, safe="").replace(".", "%2E")
+        self.folder = sink.ledger / quote(pipeline, safe="").replace(".", "%2E")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SinkUnavailableError(
                 f"the ledger cannot be kept in {sink.ledger}: {error}"
@@ -75,7 +72,7 @@ class ConsoleSession(SinkSession):
     def recover(self) -> LedgerEntry | None:
         """Also removes what killed runs left for versions that are taken; others may be alive."""
         head = self.head()
-        for path in self._folder.glob(".*-*"):
+        for path in self.folder.glob(".*-*"):
             version = int(path.name[1:].partition("-")[0])
             if head is not None and version <= head.version:
                 path.unlink(missing_ok=True)
@@ -84,16 +81,16 @@ class ConsoleSession(SinkSession):
     def head(self) -> LedgerEntry | None:
         """Found by asking for versions 0, 1, 3, 7 ... and halving: versions have no gaps."""
         low, high = -1, 0
-        while self._path(high).exists():
+        while self.path(high).exists():
             low, high = high, 2 * high + 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._path(middle).exists() else (low, middle)
+            low, high = (middle, high) if self.path(middle).exists() else (low, middle)
         return self.entry(low) if low >= 0 else None
 
     def entry(self, version: int) -> LedgerEntry | None:
         try:
-            return LedgerEntry.from_json(json.loads(self._path(version).read_text()))
+            return LedgerEntry.from_json(json.loads(self.path(version).read_text()))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -106,20 +103,13 @@ class ConsoleSession(SinkSession):
                 return
             yield entry
 
-    def publish(
-        self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
-    ) -> CommitOutcome:
-        if self._has_landed(entry):
-            return CommitOutcome.ALREADY_COMMITTED
-        if goes_back(entry):
-            self.check_going_back(entry)
-        staged.verify()
-        self._print(entry, staged)
-        reach(CrashPoint.ROWS_SENT)
-        try:
-            return self._take(entry, reach)
-        except OSError as error:
-            raise SinkUnavailableError(f"the ledger cannot be written: {error}") from error
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        return _Printing(self, entry, staged)
+
+    def explain(self, error: Exception) -> EoPipelineError:
+        if isinstance(error, OSError):
+            return SinkUnavailableError(f"the ledger cannot be written: {error}")
+        return super().explain(error)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         raise RefusedError(
@@ -135,45 +125,50 @@ class ConsoleSession(SinkSession):
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
-        held = self.entry(entry.version)
-        if held is not None and held.id != entry.id:
-            raise FencedError(entry.pipeline, entry.version, winner=held.transaction_id)
-        before = self.entry(entry.parent.version) if entry.parent else None
-        if held is None and not entry.is_child_of(before):
-            raise FencedError(entry.pipeline, entry.version, winner=None)
-        return held is not None
+    def path(self, version: int) -> Path:
+        return self.folder / f"{version}.json"
 
-    def _take(self, entry: LedgerEntry, reach: Reach) -> CommitOutcome:
-        """Make the entry the one at its version, unless another is."""
-        stamped = replace(entry, committed_at=datetime.now(UTC))
-        handle, name = tempfile.mkstemp(dir=self._folder, prefix=f".{entry.version}-")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(stamped.to_json(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            reach(CrashPoint.ENTRY_SENT)
-            os.link(name, self._path(entry.version))
-        except (FileExistsError, FileNotFoundError):
-            # taken by somebody, who may also have tidied this file away
-            if not self._has_landed(entry):
-                raise
-            return CommitOutcome.ALREADY_COMMITTED
-        finally:
-            Path(name).unlink(missing_ok=True)
-        _sync_folder(self._folder)
-        return CommitOutcome.COMMITTED
-
-    def _path(self, version: int) -> Path:
-        return self._folder / f"{version}.json"
-
-    def _print(self, entry: LedgerEntry, staged: StagedOutput) -> None:
+    def print(self, entry: LedgerEntry, staged: StagedOutput) -> None:
         console = Console()
         for what, table in (("rows", staged.rows), ("dead letters", staged.dead_letters)):
             if table is not None and table.rows:
-                title = f"{self._pipeline}, checkpoint {entry.version}: {table.rows} {what}"
+                title = f"{self.pipeline}, checkpoint {entry.version}: {table.rows} {what}"
                 _show(console, title, table, self._sink.max_rows)
+
+
+class _Printing(Publication):
+    """Rows are printed (4), the entry is written under another name (5) and linked to its own (6),
+    which fails if somebody has it.
+    """
+
+    session: ConsoleSession
+    _file: Path | None = None
+
+    def write(self) -> None:
+        self.session.print(self.entry, self.staged)
+
+    def enter(self) -> None:
+        stamped = replace(self.entry, committed_at=datetime.now(UTC))
+        folder = self.session.folder
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{self.entry.version}-")
+        self._file = Path(name)
+        with os.fdopen(handle, "w") as file:
+            json.dump(stamped.to_json(), file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def commit(self) -> None:
+        assert self._file is not None, "entered before it is committed"
+        try:
+            os.link(self._file, self.session.path(self.entry.version))
+            _sync_folder(self.session.folder)
+        except OSError as error:
+            # taken by somebody, who may also have tidied this file away; or no link was made
+            raise self.session.explain(error) from error
+
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
 
 
 def _show(console: Console, title: str, staged: StagedTable, rows_max: int) -> None:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PositiveInt,
@@ -19,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from eo_pipeline.settings import Settings
 from eo_pipeline.source.client_options import ClientSettings
 from eo_pipeline.source.discovery import LossKind
 from eo_pipeline.source.planner import Limits
@@ -27,11 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class StartAtTimestamp(_Settings):
+class StartAtTimestamp(Settings):
     """The first record whose timestamp is not before ``timestamp``; per partition.
 
     ``or_else`` says what a partition without such a record does: ``error`` or ``latest``.
@@ -41,7 +36,7 @@ class StartAtTimestamp(_Settings):
     or_else: Literal["error", "latest"] = "error"
 
 
-class StartAtGroup(_Settings):
+class StartAtGroup(Settings):
     """The offsets a consumer group committed to Kafka; read once, never again.
 
     ``or_else`` says where a partition without a committed offset starts.
@@ -51,7 +46,7 @@ class StartAtGroup(_Settings):
     or_else: Literal["error", "earliest", "latest"] = "error"
 
 
-class StartAtOffsets(_Settings):
+class StartAtOffsets(Settings):
     """Exact offsets, ``{topic: {partition: next offset}}``.
 
     ``or_else`` says where a partition that is not listed starts.
@@ -101,7 +96,7 @@ def _schema_text(value: Any) -> Any:
     return to_json() if callable(to_json) else value
 
 
-class KafkaSource(_Settings):
+class KafkaSource(Settings):
     """Kafka topics and how their records are read.
 
     Args:

@@ -14,7 +14,7 @@ from pydantic import PositiveFloat
 
 from eo_pipeline import errors
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.protocol import Guarantee, Sink, SinkSession
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.sql.frame import SqlSession
 from eo_pipeline.sinks.sql.going_back import condition_of
 from eo_pipeline.sinks.sql.json_text import json_array
@@ -73,13 +73,11 @@ class SqliteSink(Sink):
     lock_timeout: PositiveFloat = 30.0
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    session_class: ClassVar[str] = f"{__name__}:SqliteSession"
 
     @property
     def table_name(self) -> str:
         return self.table
-
-    def open(self, pipeline: str) -> SinkSession:
-        return SqliteSession(self, pipeline)
 
 
 class SqliteSession(SqlSession):
@@ -121,9 +119,6 @@ class SqliteSession(SqlSession):
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             raise self._explained(error) from error
-
-    def _connected(self) -> bool:
-        return True  # a file does not hang up
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

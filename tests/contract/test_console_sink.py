@@ -13,8 +13,9 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.console import ConsoleSink
-from eo_pipeline.sinks.protocol import Sink, SinkSession
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, dead_letters, first_entry, raise_at
 from eo_pipeline.testing.contract import COMMITTED, SinkContract, killed_while_publishing

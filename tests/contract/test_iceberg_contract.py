@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
-from eo_pipeline.sinks.protocol import Sink
 from eo_pipeline.testing.going_back import GoingBackContract
 
 

@@ -22,11 +22,12 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import CommitUnknownError, FencedError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.kafka.assigner import owner_of
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.transaction import Publisher
-from eo_pipeline.sinks.protocol import CommitOutcome, Sink, SinkSession
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 from eo_pipeline.testing.contract import killed_while_publishing

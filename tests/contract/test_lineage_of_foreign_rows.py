@@ -13,12 +13,12 @@ import pytest
 from deltalake import write_deltalake
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.sinks.protocol import Sink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.test_iceberg_contract import catalog_of

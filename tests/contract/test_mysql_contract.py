@@ -13,8 +13,9 @@ from pymysql.cursors import DictCursor
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.mysql import MySqlSink
-from eo_pipeline.sinks.protocol import Sink, SinkSession
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract

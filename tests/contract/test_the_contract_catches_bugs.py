@@ -35,7 +35,7 @@ from tests.servers import MakeDatabase
 class SkipsTheCompareAndSwap(PostgresSession):
     """Whoever comes last is right."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         held = self.entry(entry.version)
         return held is not None and held.id == entry.id
 
@@ -47,9 +47,9 @@ class SkipsTheCompareAndSwap(PostgresSession):
 class ComparesNumbersOnly(PostgresSession):
     """Asks whether the version before is there, not whether the parent is."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         try:
-            return super()._has_landed(entry)
+            return super().has_landed(entry)
         except FencedError:
             if self.entry(entry.version) is not None:
                 raise
@@ -63,7 +63,7 @@ class ComparesNumbersOnly(PostgresSession):
 class LooksAtTheHeadOnly(PostgresSession):
     """A transaction that landed is not found once others have followed."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         head = self.head()
         if head is not None and head.id == entry.id:
             return True
@@ -149,7 +149,7 @@ class SaysYesToAFailedCommit(PostgresSession):
     def _commit(self, entry: LedgerEntry) -> None:
         self._connection.execute("COMMIT")
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         return False
 
 

@@ -12,7 +12,8 @@ from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError,
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
-from eo_pipeline.staging.attempt import Attempt, Manifest, StagingArea
+from eo_pipeline.staging.attempt import Attempt, StagingArea
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput
 from tests.unit.test_staging import START
 
@@ -82,7 +83,7 @@ def test_a_promise_on_top_of_the_head_is_kept(area: StagingArea) -> None:
     promise(area, entry)
     head, committed = recovery(ledger, area).settle(keep_going)
     assert (head, committed) == (entry, [entry])
-    assert area.witnesses() == [entry.id]
+    assert area.witnesses.entry_ids() == [entry.id]
     assert ids(area) == []
 
 
@@ -152,15 +153,15 @@ def test_a_faster_run_is_not_called_a_restored_backup(area: StagingArea) -> None
     witness. Outcome: each witness is looked up, not compared with the head we read.
     """
     ledger, faster = Ledger(START), child(START)
-    area.bear_witness(START)
+    area.witnesses.remember(START)
 
     def meanwhile() -> None:
         ledger.entries.append(faster)
-        area.bear_witness(faster)
+        area.witnesses.remember(faster)
 
     ledger.meanwhile = meanwhile
     recovery(ledger, area).settle(keep_going)
-    area.bear_witness(faster)
+    area.witnesses.remember(faster)
     assert recovery(ledger, area).settle(keep_going)[0] == faster
 
 
@@ -189,7 +190,7 @@ def test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted(
     area: StagingArea, restored: tuple[LedgerEntry, ...]
 ) -> None:
     confirmed = child(START)
-    area.bear_witness(confirmed)
+    area.witnesses.remember(confirmed)
     ledger = Ledger(*restored)
     with pytest.raises(LedgerBehindError, match="version 1"):
         recovery(ledger, area).settle(keep_going)
@@ -205,6 +206,6 @@ def test_another_transaction_at_a_confirmed_version_is_a_ledger_that_went_back(
     area: StagingArea,
 ) -> None:
     """Scenario: restored, then another host went on to the same number."""
-    area.bear_witness(child(START))
+    area.witnesses.remember(child(START))
     with pytest.raises(LedgerBehindError):
         recovery(Ledger(START, child(START)), area).settle(keep_going)

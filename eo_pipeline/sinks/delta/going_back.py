@@ -15,8 +15,8 @@ from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_
 from eo_pipeline.sinks.delta.rows import partition_value
 from eo_pipeline.sinks.delta.table import Snapshot
 from eo_pipeline.sinks.delta.types import stored_schema, stored_table
-from eo_pipeline.sinks.going_back import target_of
 from eo_pipeline.sinks.lake.frame import Publication
+from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedTable
 
 _LOW, _HIGH = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"

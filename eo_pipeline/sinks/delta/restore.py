@@ -20,9 +20,9 @@ from deltalake.exceptions import DeltaError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
 from eo_pipeline.sinks.delta.table import Snapshot
-from eo_pipeline.sinks.going_back import target_of
 from eo_pipeline.sinks.lake.frame import Publication
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles, Pointer, Record
+from eo_pipeline.sinks.removal import target_of
 
 #: Commits of maintenance, which change no row.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})

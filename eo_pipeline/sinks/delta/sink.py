@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.delta.types import LAYOUT_PREFIX, refuse_spark_types
 from eo_pipeline.sinks.lake.upsert import Upsert
-from eo_pipeline.sinks.protocol import Guarantee, Sink, StagingFolders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +143,7 @@ class DeltaSink(Sink):
             return session.read_dead_letters(since)
 
     def open(self, pipeline: str) -> DeltaSession:
-        """See :meth:`eo_pipeline.sinks.protocol.Sink.open`.
+        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
 
         Raises:
             ConfigError: the package ``deltalake`` is missing, the table needs a feature that

@@ -20,7 +20,6 @@ from pyiceberg.transforms import parse_transform
 
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
-from eo_pipeline.sinks.going_back import goes_back, target_of
 from eo_pipeline.sinks.iceberg.catalog import UNREACHABLE, asking, connect, load, make_namespace
 from eo_pipeline.sinks.iceberg.rows import RowFiles, own_columns
 from eo_pipeline.sinks.iceberg.sink import TYPES, IcebergSink
@@ -40,6 +39,7 @@ from eo_pipeline.sinks.lake.frame import Commit, LakeSession, OvertakenError, Pu
 from eo_pipeline.sinks.lake.ledger import Pointer, Record
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.parquet.types import new_columns
+from eo_pipeline.sinks.removal import goes_back, target_of
 
 #: What PyIceberg raises when the table as it is does not take a file or a condition.
 _NOT_TAKEN = (ValueError, NotImplementedError, ValidationException, pa.ArrowException)

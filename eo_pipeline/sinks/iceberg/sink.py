@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.settings import Settings
+from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.iceberg.partitioning import Partitioning, refuse_absent
 from eo_pipeline.sinks.parquet.types import StoredTypes
-from eo_pipeline.sinks.protocol import Guarantee, Sink, StagingFolders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,15 +52,13 @@ def _checked_partitioning(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-class IcebergCatalog(BaseModel):
+class IcebergCatalog(Settings):
     """A PyIceberg catalog by name and properties, as ``.pyiceberg.yaml`` has them.
 
     Args:
         name: PyIceberg's name for it; with no ``properties`` its own configuration is read.
         properties: ``type``, ``uri``, ``token`` ... Values are never shown.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: str
     properties: Mapping[str, SecretStr] = Field(default_factory=dict)
@@ -180,7 +179,7 @@ class IcebergSink(Sink):
             return session.read_dead_letters(since)
 
     def open(self, pipeline: str) -> IcebergSession:
-        """See :meth:`eo_pipeline.sinks.protocol.Sink.open`.
+        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
 
         Raises:
             ConfigError: the package ``pyiceberg`` is missing, the table lies elsewhere, or is

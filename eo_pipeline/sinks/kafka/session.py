@@ -20,7 +20,6 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.kafka.cluster import Cluster, Place
 from eo_pipeline.sinks.kafka.errors import TransactionLostError, UnansweredError
 from eo_pipeline.sinks.kafka.ledger import LEDGER_SETTINGS, LedgerTopic, check_settings
@@ -28,6 +27,7 @@ from eo_pipeline.sinks.kafka.publication import Publication, Standing
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.sink import KafkaSink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.source.client_options import connection_settings
 from eo_pipeline.staging.rows import StagedOutput
 

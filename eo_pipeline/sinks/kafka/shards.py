@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.config import Guarantee
 from eo_pipeline.sinks.kafka.errors import TransactionLostError
 from eo_pipeline.sinks.kafka.layout import has_origin
 from eo_pipeline.sinks.kafka.publication import (
@@ -33,7 +34,6 @@ from eo_pipeline.sinks.kafka.publication import (
 from eo_pipeline.sinks.kafka.records import dead_letters, shares
 from eo_pipeline.sinks.kafka.sink import KafkaSink
 from eo_pipeline.sinks.kafka.transaction import Publisher
-from eo_pipeline.sinks.protocol import Guarantee
 from eo_pipeline.staging.rows import StagedOutput
 
 _T = TypeVar("_T")

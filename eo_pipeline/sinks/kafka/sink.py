@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.kafka.layout import Layout, Partitioning, check_origin
 from eo_pipeline.sinks.kafka.project import project
-from eo_pipeline.sinks.protocol import Guarantee, Sink
 from eo_pipeline.source.client_options import ClientSettings
 
 if TYPE_CHECKING:

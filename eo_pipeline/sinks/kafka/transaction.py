@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from eo_pipeline.ledger.offsets import Offsets
+from eo_pipeline.sinks.config import Guarantee
 from eo_pipeline.sinks.kafka.errors import (
     LOST,
     TransactionLostError,
@@ -22,7 +23,6 @@ from eo_pipeline.sinks.kafka.errors import (
 from eo_pipeline.sinks.kafka.producer import Arguments, RecordProducer
 from eo_pipeline.sinks.kafka.publication import LedgerRecord
 from eo_pipeline.sinks.kafka.sink import KafkaSink
-from eo_pipeline.sinks.protocol import Guarantee
 
 log = logging.getLogger(__name__)
 

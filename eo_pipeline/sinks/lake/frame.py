@@ -17,10 +17,10 @@ import pyarrow as pa
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import ConfigError, FencedError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.going_back import goes_back, target_of
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import LEDGER_FOLDER, LedgerFiles, Pointer, Record
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.removal import goes_back, target_of
 from eo_pipeline.staging.rows import StagedOutput
 
 #: How often a commit is tried that somebody else's (maintenance, another application) overtook,

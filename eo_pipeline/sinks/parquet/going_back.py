@@ -20,7 +20,6 @@ from pathlib import Path
 
 from eo_pipeline.errors import RefusedError, SinkError, SinkUnavailableError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
-from eo_pipeline.sinks.going_back import target_of
 from eo_pipeline.sinks.lake.ledger import sync
 from eo_pipeline.sinks.parquet.exchange import NOT_POSSIBLE, exchange, flush, locked
 from eo_pipeline.sinks.parquet.files import link, put
@@ -32,6 +31,7 @@ from eo_pipeline.sinks.parquet.folders import (
     Record,
     version_of,
 )
+from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,6 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
-from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.lake.ledger import sync
 from eo_pipeline.sinks.parquet.exchange import locked
 from eo_pipeline.sinks.parquet.files import put
@@ -34,6 +33,7 @@ from eo_pipeline.sinks.parquet.lineage import read_lineage
 from eo_pipeline.sinks.parquet.sink import TYPES, ParquetSink, refuse_partition_name
 from eo_pipeline.sinks.parquet.types import new_columns, widened
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import StagedOutput
 
 #: Folders in the making, one a try, each for the one that makes it.

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator
 
 from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.parquet.types import StoredTypes
-from eo_pipeline.sinks.protocol import Guarantee, Sink, StagingFolders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +92,7 @@ class ParquetSink(Sink):
             return session.read_dead_letters(since)
 
     def open(self, pipeline: str) -> ParquetSession:
-        """See :meth:`eo_pipeline.sinks.protocol.Sink.open`.
+        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
 
         Raises:
             ConfigError: the folder belongs to another pipeline, or is a file.

@@ -19,13 +19,13 @@ from eo_pipeline.errors import (
     RefusedError,
 )
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
-from eo_pipeline.sinks.going_back import goes_back
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis.connect import ANSWERED_TYPES, check_server, connect, explained
 from eo_pipeline.sinks.redis.rows import Batch, Packer
 from eo_pipeline.sinks.redis.script import PUBLISH, packed
 from eo_pipeline.sinks.redis.sink import RedisSink
 from eo_pipeline.sinks.redis.types import Kind
+from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import StagedOutput
 
 _T = TypeVar("_T")

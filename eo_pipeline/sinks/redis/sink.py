@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.protocol import Guarantee, Sink
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.redis.keys import KeyTemplate
 from eo_pipeline.sinks.sql.json_text import as_json_columns
 from eo_pipeline.sinks.sql.project import nested_columns, refuse_unknown_types
