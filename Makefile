@@ -6,11 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 # two processes, each with servers of its own; a file's tests stay together: tests/conftest.py
 IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder -p tests.progress
+# `make chaos SHORT=1`: an eighth, another one every day; SEED= repeats one
+SEED ?= $(shell date +%Y%j)
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test lint docs
+.PHONY: help setup run dev stop clean test chaos lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +36,12 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers
 	@$(BIN)/python -m demo setup
 	@sh tests/install_stores.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
+
+chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives (SHORT=1: an eighth)
+	@$(BIN)/python -m demo setup
+	@sh tests/install_stores.sh
+	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
+	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .

@@ -14,7 +14,7 @@ import pytest
 
 from tests import reaper
 
-pytest_plugins = ["tests.servers", "tests.stores", "tests.engine"]
+pytest_plugins = ["tests.chaos", "tests.servers", "tests.stores", "tests.engine"]
 
 #: The folders in the order in which they are started.
 _ORDER = ("e2e", "faults", "dagster", "contract", "unit")

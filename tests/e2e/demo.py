@@ -49,7 +49,7 @@ class Demo:
     def text(self) -> str:
         return self.output.read_text()
 
-    def wait_for(self, pattern: str, timeout_s: float = 300.0) -> None:
+    def wait_for(self, pattern: str, timeout_s: float = 600.0) -> None:
         """Until it has said that."""
         deadline = time.monotonic() + timeout_s
         ended = False
@@ -60,7 +60,7 @@ class Demo:
             ended = self.process.poll() is not None  # before the look: its last words count
             time.sleep(0.05)
 
-    def end(self, timeout_s: float = 240.0) -> int:
+    def end(self, timeout_s: float = 600.0) -> int:
         """Its exit code, once it has ended."""
         try:
             return self.process.wait(timeout_s)

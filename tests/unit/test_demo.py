@@ -126,7 +126,7 @@ def test_a_signal_reaches_only_the_process_that_was_meant(
     assert not send_signal(sleeper.pid, "long before", signal.SIGKILL)
     assert sleeper.poll() is None
     assert send_signal(sleeper.pid, start_of(sleeper.pid) or "", signal.SIGKILL)
-    assert sleeper.wait(10) == -signal.SIGKILL
+    assert sleeper.wait(120) == -signal.SIGKILL
 
 
 def test_a_state_in_use_is_refused_naming_its_owner(state: State) -> None:
@@ -173,7 +173,7 @@ def test_stop_ends_the_owner_and_waits_until_it_is_gone(state: State) -> None:
         ended = stop(state, waited.append)
         assert ended is not None
         assert ended.pid == owner.pid
-        assert owner.wait(10) == -signal.SIGTERM
+        assert owner.wait(120) == -signal.SIGTERM
     assert Owner.of(state) is None
 
 
