@@ -28,7 +28,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.parquet.session import ParquetSession
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import (
@@ -57,10 +57,12 @@ def sink(tmp_path: Path) -> ParquetSink:
 
 @pytest.fixture
 def session(sink: ParquetSink) -> ParquetSession:
-    return sink.open("events")
+    opened = sink.open("events")
+    assert isinstance(opened, ParquetSession)
+    return opened
 
 
-def publish(session: ParquetSession, count: int, head: LedgerEntry | None = None) -> LedgerEntry:
+def publish(session: SinkSession, count: int, head: LedgerEntry | None = None) -> LedgerEntry:
     """``count`` more checkpoints; a new ledger gets its first entry."""
     if head is None:
         head = first_entry("events")
