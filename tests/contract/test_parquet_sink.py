@@ -309,11 +309,15 @@ class TestTheHead:
         self, sink: ParquetSink, session: ParquetSession
     ) -> None:
         publish(session, 3)
+        before = session.entry(1)
+        assert before is not None
         shutil.rmtree(sink.root / "checkpoint=2")
         (sink.root / "_eo_head").unlink()
         head = session.head()
         assert head is not None
         assert head.version == 3
+        with pytest.raises(FencedError):
+            session.publish(child_of(before, 2), staged(2))
         with pytest.raises(SinkError, match=r"checkpoint=2.*missing"):
             list(session.history())
 

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -225,6 +226,7 @@ class _FolderPublication(Publication):
         try:
             with locked(self.session.root, exclusive=self.exclusive):
                 if self.session.has_landed(self.entry):
+                    # published by somebody else meanwhile: step 7 finds it in the ledger
                     raise SinkUnavailableError(f"version {self.entry.version} is there already")
                 self._appear()
         except OSError as error:
@@ -274,15 +276,9 @@ class RenamePublication(_FolderPublication):
 
     exclusive = False
 
-    def __init__(
-        self,
-        session: ParquetSession,
-        entry: LedgerEntry,
-        staged: StagedOutput,
-        head: EntryFile | None,
-    ) -> None:
-        super().__init__(session, entry, staged, head)
-        self._folder = session.new_folder(entry)
+    @cached_property
+    def _folder(self) -> Path:
+        return self.session.new_folder(self.entry)
 
     def committed(self) -> None:
         self.session.folders.remember(self.entry.version)
@@ -330,15 +326,9 @@ class ExchangePublication(_FolderPublication):
 
     exclusive = True
 
-    def __init__(
-        self,
-        session: ParquetSession,
-        entry: LedgerEntry,
-        staged: StagedOutput,
-        head: EntryFile | None,
-    ) -> None:
-        super().__init__(session, entry, staged, head)
-        self._swap = SwapFolder.new(session.root, entry)
+    @cached_property
+    def _swap(self) -> SwapFolder:
+        return SwapFolder.new(self.session.root, self.entry)
 
     def _fill(self, file: EntryFile) -> None:
         self._swap.build(file, self.staged)
