@@ -10,7 +10,7 @@ IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test lint
+.PHONY: help setup run dev stop clean test lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/.ready-dev ## the documentation site, in .eo/site
+	@$(BIN)/python docs/draw.py --check
+	@$(BIN)/zensical build --clean --strict
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."

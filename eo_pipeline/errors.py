@@ -19,6 +19,7 @@
         ├── RefusedError            the store will never take these rows; nothing landed
         │   └── SchemaChangeError   ... because a column's type does not fit the table
         ├── FencedError             another run moved the ledger first; nothing landed
+        │   └── StalePlanError      ... after a plan was made, and before it was applied
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         └── LedgerBehindError       the ledger is older than what was seen committed before
 
@@ -184,6 +185,28 @@ class FencedError(SinkError):
         super().__init__(
             f"Pipeline {pipeline!r}: version {version} {held}; another run was faster. "
             "This run left nothing visible. The next run continues from the new head."
+        )
+
+
+class StalePlanError(FencedError):
+    """The ledger has moved on since the plan was made. Nothing of the plan was done.
+
+    ``planned`` and ``found`` are versions, ``None`` for an empty ledger.
+    """
+
+    def __init__(
+        self, pipeline: str, planned: int | None, found: int | None, winner: str | None
+    ) -> None:
+        self.pipeline = pipeline
+        self.version = 0 if planned is None else planned + 1
+        self.winner = winner
+        was, now = ("empty" if v is None else f"at version {v}" for v in (planned, found))
+        other = ", of another transaction" if planned == found else ""
+        SinkError.__init__(
+            self,
+            f"Pipeline {pipeline!r}: when the plan was made the ledger was {was}; now it is {now}"
+            f"{other}. A run was faster, or what one that died had promised was committed first. "
+            "Nothing of the plan was done. Make a new plan, and look at it.",
         )
 
 

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.settings import Settings
 
 SparkProvider = Callable[[], SparkSession]
 
@@ -45,7 +46,7 @@ _ON_THIS_MACHINE_ONLY = {
 STAGING_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
-class SparkSettings(BaseModel):
+class SparkSettings(Settings):
     """Where Spark runs.
 
     Args:
@@ -56,8 +57,6 @@ class SparkSettings(BaseModel):
         driver_memory: heap of a locally started driver.
         config: any further Spark setting.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     master: str = "local[*]"
     remote: str | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,21 @@ Transform = Callable[[DataFrame], DataFrame]
 _METRICS_SECONDS = 10.0
 
 _RESERVED = "_eo_"
+
+
+@contextmanager
+def _calling_the_users_code() -> Iterator[None]:
+    """The one place where any exception is taken: a transform may raise whatever it likes.
+
+    Raises:
+        TransformError: instead, unless the error is one of ours already.
+    """
+    try:
+        yield
+    except EoPipelineError:
+        raise
+    except Exception as error:
+        raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -105,12 +121,8 @@ class Stager:
         Raises:
             TransformError: it raised, or returned what cannot be written.
         """
-        try:
+        with _calling_the_users_code():
             result = self.transform(good) if self.transform else good
-        except EoPipelineError:
-            raise
-        except Exception as error:
-            raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
         if not isinstance(result, DataFrame):
             raise TransformError(
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"

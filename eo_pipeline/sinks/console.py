@@ -118,6 +118,15 @@ class ConsoleSession(SinkSession):
             "was changed; start a new pipeline (fork) to print it again."
         )
 
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        head = self.head()
+        if not dry_run:
+            # the newest first: whatever is left when this is interrupted is a whole ledger
+            for version in range(head.version if head else -1, -1, -1):
+                self.path(version).unlink(missing_ok=True)
+            sync(self.folder)
+        return (f"{head.version + 1:,} versions of the ledger in {self.folder}",) if head else ()
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         raise RefusedError(
             "what was printed cannot be read back. An audit can only look at the ledger."

@@ -86,7 +86,8 @@ def test_a_wrong_field_is_named_and_no_value_shown(config: Mapping[str, Any], me
 def test_every_wrong_field_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         sink_from_config({"type": "console", "max_rows": -1, "colour": 1})
-    assert str(error.value).count("\n") == 1
+    assert "\n  sink.max_rows: " in str(error.value)
+    assert "\n  sink.colour: " in str(error.value)
 
 
 @pytest.mark.usefixtures("others")

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
@@ -34,15 +35,13 @@ def _checked_partitioning(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-class IcebergCatalog(BaseModel):
+class IcebergCatalog(Settings):
     """A PyIceberg catalog by name and properties, as ``.pyiceberg.yaml`` has them.
 
     Args:
         name: PyIceberg's name for it; with no ``properties`` its own configuration is read.
         properties: ``type``, ``uri``, ``token`` ... Values are never shown.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: str
     properties: Mapping[str, SecretStr] = Field(default_factory=dict)
