@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import create_table_with_add_actions
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
@@ -21,6 +22,7 @@ from eo_pipeline.errors import (
     FencedError,
     RefusedError,
     SinkError,
+    SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
@@ -198,6 +200,42 @@ def test_an_error_nobody_can_explain_is_an_unknown_outcome(
         outcome = session.publish(entry, in_memory(rows_of(2)))
     assert outcome is (CommitOutcome.ALREADY_COMMITTED if landed else CommitOutcome.COMMITTED)
     assert world.checkpoints() == {1: 3, 2: 3}
+
+
+def test_a_table_that_was_created_and_called_not_created_is_created(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap: that a table is there is no proof that somebody else created it."""
+    entry = child_of(world.start(), 3)
+
+    def torn(*args: Any, **kwargs: Any) -> None:
+        create_table_with_add_actions(*args, **kwargs)
+        raise DeltaError("connection reset")
+
+    monkeypatch.setattr("eo_pipeline.sinks.delta.session.create_table_with_add_actions", torn)
+    world.commit(entry, in_memory(rows_of(1)))
+    assert world.head() == world.history()[1]
+    assert world.checkpoints() == {1: 3}
+
+
+def test_a_try_that_failed_before_its_commit_leaves_no_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = child_of(world.forward(), 3)
+    before = sorted(world.root.rglob("*"))
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as broken, world.sink().open("p") as session:
+        broken.setattr(LedgerFiles, "write", full)
+        letters = dead_letters(2, [b"{"])
+        with pytest.raises(SinkUnavailableError, match="no space left"):
+            session.publish(entry, StagedOutput(in_memory(rows_of(2)).rows, letters))
+    assert [path for path in sorted(world.root.rglob("*")) if path.is_file()] == [
+        path for path in before if path.is_file()
+    ]
+    world.commit(entry, in_memory(rows_of(2)))
 
 
 def test_files_that_are_gone_because_another_run_published_them_are_no_error(

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.files import sync
 from eo_pipeline.sinks.files import link_or_copy
-from eo_pipeline.sinks.parquet.sink import TYPES
+from eo_pipeline.sinks.parquet.types import TYPES
 from eo_pipeline.staging.rows import StagedTable
 
 
-def put(staged: StagedTable, folder: Path, stem: str = "part") -> None:
+def write_rows(staged: StagedTable, folder: Path, stem: str = "part") -> None:
     """The rows as files ``<stem>-<number>.parquet``, flushed. Staged files are not copied but given
     a second name, so that they stay whole for whoever else publishes them, and may go afterwards.
     """

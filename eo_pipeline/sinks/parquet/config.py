@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
-from eo_pipeline.errors import SchemaChangeError
-from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
+from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.files import check_folder, folder
-from eo_pipeline.sinks.lake.types import StoredTypes
+from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
+from eo_pipeline.sinks.parquet.types import TYPES, refuse_partition_name
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
-
-    from eo_pipeline.sinks.parquet.session import ParquetSession
-
-#: Below the folder, where no reader looks: attempts and their promises.
-STAGING_FOLDER = "_eo_staging"
-
-#: The column that readers take from the folders' names.
-PARTITION_COLUMN = "checkpoint"
-
-TYPES = StoredTypes("Parquet")
-
 
 _NO_RENAME = (
     "has no rename that is atomic and fails if the target exists, and a checkpoint of Parquet "
@@ -35,7 +23,7 @@ _NO_RENAME = (
 )
 
 
-class ParquetSink(Sink):
+class ParquetSink(FolderSink):
     """A folder of Parquet files, one subfolder a checkpoint, for one pipeline.
 
     Read ``<path>/checkpoint=*/*.parquet``, or the folder as a dataset with hive partitioning.
@@ -51,10 +39,10 @@ class ParquetSink(Sink):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     #: published files have names of their own (hard links): the staged ones may go
     copies_rows: ClassVar[bool] = True
+    session_class: ClassVar[str] = "eo_pipeline.sinks.parquet.session:ParquetSession"
 
     @property
     def root(self) -> Path:
-        """The folder."""
         return folder(self.path)
 
     @property
@@ -78,28 +66,3 @@ class ParquetSink(Sink):
         TYPES.refuse_unknown(df)
         refuse_partition_name(df.columns)
         return df
-
-    def dead_letters(self, pipeline: str, since: int = 0) -> pa.Table:
-        """The records of ``pipeline`` that could not be read, from checkpoint ``since`` on."""
-        with self.open(pipeline) as session:
-            return session.read_dead_letters(since)
-
-    def open(self, pipeline: str) -> ParquetSession:
-        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
-
-        Raises:
-            ConfigError: the folder belongs to another pipeline, or is a file.
-        """
-        from eo_pipeline.sinks.parquet.session import ParquetSession
-
-        return ParquetSession(self, pipeline)
-
-
-def refuse_partition_name(names: list[str]) -> None:
-    """Raise SchemaChangeError if a column has the name that readers take from the folders."""
-    taken = [name for name in names if name.lower() == PARTITION_COLUMN]
-    if taken:
-        raise SchemaChangeError(
-            f"column {taken[0]!r}: readers take a column of that name from the folders "
-            f"{PARTITION_COLUMN}=<version>. Nothing was written; rename it in the transform."
-        )

@@ -22,14 +22,14 @@ from eo_pipeline.errors import RefusedError, SinkError, SinkUnavailableError
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.sinks.files import link_or_copy
-from eo_pipeline.sinks.parquet.exchange import NOT_POSSIBLE, exchange, flush, locked
-from eo_pipeline.sinks.parquet.files import put
-from eo_pipeline.sinks.parquet.folders import (
+from eo_pipeline.sinks.parquet.exchange import NOT_POSSIBLE, exchange, locked, sync_file_system
+from eo_pipeline.sinks.parquet.rows import write_rows
+from eo_pipeline.sinks.parquet.store import (
     DEAD_LETTERS_FOLDER,
     ENTRY_FILE,
     HINT_FILE,
     CheckpointFolders,
-    Record,
+    EntryFile,
     version_of,
 )
 from eo_pipeline.sinks.removal import target_of
@@ -37,11 +37,11 @@ from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
 
-_BESIDE = "eo_swap"
+_MARK = "eo_swap"
 
 
 @dataclass(frozen=True)
-class Beside:
+class SwapFolder:
     """Another state of the table in ``root``, in a hidden folder next to it: the one to be, and
     after the exchange the one that was.
     """
@@ -51,14 +51,14 @@ class Beside:
     id: EntryId
 
     @classmethod
-    def new(cls, root: Path, entry: LedgerEntry) -> Beside:
+    def new(cls, root: Path, entry: LedgerEntry) -> SwapFolder:
         """For one attempt to publish ``entry``. A table that is a link is followed."""
         root = root.resolve()
         own = f"{entry.version}-{entry.transaction_id}-{new_transaction_id()}"
         return cls(root, root.parent / f"{_prefix(root)}{own}", entry.id)
 
     @classmethod
-    def left(cls, root: Path) -> Iterator[Beside]:
+    def left(cls, root: Path) -> Iterator[SwapFolder]:
         """What runs left there, dead or alive."""
         root = root.resolve()
         try:
@@ -70,19 +70,19 @@ class Beside:
             if version.isdigit():
                 yield cls(root, root.parent / name, EntryId(int(version), rest.partition("-")[0]))
 
-    def build(self, record: Record, staged: StagedOutput) -> None:
+    def build(self, file: EntryFile, staged: StagedOutput) -> None:
         """Everything but the new entry, which must be written last.
 
         Raises:
             SinkError: a version's folder is missing.
         """
-        entry, folders = record.entry, CheckpointFolders(self.root)
+        entry, folders = file.entry, CheckpointFolders(self.root)
         target, is_replay = target_of(entry), entry.operation is Operation.REPLAY
         self.path.mkdir()
         for version in range(entry.version):
             new = CheckpointFolders(self.path).path(version)
             if is_replay and version == target:
-                _replayed(folders, version, record, staged, new)
+                _replayed(folders, version, file, staged, new)
             elif not is_replay and version > target:
                 _emptied(folders, version, new, dead_letters=False)
             else:
@@ -90,13 +90,13 @@ class Beside:
         CheckpointFolders(self.path).remember(entry.version)
         _owned_alike(self.root, self.path)
 
-    def finish(self, record: Record) -> None:
+    def finish(self, file: EntryFile) -> None:
         """The new entry, and with it the folder is whole. All of it is flushed."""
-        folder = CheckpointFolders(self.path).path(record.entry.version)
+        folder = CheckpointFolders(self.path).path(file.entry.version)
         folder.mkdir()
         # a replay's dead letters lie with the checkpoint that they belong to
-        replace(record, dead_letters=False).write(folder)
-        flush(self.path)
+        replace(file, dead_letters=False).write(folder)
+        sync_file_system(self.path)
 
     def swap(self) -> None:
         """The one step. Both folders are locked, so that nobody publishes before all is in place.
@@ -107,18 +107,18 @@ class Beside:
         with locked(self.path, exclusive=True):
             exchange(self.path, self.root)
             try:
-                self._tidy()
+                self._complete()
             except OSError as error:
                 log.warning("%s is left to the next run: %s", self.path, error)
 
-    def settle(self, held: EntryId) -> None:
+    def finish_or_drop(self, held: EntryId) -> None:
         """Finish, or clear away, what a run left for a version that ``held`` has taken."""
         if held == self.id:
-            self._tidy()
+            self._complete()
         else:
             self.drop()
 
-    def _tidy(self) -> None:
+    def _complete(self) -> None:
         """After the exchange: what is not the pipeline's stays in the table, the rest goes."""
         sync(self.root.parent)
         if self.path.is_dir():
@@ -176,7 +176,7 @@ def _reason(root: Path, probes: Path) -> str | None:
 
 
 def _prefix(root: Path) -> str:
-    return f".{root.name}.{_BESIDE}-"
+    return f".{root.name}.{_MARK}-"
 
 
 def _linked(source: Path, target: Path) -> None:
@@ -193,30 +193,30 @@ def _link(source: str, target: str) -> None:
 
 def _emptied(folders: CheckpointFolders, version: int, target: Path, *, dead_letters: bool) -> None:
     """A folder that keeps nothing but its version's entry."""
-    record = folders.record(version)
-    if record is None:
+    file = folders.file(version)
+    if file is None:
         raise _missing(folders.path(version))
     target.mkdir(exist_ok=True)
-    if record.dead_letters == dead_letters:
+    if file.dead_letters == dead_letters:
         link_or_copy(folders.path(version) / ENTRY_FILE, target / ENTRY_FILE)
     else:
-        replace(record, dead_letters=dead_letters).write(target)
+        replace(file, dead_letters=dead_letters).write(target)
 
 
 def _replayed(
-    folders: CheckpointFolders, version: int, record: Record, staged: StagedOutput, target: Path
+    folders: CheckpointFolders, version: int, file: EntryFile, staged: StagedOutput, target: Path
 ) -> None:
     """A folder with the staged rows, under names that no file of the checkpoint ever had: a reader
     that listed the folder before must miss a file, and not take the new one for the old.
     """
-    stem = f"part-{record.entry.version}"
+    stem = f"part-{file.entry.version}"
     target.mkdir()
     if staged.rows is not None:
-        put(staged.rows, target, stem)
-    if record.dead_letters and staged.dead_letters is not None:
+        write_rows(staged.rows, target, stem)
+    if file.dead_letters and staged.dead_letters is not None:
         (target / DEAD_LETTERS_FOLDER).mkdir()
-        put(staged.dead_letters, target / DEAD_LETTERS_FOLDER, stem)
-    _emptied(folders, version, target, dead_letters=record.dead_letters)
+        write_rows(staged.dead_letters, target / DEAD_LETTERS_FOLDER, stem)
+    _emptied(folders, version, target, dead_letters=file.dead_letters)
 
 
 def _missing(path: Path) -> SinkError:

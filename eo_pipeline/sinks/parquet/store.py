@@ -38,8 +38,8 @@ def version_of(name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a checkpoint's folder says of itself. ``columns`` is the table's schema so far."""
+class EntryFile:
+    """What :data:`ENTRY_FILE` holds. ``columns`` is the table's schema so far."""
 
     entry: LedgerEntry
     columns: pa.Schema
@@ -56,7 +56,7 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Record:
+    def from_json(cls, raw: dict[str, Any]) -> EntryFile:
         return cls(
             entry=LedgerEntry.from_json(raw["entry"]),
             columns=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(raw["schema"]))),
@@ -72,7 +72,7 @@ class Record:
 @dataclass(frozen=True)
 class CheckpointFolders:
     """The folders below ``root``. What has appeared there is never changed, and goes only when
-    ``root`` as a whole is exchanged for another (:mod:`eo_pipeline.sinks.parquet.going_back`).
+    ``root`` as a whole is exchanged for another (:mod:`eo_pipeline.sinks.parquet.swap`).
     """
 
     root: Path
@@ -80,8 +80,8 @@ class CheckpointFolders:
     def path(self, version: int) -> Path:
         return self.root / f"checkpoint={version}"
 
-    def record(self, version: int) -> Record | None:
-        """What the folder of ``version`` holds, None if there is none.
+    def file(self, version: int) -> EntryFile | None:
+        """What the folder of ``version`` says, None if there is none.
 
         Raises:
             SinkError: its ledger file is not whole: somebody changed it.
@@ -89,7 +89,7 @@ class CheckpointFolders:
         """
         path = self.path(version) / ENTRY_FILE
         try:
-            return Record.from_json(json.loads(path.read_bytes()))
+            return EntryFile.from_json(json.loads(path.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -100,8 +100,8 @@ class CheckpointFolders:
                 "back from a backup."
             ) from error
 
-    def newest(self) -> Record | None:
-        """The newest version's record. Its cost does not grow with the number of versions, as
+    def newest(self) -> EntryFile | None:
+        """The newest version's file. Its cost does not grow with the number of versions, as
         long as the hint is near; without one the folder is listed.
         """
         version = self._hint()
@@ -109,10 +109,10 @@ class CheckpointFolders:
             version = self._listed()
         for _ in range(PROBES_MAX):
             if version is None or not self._exists(version + 1):
-                return None if version is None else self.record(version)
+                return None if version is None else self.file(version)
             version += 1
         version = self._listed()
-        return None if version is None else self.record(version)
+        return None if version is None else self.file(version)
 
     def remember(self, version: int) -> None:
         """Leave a hint for :meth:`newest`. Nothing depends on it being there, or right."""
