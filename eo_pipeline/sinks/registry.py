@@ -1,6 +1,7 @@
 """Names of sinks and the classes behind them. The only place that knows which sinks there are.
 
-A package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
+A store of this package is a folder beside this file and a line in :data:`_BUILT_IN`. Another
+package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
 
     [project.entry-points."eo_pipeline.sinks"]
     sqlite = "my_package.sqlite_sink:SqliteSink"
@@ -11,7 +12,8 @@ it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -52,7 +54,9 @@ def sink_class(name: str) -> type[Sink]:
     """
     entry_point = _entry_points().get(name)
     if entry_point is None:
-        raise ConfigError(f"sink.type: no sink {name!r}; there are {', '.join(sink_names())}")
+        meant = _did_you_mean(name, sink_names())
+        there_are = ", ".join(sink_names())
+        raise ConfigError(f"sink.type: no sink {name!r};{meant} there are {there_are}")
     try:
         found = entry_point.load()
     except (ImportError, AttributeError) as error:
@@ -78,7 +82,7 @@ def sink_from_config(config: Mapping[str, Any]) -> Sink:
     try:
         return cls.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(_in_words(error)) from error
+        raise ConfigError("\n".join([_in_words(error), *_hints(error, cls)])) from error
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -94,3 +98,17 @@ def _in_words(error: ValidationError) -> str:
     return "\n".join(
         f"{'.'.join(['sink', *map(str, problem['loc'])])}: {problem['msg']}" for problem in problems
     )
+
+
+def _hints(error: ValidationError, cls: type[Sink]) -> list[str]:
+    """A line for each unknown field of ``cls`` that is a slip of the pen."""
+    known = [_TYPE, *(field.alias or name for name, field in cls.model_fields.items())]
+    unknown = [p["loc"] for p in error.errors() if p["type"] == "extra_forbidden"]
+    hints = {str(loc[0]): _did_you_mean(str(loc[0]), known) for loc in unknown if len(loc) == 1}
+    return [f"sink.{name}:{hint}" for name, hint in hints.items() if hint]
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Empty if nothing is like ``name``."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" did you mean {close[0]}?" if close else ""
