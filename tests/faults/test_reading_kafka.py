@@ -16,6 +16,7 @@ from eo_pipeline.errors import BadRecordError, ConfigError
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.staging.attempt import StagingArea
 from tests.engine import Bench
 from tests.servers import SASL_USERS, MakeTopic
 
@@ -157,6 +158,14 @@ def test_dead_letters_arrive_raw_with_the_rows_of_their_checkpoint(
     ]
     assert all(expected in said for (*_, said, _), (_, expected) in zip(letters, BAD, strict=True))
     assert {checkpoint for *_, checkpoint in letters} == {1}
+
+
+def test_a_run_that_fails_while_it_stages_leaves_no_folder_behind(bench: Bench) -> None:
+    bench.topic.write_value(b"not JSON")
+    pipeline = bench.pipeline(inline_records=0)
+    with pytest.raises(BadRecordError):
+        pipeline.run()
+    assert StagingArea(pipeline.staging, pipeline.name).attempts() == []
 
 
 def test_more_dead_letters_than_the_limit_fail_the_run(bench: Bench) -> None:
