@@ -22,6 +22,7 @@ from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import braced
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.staging.attempt import StagingArea
 from tests.engine import Bench
 from tests.servers import SASL_USERS, MakeTopic
 
@@ -196,6 +197,14 @@ def test_what_is_a_json_object_is_told_as_if_every_value_were_trimmed(
     counted = {row["now"]: row["count"] for row in verdict.groupBy("now").count().collect()}
     assert counted.keys() == {True, False, None}
     assert counted[True] > 500
+
+
+def test_a_run_that_fails_while_it_stages_leaves_no_folder_behind(bench: Bench) -> None:
+    bench.topic.write_value(b"not JSON")
+    pipeline = bench.pipeline(inline_records=0)
+    with pytest.raises(BadRecordError):
+        pipeline.run()
+    assert StagingArea(pipeline.staging, pipeline.name).attempts() == []
 
 
 def test_more_dead_letters_than_the_limit_fail_the_run(bench: Bench) -> None:
