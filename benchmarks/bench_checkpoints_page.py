@@ -31,12 +31,12 @@ from pathlib import Path
 import dagster as dg
 from playwright.sync_api import Page, sync_playwright
 
-from dagster_defs import mirror, partitions
-from dagster_defs.automation import Automation
-from dagster_defs.names import DagsterPipeline
-from eo_pipeline.checkpoint import Counts, LedgerEntry, Operation
+from eo_pipeline.dagster import mirror, partitions
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.embedded.ports import HOST, free_port
-from eo_pipeline.offsets import OffsetRange, TopicPartition
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[1]

@@ -23,12 +23,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.embedded.jars import Artefact, _resolved
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.staged import StagedOutput, StagedTable
-from eo_pipeline.staging import Manifest, StagingArea
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.staging.manifest import Manifest
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 
 DELTA = Artefact("io.delta", "delta-spark_2.13", "4.0.0")

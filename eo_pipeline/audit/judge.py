@@ -18,7 +18,7 @@ from eo_pipeline.audit.report import (
     FindingKind,
     Holes,
 )
-from eo_pipeline.branch import Checkpoint
+from eo_pipeline.ledger.branch import Checkpoint
 
 _TEXTS = {
     RowKind.MISSING: "rows are missing: Kafka holds their records and today's transform makes them",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from eo_pipeline.audit.compare import Tally
 from eo_pipeline.audit.ranges import Coverage
 from eo_pipeline.audit.report import Holes
-from eo_pipeline.branch import Checkpoint
+from eo_pipeline.ledger.branch import Checkpoint
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 
 #: The most examples a finding names.
 EXAMPLES_MAX = 20

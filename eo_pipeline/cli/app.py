@@ -22,7 +22,7 @@ from eo_pipeline.cli.doctor import doctor
 from eo_pipeline.cli.init import init
 from eo_pipeline.cli.output import Output, note
 from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.interruption import notes
+from eo_pipeline.run.interruption import notes
 
 #: Whether JSON was asked for; an error must know it also where the options could not be read.
 _AS_JSON = "eo.json"
@@ -94,6 +94,7 @@ for _command in (
     forking.fork,
     changing.accept_loss,
     changing.adopt,
+    changing.reset,
     audit,
     doctor,
     init,

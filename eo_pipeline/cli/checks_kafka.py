@@ -7,12 +7,12 @@ from confluent_kafka.admin import AclOperation, AdminClient
 
 from eo_pipeline.cli.checks import Check, State, fail, ok, skipped, warn
 from eo_pipeline.cli.output import counted
-from eo_pipeline.discovery import Cluster
 from eo_pipeline.errors import EoPipelineError, SourceUnavailableError
-from eo_pipeline.kafka_clients import silent_logger
 from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import Cluster
 
 #: A topic's UUID is told since this version (KIP-516); the protocol tells no broker's own version.
 _TOPIC_IDS_SINCE = "2.8"

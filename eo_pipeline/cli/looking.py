@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from eo_pipeline.branch import live_branch
-from eo_pipeline.checkpoint import START_VERSION, LedgerEntry
 from eo_pipeline.cli.codes import error_json, exit_code
 from eo_pipeline.cli.options import AsJson, Files, Name, Version
 from eo_pipeline.cli.output import Output, note, number
@@ -29,9 +27,11 @@ from eo_pipeline.cli.views import (
 )
 from eo_pipeline.documents import Document
 from eo_pipeline.errors import EoPipelineError, LedgerBehindError, UnknownCheckpointError
-from eo_pipeline.offsets import TopicPartition
+from eo_pipeline.ledger.branch import live_branch
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.status import Status
+from eo_pipeline.run.status import Status
 
 #: Entries one poll of `--follow` takes.
 _PER_POLL = 1_000

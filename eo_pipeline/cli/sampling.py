@@ -14,8 +14,8 @@ from datetime import datetime
 from functools import reduce
 from typing import Any
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
-from eo_pipeline.formats import KAFKA_COLUMN, LINEAGE
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
 
 VOID, STRING = "VOID", "STRING"
 BIGINT, DECIMAL, DOUBLE = "BIGINT", "DECIMAL(38,0)", "DOUBLE"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from eo_pipeline.discovery import Bounds, Cluster
 from eo_pipeline.errors import SourceError, SourceUnavailableError
-from eo_pipeline.kafka_clients import silent_logger
-from eo_pipeline.offsets import TopicPartition
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import Bounds, Cluster
 
 #: The most records of all partitions together; a topic may have 10,000 of them.
 RECORDS_MAX = 20_000

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
 #: The columns, and the types they are told in.
 LINEAGE = pa.schema(

@@ -18,10 +18,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from eo_pipeline.discovery import Bounds, Cluster
 from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
-from eo_pipeline.kafka_clients import silent_logger
-from eo_pipeline.offsets import Offsets, TopicPartition
+from eo_pipeline.ledger.offsets import Offsets, TopicPartition
+from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import (
     KafkaSource,
@@ -29,6 +28,7 @@ from eo_pipeline.source.config import (
     StartAtOffsets,
     StartAtTimestamp,
 )
+from eo_pipeline.source.discovery import Bounds, Cluster
 
 _T = TypeVar("_T")
 

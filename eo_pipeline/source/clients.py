@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.kafka_clients import connection_settings
+from eo_pipeline.source.client_options import connection_settings
 from eo_pipeline.source.config import KafkaSource
 
 _LOGIN_MODULES = {

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
 _NOON = datetime(2013, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 _END = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)

@@ -30,12 +30,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, RefusedError
-from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.lineage import LINEAGE
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.crashes import crash_at
 from eo_pipeline.testing.staging import child_of, first_entry, to_files
 

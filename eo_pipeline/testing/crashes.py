@@ -1,6 +1,7 @@
 """What a test may do at a named moment of a checkpoint: kill, raise, wait.
 
-Each function here makes a ``Reach``, to be given to ``Pipeline.run`` or ``SinkSession.publish``.
+Each function here makes a hook for :func:`eo_pipeline.crashpoints.reaching`, or for
+``SinkSession.publish``.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from eo_pipeline.crashpoints import CrashPoint, Reach
 PAUSE_SECONDS_MAX = 60.0
 
 
-class CrashRequested(Exception):  # noqa: N818 - not an error of the code under test
-    """Raised by :func:`raise_at`. No part of the package knows it, so nothing may swallow it."""
+class CrashRequested(BaseException):
+    """Raised by :func:`raise_at`. No Exception: nothing may take it for an error and go on."""
 
 
 def crash_at(point: CrashPoint, nth: int = 1) -> Reach:

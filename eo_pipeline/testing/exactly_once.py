@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import FencedError, RefusedError, SchemaChangeError
-from eo_pipeline.sinks.base import Sink, SinkSession
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.contract import (
     ALREADY_COMMITTED,

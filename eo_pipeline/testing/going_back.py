@@ -14,11 +14,12 @@ from typing import ClassVar
 
 import pytest
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import FencedError
-from eo_pipeline.sinks.base import Sink, SinkSession
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import (
     ALREADY_COMMITTED,
     COMMITTED,

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.checkpoint import Counts, LedgerEntry, Operation, new_transaction_id
-from eo_pipeline.offsets import OffsetRange, TopicPartition
-from eo_pipeline.staged import StagedFile, StagedTable
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.staging.rows import StagedFile, StagedTable
 
 _TOPIC = "events"
 

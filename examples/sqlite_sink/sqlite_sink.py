@@ -13,8 +13,8 @@ import pyarrow as pa
 from pydantic import PositiveFloat
 
 from eo_pipeline import errors
-from eo_pipeline.checkpoint import LedgerEntry
-from eo_pipeline.sinks.base import Guarantee, Sink, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.sql.frame import SqlSession
 from eo_pipeline.sinks.sql.going_back import condition_of
 from eo_pipeline.sinks.sql.json_text import json_array
@@ -23,7 +23,7 @@ from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.names import quoted
 from eo_pipeline.sinks.sql.owner import Target
 from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 # The primary key lets one transaction take a version; the foreign key lets it do so only on top of
 # the very entry it was planned from. Together they are the compare-and-swap.
@@ -73,13 +73,11 @@ class SqliteSink(Sink):
     lock_timeout: PositiveFloat = 30.0
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    session_class: ClassVar[str] = f"{__name__}:SqliteSession"
 
     @property
     def table_name(self) -> str:
         return self.table
-
-    def open(self, pipeline: str) -> SinkSession:
-        return SqliteSession(self, pipeline)
 
 
 class SqliteSession(SqlSession):
@@ -121,9 +119,6 @@ class SqliteSession(SqlSession):
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             raise self._explained(error) from error
-
-    def _connected(self) -> bool:
-        return True  # a file does not hang up
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

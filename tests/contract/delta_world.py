@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.crashpoints import Reach, keep_going
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import (
     child_of,
     first_entry,

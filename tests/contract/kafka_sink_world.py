@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.embedded.kafka import EmbeddedKafka
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import first_entry
 from tests.contract.kafka_world import read
 

@@ -11,11 +11,11 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.mysql import MySqlSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.stores import MySqlDatabase
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 
-from eo_pipeline.checkpoint import LedgerEntry
-from eo_pipeline.sinks.base import CommitOutcome
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 
 

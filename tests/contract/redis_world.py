@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 import redis
 
-from eo_pipeline.checkpoint import LedgerEntry
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.sinks.redis.types import Kind, from_hash, from_json
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 
 COMMITTED = CommitOutcome.COMMITTED

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import SinkUnavailableError
-from eo_pipeline.sinks.base import Sink, SinkSession
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.console import ConsoleSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, dead_letters, first_entry, raise_at
 from eo_pipeline.testing.contract import COMMITTED, SinkContract, killed_while_publishing
 
@@ -45,6 +46,20 @@ class TestConsole(SinkContract):
             {"id": int(id_), "name": name, "amount": Decimal(money), CHECKPOINT_COLUMN: int(c)}
             for id_, name, money, c in _CELL.findall(self.shown())
         ]
+
+    def test_a_reset_drops_the_ledger_of_this_pipeline_alone(
+        self, sink: ConsoleSink, session: SinkSession
+    ) -> None:
+        self.start(session)
+        other = sink.open("other")
+        other.publish(first_entry("other"), StagedOutput())
+        [said] = session.reset(dry_run=True)
+        assert said.startswith("1 versions of the ledger")
+        assert session.head() is not None
+        session.reset(dry_run=False)
+        assert session.head() is None
+        assert other.head() is not None
+        assert session.reset(dry_run=False) == ()
 
     @pytest.mark.parametrize("point", [CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT])
     def test_who_is_killed_after_printing_prints_again(

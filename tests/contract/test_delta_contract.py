@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, Operation
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Operation
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import (
     RefusedError,
 )
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from tests.contract.delta_world import (
     ID_ONLY,
     World,

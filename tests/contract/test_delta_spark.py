@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.embedded.jars import Artefact, _resolved
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.contract.delta_world import World, rows_of
 from tests.servers import STATE

@@ -11,12 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import (
     ConfigError,
     RefusedError,
     SchemaChangeError,
 )
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from tests.contract.delta_world import ID_ONLY, World, rows_of, table_of, with_features, world
 
 __all__ = ["world"]

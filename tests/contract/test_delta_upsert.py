@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import (
     RefusedError,
 )
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from tests.contract.delta_world import World, world
 
 __all__ = ["world"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from dagster_defs.defs.flights import reference
 from demo import flights
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import SourceUnavailableError
@@ -31,7 +32,7 @@ def messages(kafka: EmbeddedKafka, topic: str) -> Iterator[Message]:
     consumer.assign([TopicPartition(topic, p, 0) for p in range(flights.PARTITIONS)])
     unfinished = flights.PARTITIONS
     while unfinished:
-        message = consumer.poll(30)
+        message = consumer.poll(120)
         assert message is not None
         if message.error() is None:
             yield message
@@ -77,8 +78,8 @@ def test_the_key_is_the_aircraft_or_else_carrier_and_number() -> None:
 
 def test_every_airline_and_most_aircraft_of_the_flights_are_known() -> None:
     year = flights.flights()
-    assert set(year["carrier"]) == set(flights.airlines()["carrier"].to_pylist())
-    known = year["tailnum"].isin(flights.planes()["tailnum"].to_pylist())
+    assert set(year["carrier"]) == set(reference.airlines()["carrier"].to_pylist())
+    known = year["tailnum"].isin(reference.planes()["tailnum"].to_pylist())
     assert known.mean() > 0.8
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.testing.going_back import GoingBackContract
 

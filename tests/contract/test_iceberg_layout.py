@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.errors import (
     ConfigError,
     RefusedError,
 )
+from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
 from eo_pipeline.sinks.registry import sink_from_config
-from eo_pipeline.staged import StagedFile, StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
 from tests.contract.iceberg_world import (
     COMMITTED,

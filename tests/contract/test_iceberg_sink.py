@@ -14,7 +14,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -23,9 +22,10 @@ from eo_pipeline.errors import (
     SchemaChangeError,
     SinkError,
 )
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import CrashRequested, child_of, raise_at, to_files
 from eo_pipeline.testing.contract import meeting_at
 from tests.contract.iceberg_world import (

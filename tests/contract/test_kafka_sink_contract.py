@@ -14,9 +14,10 @@ import pytest
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.base import Sink, SinkSession
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import SinkContract
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.staging import child_of

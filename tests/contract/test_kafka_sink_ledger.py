@@ -9,7 +9,6 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 from pydantic import ValidationError
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
     ConfigError,
@@ -17,9 +16,10 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import SinkSession
+from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, raise_at
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract.kafka_sink_world import COMMITTED, World, admin, session, staged, world
@@ -64,7 +64,7 @@ def test_a_ledger_that_was_emptied_is_not_a_new_one(
 ) -> None:
     world.begin(session)
     ledger = ClientTopicPartition(world.sink.ledger_of("p"), 0, -1)
-    admin.delete_records([ledger])[ledger].result(10)
+    admin.delete_records([ledger])[ledger].result(120)
     with pytest.raises(LedgerBehindError, match="was deleted"):
         session.head()
 

@@ -21,10 +21,10 @@ from eo_pipeline.errors import (
     RefusedError,
     SchemaChangeError,
 )
-from eo_pipeline.offsets import TopicPartition
-from eo_pipeline.sinks.base import SinkSession
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry, raise_at
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract.kafka_sink_world import COMMITTED, World, admin, session, staged, world
@@ -137,7 +137,7 @@ def test_source_offsets_move_in_the_same_transaction(world: World, admin: AdminC
 
     def committed() -> int:
         asked = [ConsumerGroupTopicPartitions("lag-tools", [place])]
-        answer = admin.list_consumer_group_offsets(asked)["lag-tools"].result(10)
+        answer = admin.list_consumer_group_offsets(asked)["lag-tools"].result(120)
         offset: int = answer.topic_partitions[0].offset
         return offset
 

@@ -12,14 +12,14 @@ import pymysql
 import pytest
 from deltalake import write_deltalake
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.test_iceberg_contract import catalog_of
 from tests.servers import MakeDatabase

@@ -11,11 +11,12 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from eo_pipeline.checkpoint import Operation
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.sinks.base import Sink, SinkSession
+from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.mysql import MySqlSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract

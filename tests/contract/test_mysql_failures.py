@@ -10,7 +10,6 @@ from functools import partial
 import pymysql
 import pytest
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.errors import (
@@ -20,9 +19,10 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.mysql.connect import Connection
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.mysql_world import BOTH_WAYS, World, at, staged, world
 from tests.proxy import Cut, Proxy

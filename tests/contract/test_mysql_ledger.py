@@ -21,7 +21,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.sinks.registry import sink_from_config
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import first_entry
 from tests.contract.mysql_world import World, staged, world
 

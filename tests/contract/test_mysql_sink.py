@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
 from tests.contract.mysql_world import BOTH_WAYS, World, staged, world
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.testing.going_back import GoingBackContract
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract

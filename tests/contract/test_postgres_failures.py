@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.errors import (
@@ -19,8 +18,9 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.postgres_world import World, staged, world
 from tests.proxy import Cut, Proxy

@@ -17,7 +17,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import first_entry
 from tests.contract.postgres_world import World, staged, world
 

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.sinks.postgres.project import nested_columns, refuse_unknown_types
 from eo_pipeline.spark import STAGING_SETTINGS, SparkSettings
-from eo_pipeline.staged import StagedFile, StagedTable
+from eo_pipeline.staging.rows import StagedFile, StagedTable
 from tests.contract.postgres_world import World, world
 
 if TYPE_CHECKING:

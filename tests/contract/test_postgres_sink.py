@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, dead_letters, first_entry, to_files
 from tests.contract.postgres_world import World, staged, world
 

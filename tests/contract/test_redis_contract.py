@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from tests.contract.redis_world import dead_letters_in, rows_in

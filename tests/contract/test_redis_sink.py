@@ -20,11 +20,11 @@ from eo_pipeline.errors import (
     RefusedError,
     SchemaChangeError,
 )
-from eo_pipeline.sinks.base import SinkSession
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.sinks.redis.keys import KeyTemplate
 from eo_pipeline.sinks.registry import sink_from_config
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, dead_letters
 from tests.contract.redis_world import (
     client_of,

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 from _pytest.outcomes import Failed
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import EoPipelineError, FencedError, RefusedError
-from eo_pipeline.sinks.base import CommitOutcome, SinkSession
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.postgres import PostgresSink, load
 from eo_pipeline.sinks.postgres.session import PostgresSession
 from eo_pipeline.sinks.postgres.tables import Table
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract import test_postgres_contract as healthy
 from tests.servers import MakeDatabase
@@ -35,7 +35,7 @@ from tests.servers import MakeDatabase
 class SkipsTheCompareAndSwap(PostgresSession):
     """Whoever comes last is right."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         held = self.entry(entry.version)
         return held is not None and held.id == entry.id
 
@@ -47,9 +47,9 @@ class SkipsTheCompareAndSwap(PostgresSession):
 class ComparesNumbersOnly(PostgresSession):
     """Asks whether the version before is there, not whether the parent is."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         try:
-            return super()._has_landed(entry)
+            return super().has_landed(entry)
         except FencedError:
             if self.entry(entry.version) is not None:
                 raise
@@ -63,7 +63,7 @@ class ComparesNumbersOnly(PostgresSession):
 class LooksAtTheHeadOnly(PostgresSession):
     """A transaction that landed is not found once others have followed."""
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         head = self.head()
         if head is not None and head.id == entry.id:
             return True
@@ -149,7 +149,7 @@ class SaysYesToAFailedCommit(PostgresSession):
     def _commit(self, entry: LedgerEntry) -> None:
         self._connection.execute("COMMIT")
 
-    def _has_landed(self, entry: LedgerEntry) -> bool:
+    def has_landed(self, entry: LedgerEntry) -> bool:
         return False
 
 

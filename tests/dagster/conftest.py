@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from dagster_defs.automation import Automation
-from dagster_defs.names import DagsterPipeline
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.names import DagsterPipeline
 from tests.engine import Bench
 
 #: A failed step is tried again at once.

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from dagster_defs.automation import Automation
-from dagster_defs.factory import pipeline_definitions
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.crashpoints import CrashPoint, Reach, reaching
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.factory import pipeline_definitions
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.pipeline import Pipeline
 
@@ -35,11 +37,10 @@ class Held(Pipeline):
 
     hold: dict[str, Any]
 
-    def run(self, **options: Any) -> Any:
-        return super().run(**{**options, "reach": self._reach()})
-
-    def replay(self, *arguments: Any, **options: Any) -> Any:
-        return super().replay(*arguments, **{**options, "reach": self._reach()})
+    @contextmanager
+    def _steps(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        with reaching(self._reach()), super()._steps(*arguments, **options) as steps:
+            yield steps
 
     def _reach(self) -> Reach:
         left = self.hold.get("nth", 1)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_defs import load_pipelines
+from eo_pipeline.dagster import load_pipelines
 
 
 @dg.definitions
@@ -42,7 +42,7 @@ def write_project(folder: Path, *documents: str, name: str = "orders") -> Path:
     (folder / "pyproject.toml").write_text(_PYPROJECT.format(package=package.name))
     (package / "__init__.py").touch()
     (package / "definitions.py").write_text(_DEFINITIONS)
-    header = "type: dagster_defs.component.KafkaPipelineComponent\nattributes:\n"
+    header = "type: eo_pipeline.dagster.KafkaPipelineComponent\nattributes:\n"
     texts = [header + textwrap.indent(document, "  ") for document in documents]
     if texts:
         (place / "defs.yaml").write_text("---\n".join(texts))

@@ -8,14 +8,14 @@ import dagster as dg
 from dagster_shared.record import replace
 from pydantic import Field
 
-from dagster_defs.checkpoints import build_checkpoints
-from dagster_defs.factory import without_topics
-from dagster_defs.mirror import DATA_VERSION_TAG, TRANSACTION_TAG
-from dagster_defs.names import DagsterPipeline
-from dagster_defs.resources import SparkResource
+from eo_pipeline.dagster.checkpoints import build_checkpoints
+from eo_pipeline.dagster.factory import without_topics
+from eo_pipeline.dagster.mirror import DATA_VERSION_TAG, TRANSACTION_TAG
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.resources import SparkResource
 from eo_pipeline.errors import SetupError, SinkUnavailableError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.report import CheckpointReport, RunReport
+from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.spark import SparkSettings
 
 

@@ -9,12 +9,12 @@ import dagster as dg
 import pytest
 from pydantic import Field
 
-from dagster_defs.automation import Automation
-from dagster_defs.checkpoints import build_checkpoints
-from dagster_defs.factory import pipeline_definitions
-from dagster_defs.names import DagsterPipeline
-from dagster_defs.partitions import rearranged
-from dagster_defs.sensors import reconcile
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.checkpoints import build_checkpoints
+from eo_pipeline.dagster.factory import pipeline_definitions
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.partitions import rearranged
+from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.conftest import AT_ONCE

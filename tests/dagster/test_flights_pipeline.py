@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import dagster_defs.defs.flights
-from dagster_defs.component import KafkaPipelineComponent
 from demo.flights import publish
+from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.pipeline import Pipeline

@@ -7,10 +7,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_defs.audit import audit_key
-from dagster_defs.factory import without_topics
-from dagster_defs.names import OPERATION_TAG, DagsterPipeline
-from dagster_defs.requests import (
+from eo_pipeline.dagster.audit import audit_key
+from eo_pipeline.dagster.factory import without_topics
+from eo_pipeline.dagster.names import OPERATION_TAG, DagsterPipeline
+from eo_pipeline.dagster.requests import (
     AuditRequest,
     ForkRequest,
     LossRequest,
@@ -18,8 +18,8 @@ from dagster_defs.requests import (
     RewindRequest,
     fork_sink,
 )
-from dagster_defs.runs import pause_after_failures
-from dagster_defs.sensors import reconcile
+from eo_pipeline.dagster.runs import pause_after_failures
+from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.conftest import AT_ONCE

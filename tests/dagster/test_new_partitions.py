@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_defs.new_partitions import Known
-from eo_pipeline.discovery import Bounds, Cluster
-from eo_pipeline.offsets import TopicPartition
+from eo_pipeline.dagster.new_partitions import Known
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.source.discovery import Bounds, Cluster
 
 partitions = st.frozensets(
     st.builds(TopicPartition, st.sampled_from(["a", "b.c", "d-e"]), st.integers(0, 40))

@@ -17,7 +17,7 @@ from tests.engine import Bench
 
 ROOT = Path(__file__).parents[2]
 DAGSTER_YAML = ROOT / "dagster_defs" / "dagster.yaml"
-COMPONENT = "dagster_defs.component.KafkaPipelineComponent"
+COMPONENT = "eo_pipeline.dagster.KafkaPipelineComponent"
 
 #: What Dagster says of its own older commands, and of a component it ships itself.
 _NOT_OURS = ("SupersessionWarning", "PreviewWarning")

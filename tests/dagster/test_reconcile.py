@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_defs.reconcile import Progress, compare
-from eo_pipeline.checkpoint import EntryId, LedgerEntry, Operation
+from eo_pipeline.dagster.reconcile import Progress, compare
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 
 
 def ledger(length: int) -> list[LedgerEntry]:

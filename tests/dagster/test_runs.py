@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_defs.assets import build_asset
-from dagster_defs.automation import Automation
-from dagster_defs.names import PIPELINE_TAG, DagsterPipeline
-from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.dagster.assets import build_asset
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.names import PIPELINE_TAG, DagsterPipeline
 from eo_pipeline.errors import LedgerBehindError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import (

@@ -9,11 +9,11 @@ import dagster as dg
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from dagster_defs.automation import Automation
-from dagster_defs.mirror import of_entry
-from dagster_defs.names import DagsterPipeline
-from dagster_defs.runs import pause_after_failures
-from dagster_defs.sensors import (
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.mirror import of_entry
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.runs import pause_after_failures
+from eo_pipeline.dagster.sensors import (
     Tick,
     build_sensors,
     look_at_lag,

@@ -20,7 +20,7 @@ from tests.explorer.rules import Offsets, Rules, Scenario
 
 
 class Operation(StrEnum):
-    """What a ledger entry did, in the words of ``eo_pipeline.checkpoint``."""
+    """What a ledger entry did, in the words of ``eo_pipeline.ledger.entry``."""
 
     START = "start"
     FORWARD = "forward"

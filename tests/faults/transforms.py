@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -23,3 +26,12 @@ def endless(df: DataFrame) -> DataFrame:
     """A job that takes every core of its Spark for hours, and can be cancelled all that time."""
     numbers = df.sparkSession.range(10**13).select(F.col("id").alias("number"))
     return numbers.crossJoin(F.broadcast(df)).where(F.rand() < 0).drop("number")
+
+
+def slow_the_first_time(df: DataFrame) -> DataFrame:
+    """Two seconds a record, the first time in this process; EO_TEST_REACHED is then a file."""
+    reached = Path(os.environ["EO_TEST_REACHED"])
+    if reached.exists():
+        return df
+    reached.touch()
+    return df.where(F.expr("java_method('java.lang.Thread', 'sleep', 2000L) is null"))

@@ -30,7 +30,7 @@ sink:
 """
 
 COMPONENTS = """
-type: dagster_defs.component.KafkaPipelineComponent
+type: eo_pipeline.dagster.KafkaPipelineComponent
 attributes:
   name: one
   description: only for Dagster

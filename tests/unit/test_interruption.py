@@ -9,12 +9,13 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from eo_pipeline.checkpoint import LedgerEntry, Operation
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, SinkUnavailableError
-from eo_pipeline.interruption import interruption_in, notes, watched
-from eo_pipeline.sinks.base import CommitOutcome, Guarantee, Sink, SinkSession
-from eo_pipeline.staged import StagedOutput
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.run.interruption import interruption_in, notes, watched
+from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput
 from tests.unit.test_transaction import ENTRY
 
 NEXT = replace(ENTRY.child(Operation.FORWARD, "run", {}), transaction_id="ours")

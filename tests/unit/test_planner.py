@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eo_pipeline.discovery import Bounds, Cluster
-from eo_pipeline.offsets import TopicPartition
-from eo_pipeline.planner import ASSUMED_RECORD_BYTES, Limits, fair_shares, lag, plan
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.source.discovery import Bounds, Cluster
+from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, Limits, fair_shares, lag, plan
 
 partitions = st.builds(
     TopicPartition, st.sampled_from(["a", "b"]), st.integers(min_value=0, max_value=5)
@@ -135,8 +135,8 @@ def test_ten_thousand_partitions_are_planned_in_well_under_a_second() -> None:
     cluster = Cluster(
         {TopicPartition("t", p): Bounds(0, 1 + p % 977) for p in range(10_000)}, {"t": "id"}
     )
-    started = time.perf_counter()
+    started = time.process_time()
     batch = plan({}, cluster, limit=1_000_000, turn=7)
-    # the promise is "well under a second"; a second of slack is for a busy machine
-    assert time.perf_counter() - started < 1.0
+    # of this process's own: what others do meanwhile does not count
+    assert time.process_time() - started < 1.0
     assert batch.span == 1_000_000

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from demo.flights import airlines, planes
+from dagster_defs.defs.flights.reference import airlines, planes
 
 #: A flight counts as delayed from this many minutes on, as the US Department of Transportation
 #: counts.

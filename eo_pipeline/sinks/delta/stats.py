@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
 #: Columns with statistics: as many as Delta's own writer has (delta.dataSkippingNumIndexedCols).
 COLUMNS_MAX = 32

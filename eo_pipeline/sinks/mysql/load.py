@@ -19,7 +19,7 @@ from eo_pipeline.sinks.mysql.tables import Column
 from eo_pipeline.sinks.mysql.values import literal, readable
 from eo_pipeline.sinks.sql.names import TableName, quoted
 from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: Texts in quotes, null as the bare word NULL: so are null, the text NULL and an empty text told
 #: apart. Without ``null_string`` a null would be written as nothing, which MySQL reads as a text.

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pymysql
 from pymysql.cursors import SSCursor
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.mysql import errors
 from eo_pipeline.sinks.mysql.connect import Connection, connect
 from eo_pipeline.sinks.mysql.ledger import ONE_PIPELINE, ensure_ledger
@@ -27,7 +27,7 @@ from eo_pipeline.sinks.sql.going_back import condition_of, refuse_upserted
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
 from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.owner import Target, refuse_lost_table
-from eo_pipeline.staged import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 log = logging.getLogger(__name__)
 

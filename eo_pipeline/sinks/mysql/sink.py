@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -14,7 +14,6 @@ from pydantic import (
     field_validator,
 )
 
-from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.mysql.names import refuse_name
 from eo_pipeline.sinks.mysql.project import project
 from eo_pipeline.sinks.sql.names import TableName
@@ -24,7 +23,6 @@ from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.base import SinkSession
 
 #: The module of the driver, which the extra ``mysql`` brings.
 _DRIVER = "pymysql"
@@ -65,6 +63,9 @@ class MySqlSink(SqlSink):
         statement_timeout: seconds after which the reply to one statement is given up.
         connect_timeout: seconds to wait for the server to answer.
     """
+
+    session_class: ClassVar[str] = "eo_pipeline.sinks.mysql.session:MySqlSession"
+    extra: ClassVar[str | None] = "mysql"
 
     type: Literal["mysql", "mariadb"] = "mysql"
     host: str = "localhost"
@@ -112,17 +113,6 @@ class MySqlSink(SqlSink):
             "dbname": self.database,
             "table": self.table_name,
         }
-
-    def open(self, pipeline: str) -> SinkSession:
-        try:
-            from eo_pipeline.sinks.mysql.session import MySqlSession
-        except ModuleNotFoundError as error:
-            if error.name != _DRIVER:
-                raise
-            raise ConfigError(
-                "sink.type: MySQL needs a driver: pip install 'eo-pipeline[mysql]'"
-            ) from error
-        return MySqlSession(self, pipeline)
 
     def project(self, df: DataFrame) -> DataFrame:
         """Nested columns become JSON; see :mod:`eo_pipeline.sinks.mysql.types`.

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pymysql
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.mysql.connect import Connection, is_mariadb
 from eo_pipeline.sinks.mysql.errors import COLUMN_EXISTS
 from eo_pipeline.sinks.mysql.names import check_columns, columns_list, for_people

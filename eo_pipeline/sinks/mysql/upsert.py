@@ -10,7 +10,7 @@ from eo_pipeline.sinks.mysql.names import columns_list
 from eo_pipeline.sinks.mysql.tables import Column, Table
 from eo_pipeline.sinks.sql.names import TableName, quoted
 from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: The temporary table, of which every session has its own; and the rank of a row in it.
 _STAGE = TableName(None, "_eo_stage")

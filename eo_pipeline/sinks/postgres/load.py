@@ -16,7 +16,7 @@ from eo_pipeline.sinks.postgres.types import conversion, is_direct
 from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.sinks.sql.names import TableName, quoted
 from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 
 def append(table: Table, staged: StagedTable) -> None:

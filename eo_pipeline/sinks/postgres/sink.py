@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
@@ -16,8 +16,6 @@ from eo_pipeline.sinks.sql.sink import SqlSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from eo_pipeline.sinks.base import SinkSession
 
 
 def _checked_dsn(dsn: SecretStr) -> SecretStr:
@@ -46,6 +44,8 @@ class PostgresSink(SqlSink):
         connect_timeout: seconds to wait for the server to answer.
     """
 
+    session_class: ClassVar[str] = "eo_pipeline.sinks.postgres.session:PostgresSession"
+
     type: Literal["postgres"] = "postgres"
     dsn: Annotated[SecretStr, AfterValidator(_checked_dsn)]
     transaction_timeout: PositiveFloat = 3600.0
@@ -71,11 +71,6 @@ class PostgresSink(SqlSink):
             "dbname": _text(parts, "dbname", os.environ.get("PGDATABASE", "")),
             "table": self.table_name,
         }
-
-    def open(self, pipeline: str) -> SinkSession:
-        from eo_pipeline.sinks.postgres.session import PostgresSession
-
-        return PostgresSession(self, pipeline)
 
     def project(self, df: DataFrame) -> DataFrame:
         """Nested columns become JSON; see :mod:`eo_pipeline.sinks.postgres.types`.

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import psycopg
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.postgres.types import ColumnType, WireType, takes, wire_type
 from eo_pipeline.sinks.sql.names import TableName, quoted
 

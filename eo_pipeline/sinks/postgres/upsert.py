@@ -10,7 +10,7 @@ from eo_pipeline.sinks.postgres.load import conversions, names, stage_rows
 from eo_pipeline.sinks.postgres.tables import Column, Connection, Table, columns_list
 from eo_pipeline.sinks.sql.names import quoted
 from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 _HEADERS = "headers"
 _NUL, _REPLACEMENT = "\0", "\N{REPLACEMENT CHARACTER}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.going_back import goes_back, target_of
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.sinks.removal import goes_back, target_of
 from eo_pipeline.sinks.sql.names import quoted
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from eo_pipeline.checkpoint import LedgerEntry
+from eo_pipeline.ledger.entry import LedgerEntry
 
 #: The ledger's table, in the schema of the table it speaks for.
 LEDGER_TABLE = "eo_ledger"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from eo_pipeline.checkpoint import CHECKPOINT_COLUMN
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.lineage import lineage_of_rows, lineage_schema
 from eo_pipeline.sinks.sql.names import quoted
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from eo_pipeline.checkpoint import LedgerEntry
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.sql.ledger import LedgerStatements
 
 #: Answers a statement with its rows.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.staged import StagedTable
+from eo_pipeline.staging.rows import StagedTable
 
 #: A batch is sent in pieces of about this many bytes.
 PIECE_BYTES = 8 * 1024 * 1024

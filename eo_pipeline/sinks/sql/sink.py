@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
-from eo_pipeline.sinks.base import Guarantee, Sink
+from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.sql.names import TableName
 
 

@@ -14,7 +14,7 @@ import pytest
 from sqlite_sink import SqliteSink
 
 from eo_pipeline.errors import SinkUnavailableError
-from eo_pipeline.sinks.base import Sink
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.testing.going_back import GoingBackContract
 
 _FROM_TEXT: dict[str, Callable[[Any], Any]] = {

@@ -1,0 +1,105 @@
+"""One YAML document, one pipeline."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import dagster as dg
+from pydantic import Field
+
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.factory import without_topics
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
+from eo_pipeline.dagster.yaml_values import errors_at_their_fields, fields_of, resolve_texts
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.spark import SparkSettings
+
+Settings = dict[str, Any]
+
+#: These fields may hold secrets, and Dagster keeps the component in the metadata of its assets.
+_NOT_SHOWN = Field(repr=False)
+
+
+@dg.scaffold_with(KafkaPipelineScaffolder)
+class KafkaPipelineComponent(Automation, dg.Component):
+    """Kafka topics, a transform, and a table that follows them exactly once.
+
+    The fields of the pipeline itself are those of ``eo_pipeline.Pipeline`` and have its defaults;
+    the others are those of ``eo_pipeline.dagster.Automation``. ``{{ env.NAME }}`` and
+    ``{{ env("NAME", "default") }}`` take values, secrets above all, from the environment.
+    """
+
+    name: str = Field(description="Names the ledger, the assets, the job and the sensors.")
+    source: Annotated[
+        Settings,
+        _NOT_SHOWN,
+        dg.Resolver(
+            resolve_texts,
+            model_field_type=Settings,
+            description="Which topics, and how their records are read: eo_pipeline.KafkaSource.",
+            json_schema_extra=fields_of(KafkaSource),
+        ),
+    ]
+    sink: Annotated[
+        Settings,
+        _NOT_SHOWN,
+        dg.Resolver(
+            resolve_texts,
+            model_field_type=Settings,
+            description="Where rows and ledger go: `type`, and the fields of that sink.",
+            json_schema_extra={"required": ["type"]},
+        ),
+    ]
+    transform: str | None = Field(
+        None, description="package.module:function, a DataFrame -> DataFrame."
+    )
+    lineage: bool | None = Field(
+        None, description="Write topic, partition and offset with every row (default true)."
+    )
+    staging: str | None = Field(
+        None, description="Folder for rows that wait for their commit (default .eo/staging)."
+    )
+    inline_records: int | None = Field(
+        None, description="A batch of at most this many offsets skips the files."
+    )
+    max_checkpoints: int | None = Field(None, description="The most checkpoints one run makes.")
+    spark: Annotated[
+        Settings | None,
+        _NOT_SHOWN,
+        dg.Resolver(
+            resolve_texts,
+            model_field_type=Settings | None,
+            description="Where Spark runs: eo_pipeline.SparkSettings.",
+            json_schema_extra=fields_of(SparkSettings),
+        ),
+    ] = None
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """How `dg list components` and the catalog present it."""
+        return dg.ComponentTypeSpec(
+            description="Kafka to a table, exactly once, in batches.",
+            tags=["kafka", "spark", "exactly-once"],
+            produces=["asset", "asset_check", "job", "schedule", "sensor", "resource"],
+        )
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: Any) -> Any:
+        """Called for every document. What is wrong with it is told with file, line and field."""
+        component = super().resolve_from_model(context, model)
+        with errors_at_their_fields(context):
+            Pipeline.model_validate(component.pipeline_config())
+        return component
+
+    def pipeline_config(self) -> dict[str, Any]:
+        """The fields that are the engine's; what was not given keeps the engine's default."""
+        names = Pipeline.model_fields.keys()
+        return self.model_dump(include=set(names), exclude_none=True)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """Everything of this one pipeline."""
+        pipeline = Pipeline.from_config(self.pipeline_config())
+        automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
+        return without_topics(DagsterPipeline(pipeline, automation))

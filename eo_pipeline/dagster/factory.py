@@ -1,0 +1,44 @@
+"""One pipeline as Dagster definitions: what the YAML component and Python code both call."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from eo_pipeline.dagster.assets import build_asset
+from eo_pipeline.dagster.audit import build_audit_check, build_audit_job
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.checkpoints import build_checkpoints
+from eo_pipeline.dagster.checks import build_checks
+from eo_pipeline.dagster.going_back import build_going_back
+from eo_pipeline.dagster.jobs import build_job, build_schedule
+from eo_pipeline.dagster.names import DagsterPipeline, topic_spec
+from eo_pipeline.dagster.resources import SparkResource
+from eo_pipeline.dagster.sensors import build_sensors
+from eo_pipeline.pipeline import Pipeline
+
+
+def pipeline_definitions(
+    pipeline: Pipeline, automation: Automation | None = None
+) -> dg.Definitions:
+    """Assets, checks, jobs, schedule, sensors and the Spark resource of one pipeline.
+
+    Touches neither Kafka nor the sink. Merge the definitions of several pipelines, and set
+    ``executor=dg.in_process_executor`` beside them: a run's checkpoints then share one Spark
+    session, also when it was started by the UI's Materialize button.
+    """
+    declared = DagsterPipeline(pipeline, automation or Automation())
+    topics = dg.Definitions(assets=[topic_spec(key) for key in declared.topics])
+    return dg.Definitions.merge(topics, without_topics(declared))
+
+
+def without_topics(declared: DagsterPipeline) -> dg.Definitions:
+    """The same, for the YAML component: see :mod:`eo_pipeline.dagster.loading`."""
+    schedule = build_schedule(declared)
+    return dg.Definitions(
+        assets=[build_asset(declared), build_checkpoints(declared)],
+        asset_checks=[*build_checks(declared), build_audit_check(declared)],
+        jobs=[build_job(declared), *build_going_back(declared), build_audit_job(declared)],
+        schedules=[schedule] if schedule else [],
+        sensors=build_sensors(declared),
+        resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
+    )

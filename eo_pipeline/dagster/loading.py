@@ -1,0 +1,37 @@
+"""Loading a folder of declarations, with what only the whole of them can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+from dagster_shared.record import replace
+
+from eo_pipeline.dagster.names import TOPIC_GROUP, topic_spec
+
+
+def load_pipelines(folder: Path) -> dg.Definitions:
+    """Everything declared below ``folder``'s ``defs``, each run in one process, so that its
+    checkpoints share one Spark session.
+
+    ``dg.load_from_defs_folder`` alone does as well; the topics are then nameless boxes in the
+    graph, and Dagster's own executor starts a process for every step.
+    """
+    declared = dg.load_from_defs_folder(path_within_project=folder)
+    # loading turns checks into plain asset definitions, and Dagster warns of a beta parameter when
+    # it turns them back by itself
+    checks = [check.coerce_to_checks_def() for check in declared.asset_checks or ()]
+    assets = [*(declared.assets or ()), *_topics(declared)]
+    return replace(declared, assets=assets, asset_checks=checks, executor=dg.in_process_executor)
+
+
+def _topics(declared: dg.Definitions) -> list[dg.AssetSpec]:
+    """A spec for every topic somebody reads and nobody declares. Only here, once for all: two
+    components cannot both declare one topic, since Dagster notes in a spec where it came from.
+    """
+    definitions = [a for a in declared.assets or () if isinstance(a, dg.AssetsDefinition)]
+    specs = [spec for definition in definitions for spec in definition.specs]
+    specs += [a for a in declared.assets or () if isinstance(a, dg.AssetSpec)]
+    read = {dep.asset_key for spec in specs for dep in spec.deps}
+    unknown = read - {spec.key for spec in specs}
+    return [topic_spec(key) for key in sorted(unknown) if key.path[0] == TOPIC_GROUP]

@@ -1,0 +1,178 @@
+"""Ledger entries and reports as Dagster metadata. Numbers stay numbers, so that they plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.plans import RereadingPlan
+from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.sinks.config import Sink
+
+#: Kafka partitions shown in a table; a topic may have 10,000, and an event is kept for ever.
+SHOWN_MAX = 100
+
+#: Entries that leave the table as it is.
+LEDGER_ONLY = frozenset({Operation.START, Operation.FORK, Operation.ADOPT, Operation.ACCEPT_LOSS})
+
+Metadata = Mapping[str, Any]
+
+
+def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
+    """What both assets say of a checkpoint, from the ledger alone."""
+    counts = entry.counts
+    return {
+        "version": entry.version,
+        "operation": entry.operation.value,
+        **({"target": entry.target} if entry.target is not None else {}),
+        **{key: entry.details[key] for key in ("reason", "asked_by") if entry.details.get(key)},
+        "records": counts.records,
+        "rows": counts.rows,
+        "dead_letters": counts.dead_letters,
+        "bytes": counts.bytes,
+    }
+
+
+def identity_metadata(entry: LedgerEntry) -> dict[str, Any]:
+    """How to find the entry again: what a person looks at last."""
+    instant = entry.committed_at
+    return {
+        "started_at": dg.MetadataValue.timestamp(entry.started_at),
+        **({"committed_at": dg.MetadataValue.timestamp(instant)} if instant else {}),
+        "run_id": entry.run_id,
+        "transaction_id": entry.transaction_id,
+    }
+
+
+def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
+    """What only the offset asset says: where the checkpoint read and where reading continues."""
+    return {
+        "tombstones": entry.counts.tombstones,
+        "kafka_partitions": len(entry.offsets),
+        **ranges_metadata(entry),
+        **({"details": dg.MetadataValue.json(dict(entry.details))} if entry.details else {}),
+    }
+
+
+def ranges_metadata(entry: LedgerEntry) -> dict[str, Any]:
+    """What an entry read, a row a Kafka partition; where reading continues, if it read nothing."""
+    total = len(entry.ranges or entry.offsets)
+    return {
+        "ranges": _ranges(entry.ranges) if entry.ranges else _offsets(entry),
+        **({"ranges_shown": f"{SHOWN_MAX} of {total:,}"} if total > SHOWN_MAX else {}),
+    }
+
+
+def table_metadata(entry: LedgerEntry) -> dict[str, Any]:
+    """What only the table asset says."""
+    return {"dagster/row_count": entry.counts.rows_total}
+
+
+def report_metadata(report: CheckpointReport) -> dict[str, Any]:
+    """What only the run that committed knows: lag, seconds, speed."""
+    speed = report.records_per_second
+    known = {
+        "lag_before": report.lag_before,
+        "lag_after": report.lag_after,
+        "records_per_second": round(speed) if speed is not None else None,
+    }
+    seconds = {f"seconds_{phase}": round(spent, 4) for phase, spent in report.seconds.items()}
+    return {
+        **{key: value for key, value in known.items() if value is not None},
+        **seconds,
+        "seconds_total": round(sum(report.seconds.values()), 4),
+        "recovered": report.recovered,
+    }
+
+
+def column_schema(columns: Mapping[str, str] | None) -> dict[str, Any]:
+    """The table's columns, if the checkpoint wrote rows."""
+    if columns is None:
+        return {}
+    shown = [dg.TableColumn(name, kind) for name, kind in columns.items()]
+    return {"dagster/column_schema": dg.TableSchema(columns=shown)}
+
+
+def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
+    """A rewind, a replay or a fork: what it does to which checkpoints, and what is read again."""
+    return {
+        "head": plan.head.version,
+        **({"target": plan.target_version} if plan.target_version is not None else {}),
+        "rows": plan.rows,
+        "records_to_read_again": plan.records,
+        **({"seconds_estimated": round(plan.seconds, 1)} if plan.seconds is not None else {}),
+        "checkpoints": len(plan.checkpoints),
+        "checkpoints_table": _checkpoints(plan.checkpoints[:SHOWN_MAX]),
+        "ranges": _ranges(plan.ranges),
+        **({"warnings": "\n".join(plan.warnings)} if plan.warnings else {}),
+    }
+
+
+def _checkpoints(found: Sequence[Checkpoint]) -> dg.MetadataValue:
+    kinds = {"version": "int", "records": "int", "rows": "int", "committed_at": "string"}
+    columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
+    rows = [
+        dg.TableRecord(
+            {
+                "version": each.version,
+                "records": each.entry.counts.records,
+                "rows": each.counts.rows,
+                "committed_at": f"{each.entry.committed_at:%Y-%m-%d %H:%M:%S %Z}",
+            }
+        )
+        for each in found
+    ]
+    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+
+
+def sink_metadata(sink: Sink) -> dict[str, Any]:
+    """Where the table is: part of the asset's definition, so known before the first run."""
+    described = sink.describe()
+    known = {
+        "dagster/table_name": sink.table_name,
+        "dagster/storage_kind": described["kind"],
+        "dagster/uri": described.get("uri"),
+    }
+    return {
+        **{key: value for key, value in known.items() if value},
+        "sink": dg.MetadataValue.json(described),
+        "guarantee": sink.guarantee.value,
+    }
+
+
+def _ranges(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
+    return _table([_row(r) for r in ranges[:SHOWN_MAX]])
+
+
+def _offsets(entry: LedgerEntry) -> dg.MetadataValue:
+    """For an entry that read nothing: where reading continues."""
+    shown = sorted(entry.offsets.items())[:SHOWN_MAX]
+    return _table([_row(OffsetRange(tp.topic, tp.partition, at, at)) for tp, at in shown])
+
+
+def _row(r: OffsetRange) -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "topic": r.topic,
+            "partition": r.partition,
+            "start": r.start,
+            "end": r.end,
+            "offsets": r.span,
+        }
+    )
+
+
+def _table(rows: list[dg.TableRecord]) -> dg.MetadataValue:
+    columns = [
+        dg.TableColumn("topic", "string"),
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("start", "int", description="first offset read"),
+        dg.TableColumn("end", "int", description="next offset to read"),
+        dg.TableColumn("offsets", "int", description="end - start: at least the records read"),
+    ]
+    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))

@@ -1,0 +1,113 @@
+"""What things are called in Dagster, derived from the pipeline in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import dagster as dg
+
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.pipeline import Pipeline
+
+#: Run tag with the pipeline's name. Jobs carry it; the step adds it to runs started elsewhere.
+PIPELINE_TAG = "eo/pipeline"
+
+#: Run tag with what else than reading on a run is for: a rewind, a replay, an audit ...
+OPERATION_TAG = "eo/operation"
+
+#: The operation that moves nothing, so that nobody need wait for it.
+AUDIT = "audit"
+
+#: Asset group of the topics: a topic is shared by all pipelines that read it.
+TOPIC_GROUP = "kafka"
+
+
+@dataclass(frozen=True)
+class DagsterPipeline:
+    """A pipeline, how Dagster runs it, and the names of everything made from it."""
+
+    pipeline: Pipeline
+    automation: Automation
+
+    @cached_property
+    def identifier(self) -> str:
+        """The name where Dagster takes letters, digits and underscores only."""
+        return self.pipeline.name.replace("-", "_")
+
+    @cached_property
+    def table(self) -> dg.AssetKey:
+        """The table asset: the pipeline's name, so that downstream assets name it naturally."""
+        return dg.AssetKey(self.pipeline.name)
+
+    @cached_property
+    def offsets(self) -> dg.AssetKey:
+        """The versioned offset asset: mirrors the ledger."""
+        return dg.AssetKey(f"{self.pipeline.name}_offsets")
+
+    @cached_property
+    def checkpoints(self) -> dg.AssetKey:
+        """The checkpoints with rows, a partition each."""
+        return dg.AssetKey(f"{self.pipeline.name}_checkpoints")
+
+    @property
+    def partitions(self) -> str:
+        """Where Dagster keeps the keys of :attr:`checkpoints`; one namespace an instance."""
+        return f"{self.pipeline.name}_checkpoints"
+
+    @cached_property
+    def topics(self) -> tuple[dg.AssetKey, ...]:
+        """The upstream topics, which nobody here materializes.
+
+        The topics of a pattern are not known before Kafka was asked: one asset stands for all.
+        """
+        source = self.pipeline.source
+        names = source.topics or (f"{self.pipeline.name}_topics",)
+        return tuple(dg.AssetKey([TOPIC_GROUP, name]) for name in names)
+
+    def topic(self, name: str) -> dg.AssetKey:
+        """The asset that stands for the topic ``name``."""
+        by_pattern = self.pipeline.source.topic_pattern is not None
+        return self.topics[0] if by_pattern else dg.AssetKey([TOPIC_GROUP, name])
+
+    @property
+    def group(self) -> str:
+        return self.automation.group or self.identifier
+
+    @property
+    def checkpoints_group(self) -> str:
+        """A group of its own: "Materialize all" in :attr:`group` would ask for partitions."""
+        return f"{self.group}_checkpoints"
+
+    @property
+    def op(self) -> str:
+        """The step, and the pool that lets one of them run at a time."""
+        return f"eo_{self.identifier}"
+
+    @property
+    def job(self) -> str:
+        return f"{self.identifier}_job"
+
+    @property
+    def spark(self) -> str:
+        """The resource. One a pipeline: several pipelines' definitions are merged, and each may
+        run on another Spark.
+        """
+        return f"{self.identifier}_spark"
+
+    @property
+    def run_tags(self) -> dict[str, str]:
+        return {PIPELINE_TAG: self.pipeline.name}
+
+    def run_tags_of(self, operation: str) -> dict[str, str]:
+        """Of runs that somebody starts on purpose, to do something else than read on."""
+        return self.run_tags | {OPERATION_TAG: operation}
+
+
+def topic_spec(key: dg.AssetKey) -> dg.AssetSpec:
+    """A topic as an external asset. Dagster wants equal specs from all pipelines that read it, so
+    it holds nothing that is not in the key.
+    """
+    return dg.AssetSpec(
+        key, description=f"Kafka: {key.path[-1]}", group_name=TOPIC_GROUP, kinds={"kafka"}
+    )

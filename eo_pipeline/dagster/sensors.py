@@ -1,0 +1,266 @@
+"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import dagster as dg
+
+from eo_pipeline.dagster import mirror
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.new_partitions import Known
+from eo_pipeline.dagster.partitions import requests
+from eo_pipeline.dagster.reconcile import Progress, compare
+from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
+from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.source.discovery import Cluster
+
+Tick = dg.SensorResult | dg.SkipReason | dg.RunRequest
+Evaluate = Callable[[dg.SensorEvaluationContext], Tick]
+
+#: Ledger entries one tick reports, and events it reads: a tick stays well below its time limit.
+ENTRIES_A_TICK = 200
+EVENTS_A_TICK = 1_000
+
+#: Partitions named in a message before they are only counted.
+NAMED_MAX = 20
+
+
+def build_sensors(declared: DagsterPipeline) -> list[dg.SensorDefinition]:
+    """The sensors the declaration asks for."""
+    lag = [_lag_sensor(declared)] if declared.automation.lag_threshold else []
+    return [*lag, _partition_sensor(declared), _reconciler(declared)]
+
+
+def skips_while_unavailable(evaluate: Evaluate) -> Evaluate:
+    """A broker or store that is down makes a tick skip with the error's sentence.
+
+    What will not get better by itself (a wrong setting, a replaced ledger) fails the tick.
+    """
+
+    @functools.wraps(evaluate)
+    def guarded(context: dg.SensorEvaluationContext) -> Tick:
+        try:
+            return evaluate(context)
+        except EoPipelineError as error:
+            if error.retryable:
+                return dg.SkipReason(str(error))
+            raise
+
+    return guarded
+
+
+def _sensor(
+    declared: DagsterPipeline,
+    name: str,
+    evaluate: Evaluate,
+    *,
+    description: str,
+    seconds: int,
+    job: str | None,
+) -> dg.SensorDefinition:
+    return dg.SensorDefinition(
+        name=f"{declared.identifier}_{name}",
+        evaluation_fn=skips_while_unavailable(evaluate),
+        description=description,
+        job_name=job,
+        minimum_interval_seconds=seconds,
+        default_status=declared.automation.sensor_status,
+    )
+
+
+def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
+    return _sensor(
+        declared,
+        "lag",
+        lambda context: look_at_lag(declared, context.instance),
+        description="Starts a run when Kafka holds more than the table does.",
+        seconds=declared.automation.lag_interval_seconds,
+        job=declared.job,
+    )
+
+
+def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick:
+    """By level, not by edge: what arrives while a run works is seen when the run is over. There
+    is no run key, because Dagster would never start a key again whose run failed.
+    """
+    threshold = declared.automation.lag_threshold or 1
+    run = unfinished_run(instance, declared)
+    if run is not None:
+        return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()}")
+    pause = pause_after_failures(instance, declared, now=time.time())
+    if pause is not None:
+        return dg.SkipReason(f"the last run failed; next look in {pause}")
+    status = declared.pipeline.status()
+    if status.head is None and not status.cluster.bounds:
+        return dg.SkipReason("no subscribed topic exists yet")
+    # without a ledger even an empty topic is worth a run: it writes down where reading starts
+    if status.head is not None and status.lag < threshold:
+        return dg.SkipReason(
+            f"lag {status.lag:,}, below {threshold:,}; ledger at version {status.head.version}"
+        )
+    return dg.RunRequest(tags=declared.run_tags | {"eo/lag": str(status.lag)})
+
+
+def _partition_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
+    return _sensor(
+        declared,
+        "partitions",
+        lambda context: look_for_partitions(declared, context.cursor),
+        description="Tells of new Kafka partitions and topics, and starts a run for them.",
+        seconds=declared.automation.partition_interval_seconds,
+        job=declared.job,
+    )
+
+
+def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
+    """What is in Kafka and neither in the cursor nor, without a cursor, in the ledger.
+
+    Before the first run there is nothing to compare with: that run takes every partition.
+    """
+    status = declared.pipeline.status()
+    if status.head is None:
+        return dg.SkipReason("no ledger yet: the first run takes every partition there is")
+    remembered = Known.from_cursor(cursor)
+    known = remembered or Known.of_ledger(status.head)
+    fresh = known.fresh(status.cluster)
+    # a sensor without a memory also says once how many partitions there are
+    told = fresh if remembered else sorted(status.cluster.bounds)
+    partitions = len(status.cluster.bounds)
+    return dg.SensorResult(
+        run_requests=[_run_for(declared, fresh, status.cluster)] if fresh else [],
+        skip_reason=None if fresh else f"no new partition; {partitions:,} known",
+        asset_events=_observations(declared, told, fresh, status.cluster),
+        cursor=known.with_(status.cluster).to_cursor(),
+    )
+
+
+def _run_for(
+    declared: DagsterPipeline, fresh: Sequence[TopicPartition], cluster: Cluster
+) -> dg.RunRequest:
+    """One run for these partitions, whatever the daemon repeats after a crash. Should it fail,
+    the lag sensor and the schedule start the next: the planner finds new partitions by itself.
+    """
+    topics = sorted({tp.topic for tp in fresh})
+    ids = ",".join(f"{topic}={cluster.topic_ids.get(topic)}" for topic in topics)
+    first, last = fresh[0].partition, fresh[-1].partition
+    return dg.RunRequest(
+        run_key=f"{declared.pipeline.name}:{ids}:{first}-{last}:{len(fresh)}",
+        tags=declared.run_tags | {"eo/new_partitions": _named(fresh)},
+    )
+
+
+def _observations(
+    declared: DagsterPipeline,
+    told: Sequence[TopicPartition],
+    fresh: Sequence[TopicPartition],
+    cluster: Cluster,
+) -> list[dg.AssetObservation]:
+    """One for each topic asset that stands for some of ``told``."""
+
+    def of(key: dg.AssetKey, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in partitions if declared.topic(tp.topic) == key]
+
+    keys = sorted({declared.topic(tp.topic) for tp in told})
+    return [_observation(key, of(key, fresh), of(key, cluster.bounds)) for key in keys]
+
+
+def _observation(
+    key: dg.AssetKey, fresh: Sequence[TopicPartition], held: Sequence[TopicPartition]
+) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        key,
+        description=f"new: {_named(fresh)}" if fresh else f"{len(held):,} partitions",
+        metadata={
+            "topics": len({tp.topic for tp in held}),
+            "kafka_partitions": len(held),
+            "new_partitions": len(fresh),
+        },
+    )
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    named = ", ".join(str(tp) for tp in partitions[:NAMED_MAX])
+    more = len(partitions) - NAMED_MAX
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _reconciler(declared: DagsterPipeline) -> dg.SensorDefinition:
+    return _sensor(
+        declared,
+        "reconciler",
+        lambda context: reconcile(declared, context.instance, context.cursor),
+        description="Reports ledger versions Dagster never heard of: killed or foreign runs.",
+        seconds=declared.automation.reconcile_interval_seconds,
+        job=None,
+    )
+
+
+def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
+    """Compare the ledger with the event log, and report what is missing there.
+
+    The order matters: ledger, then runs, then events. An entry that was read and whose run is
+    over has had its event written, if it was ever to be; so no event is written twice.
+    """
+    progress = Progress.from_cursor(cursor)
+    entries = declared.pipeline.following(progress.entry, ENTRIES_A_TICK)
+    replaced = entries is None
+    if entries is None:
+        progress = Progress()
+        entries = declared.pipeline.following(None, ENTRIES_A_TICK) or []
+    run = working_run(instance, declared)
+    if run is not None:
+        return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()} and reports itself")
+    missing, after = _compare(declared, instance, progress, entries)
+    at = f"version {after.entry.version}" if after.entry else "an empty ledger"
+    said = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
+    settled = [e for e in entries if after.entry and e.version <= after.entry.version]
+    keys = instance.get_dynamic_partitions(declared.partitions)
+    return dg.SensorResult(
+        skip_reason=f"{said}up to {at}",
+        asset_events=_repairs(declared, instance, missing),
+        # every entry comes by here once, so a key that its run did not live to add is added now
+        dynamic_partitions_requests=requests(declared, keys, settled, anew=replaced),
+        cursor=after.to_cursor(),
+    )
+
+
+def _repairs(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, missing: Sequence[LedgerEntry]
+) -> list[dg.AssetMaterialization]:
+    """The events of ``missing``; and where a newer version was already reported, that one once
+    more: Dagster takes the last event for the state of the asset.
+    """
+    repairs = [event.materialization() for e in missing for event in mirror.of_entry(declared, e)]
+    for key in (declared.table, declared.offsets) if missing else ():
+        event = instance.get_latest_materialization_event(key)
+        latest = event.asset_materialization if event else None
+        shown = mirror.reported_id(latest) if latest else None
+        if latest and shown and shown.version > missing[-1].version:
+            repairs.append(mirror.Reported(key, shown, latest.metadata).materialization())
+    return repairs
+
+
+def _compare(
+    declared: DagsterPipeline,
+    instance: dg.DagsterInstance,
+    progress: Progress,
+    entries: Sequence[LedgerEntry],
+) -> tuple[list[LedgerEntry], Progress]:
+    page = instance.fetch_materializations(
+        dg.AssetRecordsFilter(declared.offsets, after_storage_id=progress.event),
+        limit=EVENTS_A_TICK,
+        ascending=True,
+    )
+    events = [record.asset_materialization for record in page.records]
+    return compare(
+        progress,
+        entries,
+        reported={found for event in events if event and (found := mirror.reported_id(event))},
+        event=page.records[-1].storage_id if page.records else progress.event,
+        caught_up=len(page.records) < EVENTS_A_TICK,
+    )

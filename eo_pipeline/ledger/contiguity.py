@@ -1,0 +1,65 @@
+"""Whether ledger entries follow each other without a gap: pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+
+
+def contiguity_errors(entries: Sequence[LedgerEntry]) -> list[str]:
+    """What is wrong with a stretch of one ledger, oldest entry first; empty if nothing is.
+
+    Every entry must be the child of the one before it, in the same ledger. A forward entry must
+    have read each Kafka partition from exactly where the ledger stood, up to exactly where it
+    says it stands now, and must have left the other partitions alone. A rewind must stand where
+    its target stood, and a replay where its parent did, having read its target's ranges.
+    """
+    by_version = {entry.version: entry for entry in entries}
+    return [
+        text
+        for parent, entry in pairwise(entries)
+        for text in _between(parent, entry, by_version.get(_target(entry)))
+    ]
+
+
+def _target(entry: LedgerEntry) -> int:
+    return -1 if entry.target is None else entry.target
+
+
+def _between(parent: LedgerEntry, entry: LedgerEntry, target: LedgerEntry | None) -> Iterator[str]:
+    """``target`` is None if the entry has none, or it lies before the stretch."""
+    if not entry.is_child_of(parent):
+        yield f"version {entry.version} is not a child of version {parent.version}"
+    if entry.ledger_id != parent.ledger_id:
+        yield f"version {entry.version} belongs to another ledger"
+    if entry.operation is Operation.FORWARD:
+        yield from _ranges(parent, entry)
+    if entry.operation is Operation.REWIND and target and entry.offsets != target.offsets:
+        yield f"version {entry.version} is a rewind and does not stand where {target.version} stood"
+    if entry.operation is Operation.REPLAY:
+        yield from _replay(parent, entry, target)
+
+
+def _replay(parent: LedgerEntry, entry: LedgerEntry, target: LedgerEntry | None) -> Iterator[str]:
+    if entry.offsets != parent.offsets:
+        yield f"version {entry.version} is a replay and moved the offsets"
+    if target and entry.ranges != target.ranges:
+        yield f"version {entry.version} replayed other ranges than those of {target.version}"
+
+
+def _ranges(parent: LedgerEntry, entry: LedgerEntry) -> Iterator[str]:
+    expected = dict(parent.offsets)
+    for r in entry.ranges:
+        # a partition the ledger did not know starts at its beginning, wherever that is
+        stood = expected.get(r.topic_partition, r.start)
+        if r.start != stood:
+            yield f"version {entry.version} read {r}, the ledger stood at {stood}"
+        expected[r.topic_partition] = r.end
+    for tp in sorted(expected.keys() | entry.offsets.keys()):
+        if expected.get(tp) != entry.offsets.get(tp):
+            yield (
+                f"version {entry.version} says {tp} stands at {entry.offsets.get(tp)}, "
+                f"by its ranges it stands at {expected.get(tp)}"
+            )

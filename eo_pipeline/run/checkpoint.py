@@ -1,0 +1,199 @@
+"""The steps of a checkpoint that every operation shares: a run, a replay, an accepted loss.
+
+The numbers are those of :mod:`eo_pipeline.run.forward`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from eo_pipeline.crashpoints import CrashPoint, reach
+from eo_pipeline.errors import (
+    EoPipelineError,
+    FencedError,
+    SetupError,
+    SourceUnavailableError,
+    SparkJobError,
+)
+from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.run.recover import Recovery
+from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.run.stage import Stager
+from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.losses import refuse_lost_ranges
+from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, lag
+from eo_pipeline.spark import SparkProvider
+from eo_pipeline.staging.rows import StagedOutput
+
+log = logging.getLogger(__name__)
+
+#: Values of a batch that may go to the driver as Arrow instead of through files, in bytes.
+INLINE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass
+class Steps:
+    """One process's work on one pipeline, over one connection to its sink."""
+
+    pipeline: str
+    source: KafkaSource
+    session: SinkSession
+    stager: Stager
+    recovery: Recovery
+    spark: SparkProvider
+    run_id: str
+    inline_records: int
+    on_checkpoint: Callable[[CheckpointReport], None]
+    admin: KafkaAdmin = field(init=False)
+    reports: list[CheckpointReport] = field(init=False, default_factory=list)
+    _seconds: dict[str, float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.admin = KafkaAdmin(self.source)
+
+    def recover(self) -> LedgerEntry | None:
+        """Step 1. Returns the ledger's head."""
+        with self.timed("recover"):
+            head, committed = self.recovery.recover()
+        for entry in committed:
+            self._committed(entry, lag_before=None, cluster=None, recovered=True)
+        reach(CrashPoint.RECOVERED)
+        return head
+
+    def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
+        """Commit an entry that brings no rows: start, accepted loss, rewind."""
+        transaction = SinkTransaction(self.session, entry, None)
+        transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
+        transaction.pre_commit()
+        with self.timed("commit"):
+            outcome = transaction.commit()
+        self.recovery.staging.witnesses.remember(entry)
+        self._committed(entry, None, None, outcome=outcome)
+        return entry
+
+    def checkpoint(
+        self, head: LedgerEntry, entry: LedgerEntry, cluster: Cluster, measured: Counts
+    ) -> LedgerEntry:
+        """Steps 3 to 8 for ``entry``, a child of ``head`` that has ranges to read.
+
+        ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
+        Returns the entry as it was committed, with its own counts.
+        """
+        inline = self._fits_inline(entry, measured)
+        attempt = None if inline else self.recovery.staging.begin(entry.id)
+        transaction = SinkTransaction(self.session, entry, attempt)
+        reach(CrashPoint.STAGING)
+        try:
+            self._promise(transaction)
+        except OSError as error:
+            raise self._staging_failed(transaction.entry, error) from error
+        reach(CrashPoint.PRE_COMMITTED)
+        with self.timed("commit"):
+            outcome = transaction.commit()
+        self.recovery.staging.witnesses.remember(entry)
+        before = lag(head.offsets, cluster)
+        self._committed(
+            transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
+        )
+        reach(CrashPoint.REPORTED)
+        return transaction.entry
+
+    def _promise(self, transaction: SinkTransaction) -> None:
+        """Steps 3 to 6."""
+        with self.timed("stage"):
+            self._stage(transaction)
+        reach(CrashPoint.STAGED)
+        with self.timed("pre_commit"):
+            transaction.pre_commit()
+
+    def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
+        """A faster run takes the version and rightly deletes our folder; or the disk is full."""
+        held = self.session.entry(entry.version)
+        if held is not None and held.id != entry.id:
+            return FencedError(self.pipeline, entry.version, held.transaction_id)
+        return SetupError(
+            f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
+            "was committed. Free space, or set Pipeline.staging to a folder this process may write."
+        )
+
+    def _stage(self, transaction: SinkTransaction) -> None:
+        """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
+        stops it, an interrupt too, the transaction is aborted.
+        """
+        with ExitStack() as unless_staged:
+            unless_staged.callback(transaction.abort)
+            try:
+                transaction.write(
+                    lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
+                )
+                self._refuse_replaced_topics(transaction.entry)
+            except SparkJobError:
+                # a job that found records gone says so in Spark's words; the bounds say it better
+                refuse_lost_ranges(transaction.entry, self.admin.cluster())
+                raise
+            unless_staged.pop_all()
+
+    def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
+        """A topic recreated between plan and read has other records under the same offsets."""
+        now = self.admin.topic_ids()
+        if any(now.get(r.topic) != entry.topic_ids.get(r.topic) for r in entry.ranges):
+            refuse_lost_ranges(entry, self.admin.cluster())
+
+    def _committed(
+        self,
+        entry: LedgerEntry,
+        lag_before: int | None,
+        cluster: Cluster | None,
+        *,
+        outcome: CommitOutcome = CommitOutcome.COMMITTED,
+        recovered: bool = False,
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
+        """Step 8: tell the caller, then Kafka."""
+        report = CheckpointReport(
+            entry=entry,
+            outcome=outcome,
+            recovered=recovered,
+            lag_before=lag_before,
+            lag_after=lag(entry.offsets, cluster) if cluster else None,
+            seconds=dict(self._seconds),
+            columns=columns,
+        )
+        self._seconds.clear()
+        self.reports.append(report)
+        self.on_checkpoint(report)
+        self._commit_back(entry)
+
+    def _commit_back(self, entry: LedgerEntry) -> None:
+        """For lag tools only: that Kafka did not take them changes nothing, so it is a warning."""
+        if self.source.commit_group is None:
+            return
+        try:
+            self.admin.commit_back(self.source.commit_group, entry.offsets)
+        except SourceUnavailableError as error:
+            log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
+
+    def _fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
+        span = sum(r.span for r in entry.ranges)
+        size = span * (record_bytes(measured) or ASSUMED_RECORD_BYTES)
+        return span <= self.inline_records and size <= INLINE_BYTES
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the seconds of ``phase`` for the next report."""
+        started = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+def record_bytes(counts: Counts) -> float | None:
+    """Mean size of a value, in bytes, if any record was read."""
+    return counts.bytes / counts.records if counts.records else None

@@ -1,0 +1,123 @@
+"""The life of one checkpoint.
+
+1. **recover**: the ledger's head (version n) is read from the sink; what a dead run left is
+   settled. No data is read, no Spark started.
+2. **plan**: the Kafka admin client gives partitions, topic ids, beginning and end offsets; the
+   planner gives a batch: one half-open range a partition. Nothing new: the run ends here.
+3. **read**: Spark's Kafka connector, in batch mode, exactly these ranges.
+4. **transform**: the user's ``DataFrame -> DataFrame``; bad records by policy.
+5. **stage**: one Spark job writes the result where no reader looks; a small batch goes from Arrow
+   to the driver instead.
+6. **pre_commit**: the manifest is written last and atomically; from here on anyone may commit.
+7. **commit**: the sink publishes rows and ledger entry in one transaction, if the head is still n.
+8. **report**: the caller hears of it, offsets go back to Kafka for lag tools, staging is cleaned.
+
+A run repeats 2 to 8 until it reaches the end offsets it saw when it started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from eo_pipeline.crashpoints import CrashPoint, reach
+from eo_pipeline.errors import DataLossError
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.run.accept_loss import entry_past_losses
+from eo_pipeline.run.checkpoint import Steps, record_bytes
+from eo_pipeline.run.reports import RunReport
+from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.losses import losses_of
+from eo_pipeline.source.planner import Batch, lag, plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One run of one pipeline, from the ledger's head to the end offsets seen at its start."""
+
+    steps: Steps
+    checkpoints_max: int
+
+    def run(self) -> RunReport:
+        """Go through as many checkpoints as it takes; see the module's text."""
+        steps = self.steps
+        head = steps.recover()
+        cluster = steps.admin.cluster()
+        ends = cluster.ends()
+        head = head or self._start(cluster)
+        committed = 0
+        while committed < self.checkpoints_max:
+            head = self._refuse_or_accept_losses(head, cluster)
+            with steps.timed("plan"):
+                batch = self._plan(head, cluster, ends)
+            if batch.is_empty:
+                break
+            entry = self._forward(head, batch, cluster)
+            head = steps.checkpoint(head, entry, cluster, head.counts)
+            steps.recovery.delete_decided_attempts(head)
+            committed += 1
+            cluster = steps.admin.cluster()
+        return RunReport(
+            pipeline=steps.pipeline,
+            run_id=steps.run_id,
+            head=head,
+            checkpoints=tuple(steps.reports),
+            lag=lag(head.offsets, cluster),
+        )
+
+    def _start(self, cluster: Cluster) -> LedgerEntry:
+        """The first entry: the start mode as numbers, in the ledger before any record is read."""
+        entry = LedgerEntry(
+            pipeline=self.steps.pipeline,
+            ledger_id=new_transaction_id(),
+            version=START_VERSION,
+            transaction_id=new_transaction_id(),
+            parent=None,
+            operation=Operation.START,
+            offsets=self.steps.admin.start_offsets(cluster),
+            topic_ids=cluster.topic_ids,
+            run_id=self.steps.run_id,
+        )
+        return self.steps.publish_alone(entry)
+
+    def _refuse_or_accept_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
+        """Refuse to go on past a hole, or put it into the ledger where the policy says so."""
+        found = losses_of(head, cluster, self.steps.source)
+        if not found:
+            return head
+        policy = self.steps.source.policy
+        refused = [loss for kind, loss in found.values() if policy(kind) == "fail"]
+        if refused:
+            raise DataLossError(self.steps.pipeline, refused)
+        log.warning("%s: going on past %d holes, by policy", self.steps.pipeline, len(found))
+        entry = entry_past_losses(
+            head, found, cluster, self.steps.run_id, {"reason": "by the source's policy"}
+        )
+        return self.steps.publish_alone(entry)
+
+    def _plan(
+        self, head: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
+    ) -> Batch:
+        """Step 2."""
+        limits = self.steps.source.limits
+        batch = plan(
+            head.offsets,
+            cluster,
+            ends=ends,
+            limit=limits.span(record_bytes(head.counts)),
+            turn=head.version,
+        )
+        reach(CrashPoint.PLANNED)
+        return batch
+
+    def _forward(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:
+        """The entry that reads ``batch``."""
+        return replace(
+            head.child(Operation.FORWARD, self.steps.run_id, batch.offsets),
+            ranges=batch.ranges,
+            topic_ids={**head.topic_ids, **cluster.topic_ids},
+        )

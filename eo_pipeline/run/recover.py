@@ -1,0 +1,113 @@
+"""Step 1: settle what dead runs left in staging. No clock decides anything.
+
+The rules, each found necessary by the protocol explorer in the tests:
+
+- A manifest whose parent is the head is committed. If it had in fact landed, the sink says so.
+- A manifest that is not a child of the head is not committed. Whoever is fenced looks at the
+  ledger again before going on.
+- A refused manifest is marked, never met again, and its folder stays: somebody else may be
+  committing it at this moment.
+- A folder is deleted only if the ledger positively holds another transaction at its version, or,
+  for a sink that copies rows, this very one. Absent is not dead.
+- A folder without a manifest may belong to a live run: left alone until its version is taken.
+- A ledger that lacks a commit this staging area saw confirmed is refused. Each witness is looked
+  up at its version, after it was listed: comparing it with a head read earlier would call a
+  faster run a restored backup.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.attempt import Attempt, StagingArea
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Step 1 for one pipeline: its store, its staging area, and whether commits copy rows."""
+
+    pipeline: str
+    session: SinkSession
+    staging: StagingArea
+    copies_rows: bool
+
+    def recover(self) -> tuple[LedgerEntry | None, list[LedgerEntry]]:
+        """Commit what dead runs had promised, delete what can never be committed.
+
+        Returns the head, and the entries this call committed, in order.
+
+        Raises:
+            LedgerBehindError: the ledger went backwards.
+            SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
+        """
+        head = self.session.recover()
+        self._refuse_older_ledger(head)
+        committed: list[LedgerEntry] = []
+        for attempt in self.staging.attempts():
+            try:
+                entry = self._commit(attempt, head)
+            except FencedError as error:
+                log.warning("%s: %s", attempt.folder.name, error)
+                head = self.session.head()
+                continue
+            if entry is not None:
+                committed.append(entry)
+                head = entry
+        if head is not None:
+            self.staging.witnesses.remember(head)
+            self.delete_decided_attempts(head)
+        return head, committed
+
+    def delete_decided_attempts(self, head: LedgerEntry) -> None:
+        """Delete the attempts whose version the ledger positively holds, by the rules above."""
+        for attempt in self.staging.attempts():
+            if attempt.id.version > head.version:
+                continue
+            held = self.session.entry(attempt.id.version)
+            if held is not None:
+                # a lake's committed files are the table: only the promise goes
+                attempt.delete(rows=self.copies_rows or held.id != attempt.id)
+
+    def _commit(self, attempt: Attempt, head: LedgerEntry | None) -> LedgerEntry | None:
+        """The entry, if this attempt was promised, fits the head, and is now in the ledger."""
+        manifest = None if attempt.is_refused else attempt.manifest()
+        if manifest is None or not manifest.entry.is_child_of(head):
+            return None
+        try:
+            SinkTransaction.resume(self.session, attempt, manifest).commit()
+        except RefusedError as error:
+            # it is marked now, and the ranges are planned afresh
+            log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
+            return None
+        self.staging.witnesses.remember(manifest.entry)
+        return manifest.entry
+
+    def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
+        lost = self.lost(self.staging.witnesses.entry_ids())
+        if not lost:
+            return
+        now = f"is at version {head.version}" if head else "is empty"
+        version, transaction_id = lost[-1]
+        raise LedgerBehindError(
+            f"Pipeline {self.pipeline!r}: version {version} (transaction {transaction_id}) was "
+            f"committed earlier, and the ledger in the sink, which {now}, does not hold it. The "
+            "sink was restored from an older backup, failed over to an old replica, or emptied. "
+            "Nothing was read or written. Bring the newer state back, or go on from the sink's "
+            "present state, knowingly: `eo adopt`, Pipeline.adopt()."
+        )
+
+    def lost(self, confirmed: Sequence[EntryId]) -> list[EntryId]:
+        """Which of these commits, confirmed before, are not in the ledger (any more)."""
+        return [each for each in confirmed if not self._holds(each)]
+
+    def _holds(self, confirmed: EntryId) -> bool:
+        held = self.session.entry(confirmed.version)
+        return held is not None and held.id == confirmed

@@ -1,0 +1,225 @@
+"""Steps 3 to 5 of a checkpoint: read, transform, stage, in one Spark job."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from eo_pipeline.errors import BadRecordError, EoPipelineError, SparkJobError, TransformError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
+from eo_pipeline.source.reader import read_ranges
+from eo_pipeline.spark import STAGING_SETTINGS, interruptible, job_error, server_is_lost
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+
+Transform = Callable[[DataFrame], DataFrame]
+
+#: Seconds to wait for a finished job's metrics. They are there at once, unless the optimizer
+#: proved the result empty and left the reading out of the plan; then they never come.
+_METRICS_SECONDS = 10.0
+
+_RESERVED = "_eo_"
+
+
+@contextmanager
+def _calling_the_users_code() -> Iterator[None]:
+    """The one place where any exception is taken: a transform may raise whatever it likes.
+
+    Raises:
+        TransformError: instead, unless the error is one of ours already.
+    """
+    try:
+        yield
+    except EoPipelineError:
+        raise
+    except Exception as error:
+        raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Stager:
+    """How one pipeline's batches become staged rows."""
+
+    source: KafkaSource
+    sink: Sink
+    transform: Transform | None
+    lineage: bool
+
+    def stage(
+        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts]:
+        """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
+
+        One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
+        ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
+
+        Raises:
+            TransformError: the transform raised, or its result cannot be written.
+            BadRecordError: by the source's policy.
+            SparkJobError: the job failed.
+            SparkUnavailableError: the Spark Connect server was lost.
+            SchemaChangeError: the sink cannot store a column's type.
+        """
+        job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
+        try:
+            for key, value in STAGING_SETTINGS.items():
+                spark.conf.set(key, value)
+            return self._stage(spark, entry, attempt)
+        except (PySparkException, Py4JError) as error:
+            raise job_error(spark, error, job) from error
+        except TransformError as error:
+            cause = error.__cause__  # a transform may use Spark itself, and lose it
+            if isinstance(cause, PySparkException) and server_is_lost(spark, cause):
+                raise job_error(spark, cause, job) from error
+            raise
+
+    def _stage(
+        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts]:
+        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        observation = Observation()
+        result = self.result(decoded.good(decoded.all.observe(observation, *decoded.metrics())))
+        frame = self._columns(result, entry)
+        layout = self.sink.partition_columns
+        rows = _materialize(frame, attempt, Attempt.rows_folder, layout)
+        seen = _metrics(observation) or _metrics_of_a_second_job(decoded)
+        dead = self._dead_letters(decoded, seen, entry, attempt)
+        counts = Counts(
+            records=seen["records"],
+            bytes=seen["bytes"],
+            tombstones=seen["tombstones"],
+            rows=rows.rows,
+            dead_letters=dead.rows if dead else 0,
+            rows_total=entry.counts.rows_total + rows.rows,
+        )
+        return StagedOutput(rows=rows, dead_letters=dead), counts
+
+    def read(
+        self,
+        spark: SparkSession,
+        pipeline: str,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+    ) -> Decoded:
+        """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs."""
+        raw = read_ranges(spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids)
+        return decode(raw, self.source)
+
+    def result(self, good: DataFrame) -> DataFrame:
+        """The user's transform, applied to ``Decoded.good``; lazy.
+
+        Raises:
+            TransformError: it raised, or returned what cannot be written.
+        """
+        with _calling_the_users_code():
+            result = self.transform(good) if self.transform else good
+        if not isinstance(result, DataFrame):
+            raise TransformError(
+                f"the transform returned {type(result).__name__}, a DataFrame is needed"
+            )
+        _check_names(result.columns, lineage=self.lineage)
+        return result
+
+    def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
+        """The user's columns, the checkpoint's number, and where each row came from."""
+        added = {CHECKPOINT_COLUMN: F.lit(entry.checkpoint).cast("bigint")}
+        if self.lineage:
+            added |= {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
+        return self.sink.project(result.withColumns(added).drop(KAFKA_COLUMN))
+
+    def _dead_letters(
+        self, decoded: Decoded, seen: dict[str, Any], entry: LedgerEntry, attempt: Attempt | None
+    ) -> StagedTable | None:
+        bad = seen["bad"]
+        if not bad:
+            return None
+        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
+            raise BadRecordError(self._bad_records(bad, json.loads(seen["first_bad"])))
+        frame = decoded.dead_letters(entry.checkpoint)
+        table = _materialize(frame, attempt, Attempt.dead_letters_folder)
+        if table.rows != bad:
+            raise SparkJobError(
+                f"{bad} bad records were counted and {table.rows} found on the second look: the "
+                "topic lost records in between. Nothing was committed; run again."
+            )
+        return table
+
+    def _bad_records(self, bad: int, first: dict[str, Any]) -> str:
+        where = f"{first['topic']}[{first['partition']}] offset {first['offset']}"
+        value = first.get("value")
+        shown = "no value" if value is None else f"value starts with {value!r}"
+        limit = self.source.dead_letter_limit
+        remedy = (
+            "Correct the producer or source.value_schema, or set source.on_bad_record: dead_letter"
+            if self.source.on_bad_record == "fail"
+            else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
+        )
+        return (
+            f"{bad} bad record(s), for example {where}: {first['error']}; {shown}. {remedy}. "
+            "Nothing was committed."
+        )
+
+
+def _materialize(
+    frame: DataFrame,
+    attempt: Attempt | None,
+    folder: Callable[[Attempt], Path],
+    layout: tuple[str, ...] = (),
+) -> StagedTable:
+    """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
+    if attempt is None:
+        return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
+    target = folder(attempt)
+    write = frame.write.mode("error").partitionBy(*layout).parquet
+    interruptible(frame.sparkSession, lambda: write(target.as_uri()))
+    return attempt.collect(target)
+
+
+def _metrics(observation: Observation) -> dict[str, Any] | None:
+    """The job's metrics, or None if reading was optimized away (``get`` would wait for ever)."""
+    found: list[dict[str, Any]] = []
+    waiting = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
+    waiting.start()
+    waiting.join(_METRICS_SECONDS)
+    return found[0] if found and found[0] else None
+
+
+def _metrics_of_a_second_job(decoded: Decoded) -> dict[str, Any]:
+    """For a transform that provably returns nothing (``where false``): bad records still count."""
+    metrics = decoded.all.agg(*decoded.metrics())
+    return interruptible(metrics.sparkSession, metrics.first).asDict()  # type: ignore[union-attr]
+
+
+def _check_names(columns: list[str], *, lineage: bool) -> None:
+    if lineage and KAFKA_COLUMN not in columns:
+        raise TransformError(
+            f"the transform dropped the column {KAFKA_COLUMN!r}, which holds where a row came "
+            f"from. Keep it (select(..., {KAFKA_COLUMN!r})), or set lineage: false on the "
+            "pipeline; audit can then prove less."
+        )
+    names = [name for name in columns if name != KAFKA_COLUMN]
+    reserved = [name for name in names if name.lower().startswith(_RESERVED)]
+    if reserved:
+        raise TransformError(f"column names starting with {_RESERVED!r} are taken: {reserved}")
+    folded = [name.lower() for name in names]
+    twice = sorted({name for name in folded if folded.count(name) > 1})
+    if twice or not names:
+        raise TransformError(
+            f"the transform's result has columns of the same name: {twice}"
+            if twice
+            else "the transform's result has no columns"
+        )

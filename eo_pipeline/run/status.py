@@ -1,0 +1,117 @@
+"""Where a pipeline stands, and what its next run would read: looks that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from eo_pipeline.errors import Loss
+from eo_pipeline.ledger.branch import Checkpoint, checkpoints, records_per_second
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
+from eo_pipeline.run.checkpoint import record_bytes
+from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.losses import losses_of
+from eo_pipeline.source.planner import lag, plan
+
+
+@dataclass(frozen=True)
+class Status:
+    """The ledger's ``head``, and the ``cluster`` at the same moment.
+
+    ``losses`` is what the head expects next and Kafka no longer holds: the next run stops at it.
+    """
+
+    pipeline: str
+    head: LedgerEntry | None
+    cluster: Cluster
+    losses: tuple[Loss, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Offsets that wait; before the first run all that Kafka holds."""
+        return lag(self.head.offsets if self.head else {}, self.cluster)
+
+    @property
+    def age(self) -> timedelta | None:
+        """Time since the newest version was committed; None before the first."""
+        if self.head is None or self.head.committed_at is None:
+            return None
+        return datetime.now(UTC) - self.head.committed_at
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``age_seconds`` in whole seconds."""
+        head = self.head
+        return {
+            "pipeline": self.pipeline,
+            "version": head.version if head else None,
+            "operation": head.operation.value if head else None,
+            "rows_total": head.counts.rows_total if head else 0,
+            "run_id": head.run_id if head else None,
+            "committed_at": head.committed_at.isoformat() if head and head.committed_at else None,
+            "age_seconds": None if self.age is None else round(self.age.total_seconds()),
+            "offsets": offsets_to_json(head.offsets) if head else {},
+            "lag": self.lag,
+            "kafka_partitions": len(self.cluster.bounds),
+            "losses": [str(loss) for loss in self.losses],
+        }
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What the next run would do.
+
+    ``ranges`` is all it would read, ``first`` what its first checkpoint would. ``losses`` would
+    stop it, unless the source's policies say otherwise. ``recent`` are checkpoints to estimate by.
+    """
+
+    status: Status
+    ranges: tuple[OffsetRange, ...]
+    first: tuple[OffsetRange, ...]
+    recent: tuple[Checkpoint, ...] = ()
+
+    @property
+    def span(self) -> int:
+        """Upper bound on the records to read."""
+        return sum(r.span for r in self.ranges)
+
+    @property
+    def seconds(self) -> float | None:
+        """Estimated time, from what recent checkpoints took; None if there were none."""
+        speed = records_per_second(self.recent)
+        return self.span / speed if speed else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``seconds`` rounded to tenths."""
+        return {
+            "pipeline": self.status.pipeline,
+            "version": self.status.head.version if self.status.head else None,
+            "ranges": ranges_to_json(self.ranges),
+            "first_checkpoint": ranges_to_json(self.first),
+            "offsets": self.span,
+            "seconds": None if self.seconds is None else round(self.seconds, 1),
+            "losses": [str(loss) for loss in self.status.losses],
+        }
+
+
+def read_status(pipeline: str, source: KafkaSource, head: LedgerEntry | None) -> Status:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.status`; ``head`` was read before."""
+    cluster = KafkaAdmin(source).cluster()
+    found = losses_of(head, cluster, source) if head else {}
+    return Status(pipeline, head, cluster, tuple(loss for _, loss in found.values()))
+
+
+def plan_next_run(pipeline: str, source: KafkaSource, newest: Sequence[LedgerEntry]) -> RunPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`; ``newest`` ends with the head."""
+    head = newest[-1] if newest else None
+    status = read_status(pipeline, source, head)
+    offsets = head.offsets if head else KafkaAdmin(source).start_offsets(status.cluster)
+    limit = source.limits.span(record_bytes(head.counts) if head else None)
+    turn = head.version if head else 0
+    everything = plan(offsets, status.cluster)
+    first = plan(offsets, status.cluster, limit=limit, turn=turn)
+    return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)))

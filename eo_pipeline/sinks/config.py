@@ -1,0 +1,113 @@
+"""What every sink's configuration is: frozen, written in Python or YAML, no I/O."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.settings import Settings
+from eo_pipeline.sinks.protocol import SinkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Guarantee(StrEnum):
+    """How often a record that was read is visible in the sink, whatever crashes."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+    NONE = "none"
+
+
+class StagingFolders(NamedTuple):
+    """Where a sink wants attempts staged; ``None``: where the pipeline stages by default.
+
+    ``manifests`` holds the promises. ``rows`` holds the Parquet files: for a lake sink a folder of
+    the table itself, because there the staged files become the table.
+    """
+
+    manifests: Path | None = None
+    rows: Path | None = None
+
+
+class Sink(Settings, ABC):
+    """Where rows and ledger go. Configuration only: creating one touches no network.
+
+    Class attributes say what the store can promise:
+
+    - ``guarantee``: see :class:`Guarantee`.
+    - ``copies_rows``: publishing copies the staged rows into the store, so that staged files may
+      be deleted once the ledger holds the entry. False where the staged files become the table.
+    - ``session_class``: where the :class:`SinkSession` is, ``package.module:Class``; imported by
+      :meth:`open` only, so that a configuration needs no driver.
+    - ``extra``: the extra of this package that brings the store's driver, if one does.
+    """
+
+    guarantee: ClassVar[Guarantee]
+    copies_rows: ClassVar[bool] = True
+    session_class: ClassVar[str]
+    extra: ClassVar[str | None] = None
+
+    def open(self, pipeline: str) -> SinkSession:
+        """Connect to the store for one pipeline: ``session_class(self, pipeline)``.
+
+        Called once per run, before anything is planned. Must not create or change anything a
+        reader of the store can see, except an empty ledger.
+
+        Raises:
+            SinkUnavailableError: the store does not answer.
+            ConfigError: the store answers and the configuration cannot work there; or the store's
+                driver is not installed.
+        """
+        module, _, name = self.session_class.partition(":")
+        try:
+            session = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            if self.extra is None or (error.name or "").startswith("eo_pipeline"):
+                raise
+            raise ConfigError(
+                f"sink.type: {type(self).__name__} needs the package {error.name}: "
+                f"pip install 'eo-pipeline[{self.extra}]'"
+            ) from error
+        opened: SinkSession = session(self, pipeline)
+        return opened
+
+    @property
+    @abstractmethod
+    def table_name(self) -> str:
+        """The table as a person would write it, for messages and metadata."""
+
+    def describe(self) -> dict[str, str]:
+        """What the sink is, for metadata: ``kind``, ``uri`` ... Never holds a secret."""
+        return {"kind": type(self).__name__, "table": self.table_name}
+
+    @property
+    def keeps_every_row(self) -> bool:
+        """False where a row may replace an older one, as an upsert does: then an audit cannot tell
+        a replaced row from a missing one.
+        """
+        return True
+
+    def staging_folders(self) -> StagingFolders:
+        """Where attempts must be staged, if not where the pipeline says."""
+        return StagingFolders()
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Columns by which Spark lays out the staged files in ``name=value`` folders."""
+        return ()
+
+    def project(self, df: DataFrame) -> DataFrame:
+        """Give ``df`` the column types this store can take. Called inside the one Spark job.
+
+        Must be lazy, must not drop rows.
+
+        Raises:
+            SchemaChangeError: a column's type cannot be stored here at all.
+        """
+        return df

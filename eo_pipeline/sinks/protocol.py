@@ -1,0 +1,363 @@
+"""The contract every sink keeps, and the commit protocol, which is written once: here.
+
+A sink answers one question in its own way: how do rows and ledger entry become visible together?
+It is three things. :class:`~eo_pipeline.sinks.config.Sink` is configuration, without I/O.
+:class:`SinkSession` is one pipeline's open connection to the store, used by one thread.
+:class:`Publication` is one try to publish an entry: the steps that differ from store to store,
+which :meth:`SinkSession.publish` takes in their order.
+Everything before the commit (reading, staging, the manifest) is shared and not a sink's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import tenacity
+
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.errors import (
+    CommitUnknownError,
+    EoPipelineError,
+    FencedError,
+    RefusedError,
+    SinkUnavailableError,
+)
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.removal import goes_back
+from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class CommitOutcome(StrEnum):
+    """What :meth:`SinkSession.publish` found. Everything else is an error."""
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already_committed"
+
+
+class OvertakenError(Exception):
+    """Somebody else's commit came first, ours did not land and never will: publishing begins
+    again, with a new look at the ledger. Raised by publications only, and never seen outside.
+    """
+
+
+#: The longest wait before a publication that was overtaken is begun again, in seconds, and of all
+#: waits; how long exactly is drawn by lot, so that two who meet do not meet again.
+OVERTAKEN_WAIT_SECONDS = 0.01
+OVERTAKEN_WAIT_MAX = 1.0
+
+
+class SinkSession(ABC):
+    """One pipeline's open connection to its sink. Not shared between threads.
+
+    Usable again after any error: a session reconnects by itself when its connection died.
+    """
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+
+    def recover(self) -> LedgerEntry | None:
+        """Settle what dead runs left open in the store, then return :meth:`head`.
+
+        Called first in every run. Stores that roll back by themselves when a connection dies need
+        nothing here.
+        """
+        return self.head()
+
+    @abstractmethod
+    def head(self) -> LedgerEntry | None:
+        """The newest entry, ``None`` for a pipeline that never committed. Cost independent of the
+        ledger's length.
+        """
+
+    @abstractmethod
+    def entry(self, version: int) -> LedgerEntry | None:
+        """The entry at ``version`` or ``None``. Cost independent of the ledger's length."""
+
+    @abstractmethod
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        """Entries from version ``since`` upwards, oldest first."""
+
+    def publish(
+        self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
+    ) -> CommitOutcome:
+        """Make ``staged`` and ``entry`` visible together, if and only if the head is the parent.
+
+        Called by the run that staged the rows, and by any later run that found its manifest:
+        perhaps twice, perhaps at the same moment from two processes.
+
+        1. **look**: the entry's own id at its version is ``ALREADY_COMMITTED``, an outcome and not
+           an error; another id there, or another parent, is fenced. Cheap, before anything is
+           copied. It spares work; what makes the commit safe is step 6.
+        2. **check** that the store can take rows back, if the entry is about that.
+        3. **verify** that every staged file is there with the size it was given.
+        4. **write**: the rows go where no reader looks, or into an open transaction.
+        5. **enter**: the ledger entry joins them. Last, because a run that waits for a rival's
+           uncommitted key should not do so with its rows still to send.
+        6. **commit**: both become visible, or the store says that it was not to be.
+        7. **settle**: after a failure the ledger is looked at again, since what made a step fail
+           may be that somebody else committed meanwhile, this very entry perhaps.
+
+        Whatever fails before 6 is no commit, so that it is known to have left nothing visible:
+        the store refused, or could not be used. A failure in 6 of which the store does not say
+        what it means is a commit of which nobody knows (Kafka calls it an unknown outcome,
+        FoundationDB ``commit_unknown_result``).
+
+        Raises:
+            FencedError: the head is not the entry's parent; nothing is visible.
+            RefusedError: the store will never take these rows; nothing is visible.
+            SinkUnavailableError: nothing is visible and nothing will be; try again later.
+            CommitUnknownError: it may have landed or may still land; only the same entry may be
+                tried again.
+        """
+        if entry.pipeline != self.pipeline:
+            raise ValueError(f"an entry of {entry.pipeline!r} in a session of {self.pipeline!r}")
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(OvertakenError),
+            stop=tenacity.stop_after_attempt(self.publish_tries),
+            wait=tenacity.wait_random_exponential(OVERTAKEN_WAIT_SECONDS, OVERTAKEN_WAIT_MAX),
+            reraise=True,
+        )
+        try:
+            return again(self._publish_once, entry, staged, reach)
+        except OvertakenError as error:
+            raise self.given_up(error) from error
+
+    def _publish_once(
+        self, entry: LedgerEntry, staged: StagedOutput, reach: Reach
+    ) -> CommitOutcome:
+        with self.begin(entry, staged) as publication:
+            if publication.has_landed():  # step 1
+                return self.already_committed(entry, staged)
+            failure = self._take_steps(publication, entry, staged, reach)
+            if failure is None:
+                publication.committed()
+                return CommitOutcome.COMMITTED
+        return self._settle_failure(
+            entry, staged, failure
+        )  # step 7; what was open is rolled back by now
+
+    def _take_steps(
+        self, publication: Publication, entry: LedgerEntry, staged: StagedOutput, reach: Reach
+    ) -> EoPipelineError | None:
+        """Steps 2 to 6. The one place where an exception of any kind gets its meaning: what kind
+        it is depends on whether the commit was asked for, not on who raised it.
+        """
+        asked = False
+        try:
+            if goes_back(entry):
+                self.check_going_back(entry)  # step 2
+            staged.verify()  # step 3
+            publication.write()  # step 4
+            reach(CrashPoint.ROWS_SENT)
+            publication.enter()  # step 5
+            reach(CrashPoint.ENTRY_SENT)
+            asked = True
+            publication.commit()  # step 6
+        except (OvertakenError, CommitUnknownError):
+            raise
+        except EoPipelineError as error:
+            return error
+        except Exception as error:
+            if asked:
+                raise CommitUnknownError(
+                    f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is "
+                    f"not known: {type(error).__name__}: {error}. Only the same transaction, "
+                    f"{entry.transaction_id}, may be tried again."
+                ) from error
+            failure = self.explain(error)
+            failure.__cause__ = error
+            return failure
+        return None
+
+    def _settle_failure(
+        self, entry: LedgerEntry, staged: StagedOutput, failure: EoPipelineError
+    ) -> CommitOutcome:
+        """Step 7. A store that cannot be asked is not a new failure: nothing was committed, and
+        the next run looks.
+        """
+        try:
+            landed = self.has_landed(entry)
+        except SinkUnavailableError:
+            raise failure from failure.__cause__
+        if landed:
+            return self.already_committed(entry, staged)
+        raise failure from failure.__cause__
+
+    def has_landed(self, entry: LedgerEntry) -> bool:
+        """True if the ledger holds ``entry`` itself.
+
+        Raises:
+            FencedError: its version is taken, or its parent is not what the ledger holds.
+        """
+        return has_landed(entry, self.entry)
+
+    # What a store fills in.
+
+    #: How often publishing is tried when somebody else's commit, not of this ledger, came between.
+    publish_tries: ClassVar[int] = 1
+
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        """A publication of ``entry``; nothing is sent yet."""
+        raise NotImplementedError(f"{type(self).__name__} does not publish")
+
+    def explain(self, error: Exception) -> EoPipelineError:
+        """What an exception means that is none of ours and came before the commit was asked for:
+        RefusedError, or SinkUnavailableError if the same rows may be taken another time.
+        """
+        return RefusedError(
+            f"Pipeline {self.pipeline!r}: the store does not take these rows: "
+            f"{type(error).__name__}: {error}. Nothing was written; change them in the transform."
+        )
+
+    def already_committed(self, entry: LedgerEntry, staged: StagedOutput) -> CommitOutcome:  # noqa: ARG002
+        """``entry`` is in the ledger. A store in which it may be there and not whole completes it.
+
+        Raises:
+            CommitUnknownError: it could not be completed.
+        """
+        return CommitOutcome.ALREADY_COMMITTED
+
+    def given_up(self, error: OvertakenError) -> EoPipelineError:
+        """What is said when somebody else was faster in each of :attr:`publish_tries`."""
+        return SinkUnavailableError(
+            f"Pipeline {self.pipeline!r}: other writers were faster {self.publish_tries} times, or "
+            f"the store does not take commits: {error}. Nothing was published; the next run tries "
+            "again."
+        )
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        """Say now what :meth:`publish` would say of a rewind or replay ``entry``. Changes nothing.
+
+        A sink that can take rows back overrides this; it need not look at the rows.
+
+        Raises:
+            RefusedError: this store cannot take rows back, or not those of this target.
+        """
+        raise RefusedError(
+            f"{entry.operation} is not possible: {type(self).__name__} cannot take rows back. "
+            "Nothing was changed. Start a new pipeline from that checkpoint (fork) instead."
+        )
+
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:  # noqa: ARG002
+        """Drop the rows, dead letters and ledger of this pipeline and of no other; for development.
+
+        All of it or nothing, or else the ledger last. Returns what is dropped, a line each;
+        ``dry_run`` only says it. A sink that can do this overrides it.
+
+        Raises:
+            RefusedError: it is left to a person; nothing was dropped.
+            SinkUnavailableError: the store does not answer.
+        """
+        raise RefusedError(
+            f"{type(self).__name__} does not drop what a pipeline wrote. Nothing was dropped. By "
+            f"hand: delete its table, its dead letters, the ledger of {self.pipeline!r} and its "
+            "staging folder; or give the pipeline a new name and table."
+        )
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Where every row of the table came from, for the audit; in bounded memory, in any order.
+
+        Columns: ``_eo_checkpoint`` (int64), and ``_eo_topic`` (string), ``_eo_partition`` (int32)
+        and ``_eo_offset`` (int64) if the table has them. Rows whose checkpoint is ``since`` or
+        later, and those that belong to none (null); nothing if there is no table yet. One
+        consistent snapshot of the table.
+
+        Raises:
+            RefusedError: rows cannot be read back from this store.
+            SinkUnavailableError: the store does not answer.
+        """
+        raise RefusedError(
+            f"{type(self).__name__} cannot read its rows back, so that an audit can only look at "
+            "the ledger."
+        )
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the connection back. Called once; an open transaction is rolled back."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Publication(ABC):
+    """One try to publish ``entry`` with ``staged``: the steps of :meth:`SinkSession.publish` that
+    differ from store to store. A context manager: leaving it rolls back what was not committed.
+    """
+
+    def __init__(self, session: SinkSession, entry: LedgerEntry, staged: StagedOutput) -> None:
+        self.session = session
+        self.entry = entry
+        self.staged = staged
+
+    def has_landed(self) -> bool:
+        """Step 1; see :meth:`SinkSession.has_landed`. A store whose commit is conditional on what
+        was seen here keeps it.
+        """
+        return self.session.has_landed(self.entry)
+
+    @abstractmethod
+    def write(self) -> None:
+        """Step 4: send the staged rows, and take out those that the entry takes back. Invisible."""
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Step 5: send the ledger entry, ``committed_at`` set by the store's clock. Invisible."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Step 6: make both visible, if and only if the head is the entry's parent.
+
+        Raises:
+            FencedError, RefusedError, SinkUnavailableError: nothing is visible, for sure.
+            OvertakenError: nothing is visible; begin again.
+            CommitUnknownError, or anything else: nobody knows.
+        """
+
+    def committed(self) -> None:  # noqa: B027 - most stores have nothing left to do
+        """After a commit that landed; must not raise."""
+
+    def close(self, error: BaseException | None) -> None:  # noqa: B027
+        """Give back what was open; must not commit, and must not hide ``error``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(exc)
+
+
+def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None]) -> bool:
+    """Whether a ledger, of which ``held_at`` gives the entry at a version, holds ``entry`` itself.
+
+    Raises:
+        FencedError: its version is taken, or its parent is not what the ledger holds.
+    """
+    held = held_at(entry.version)
+    if held is not None:
+        if held.id == entry.id:
+            return True
+        raise FencedError(entry.pipeline, entry.version, winner=held.transaction_id)
+    before = held_at(entry.parent.version) if entry.parent else None
+    if not entry.is_child_of(before):
+        raise FencedError(entry.pipeline, entry.version, winner=None)
+    return False

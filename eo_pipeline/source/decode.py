@@ -1,0 +1,188 @@
+"""Kafka bytes to columns, and what makes a record a bad one. Lazy Spark expressions only.
+
+A decoded frame has the value's own columns, and one struct column ``_kafka`` with ``topic``,
+``partition``, ``offset``, ``timestamp``, ``timestamp_type``, ``key`` and ``headers``, so that
+Kafka's names never clash with a field of the value.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.source.config import KafkaSource
+
+#: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
+KAFKA_COLUMN = "_kafka"
+
+#: Lineage columns in the table, and the field of ``_kafka`` each comes from.
+LINEAGE = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
+
+_ERROR = "_eo_error"
+_PARSED = "_eo_parsed"
+_CORRUPT = "_eo_corrupt"
+
+#: Characters of a bad value that are shown to a person.
+SHOWN_CHARACTERS = 120
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One read, three views of it. All lazy.
+
+    ``all``: every record with its error (or null); ``good``: what the transform gets;
+    ``metrics``: aggregates over ``all`` for an Observation.
+    """
+
+    all: DataFrame
+    source: KafkaSource
+
+    def metrics(self) -> list[Column]:
+        """``records``, ``bytes``, ``tombstones``, ``bad`` and ``first_bad`` (JSON text)."""
+        is_bad = F.col(_ERROR).isNotNull()
+        shown = F.to_json(
+            F.struct(
+                F.col("topic"),
+                F.col("partition"),
+                F.col("offset"),
+                F.col(_ERROR).alias("error"),
+                F.left(F.col("value").cast("string"), F.lit(SHOWN_CHARACTERS)).alias("value"),
+            )
+        )
+        return [
+            F.count(F.lit(1)).alias("records"),
+            F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("bytes"),
+            F.count_if(self._skipped()).alias("tombstones"),
+            F.count_if(is_bad).alias("bad"),
+            F.min(F.when(is_bad, shown)).alias("first_bad"),
+        ]
+
+    def good(self, observed: DataFrame) -> DataFrame:
+        """What the transform gets: the value's columns and ``_kafka``."""
+        kept = observed.where(F.col(_ERROR).isNull() & ~self._skipped())
+        return kept.select(*_value_columns(self.source), _kafka_struct())
+
+    def dead_letters(self, version: int) -> DataFrame:
+        """The bad records as they came, with their coordinates and the error."""
+        return self.all.where(F.col(_ERROR).isNotNull()).select(
+            F.lit(version).cast("bigint").alias(CHECKPOINT_COLUMN),
+            *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
+            F.col(_ERROR).alias("error"),
+        )
+
+    def marks(self) -> DataFrame:
+        """Every record's topic, partition and offset, and whether it is ``bad`` or ``skipped``."""
+        return self.all.select(
+            *("topic", "partition", "offset"),
+            F.col(_ERROR).isNotNull().alias("bad"),
+            self._skipped().alias("skipped"),
+        )
+
+    def _skipped(self) -> Column:
+        skip = self.source.tombstones == "skip"
+        return F.col("value").isNull() if skip else F.lit(False)
+
+
+def decode(raw: DataFrame, source: KafkaSource) -> Decoded:
+    """Parse the values of Spark's Kafka columns ``raw``.
+
+    A JSON record is bad if its value is null, is not one JSON object, has a field of another type
+    than the schema says, or lacks a field declared NOT NULL.
+
+    Raises:
+        ConfigError: ``value_schema`` is not a Spark schema.
+    """
+    if source.value_format == "raw":
+        missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
+        return Decoded(_with_error(raw, missing, source), source)
+    schema = value_schema(source)
+    text = F.col("value").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    nullable = _all_nullable(schema).add(_CORRUPT, "string")
+    parsed = raw.withColumn(_PARSED, F.from_json(text, nullable, options))
+    return Decoded(_with_error(parsed, _json_error(schema, text), source), source)
+
+
+def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
+    if source.tombstones == "skip":
+        error = F.when(F.col("value").isNotNull(), error)
+    return df.withColumn(_ERROR, error.cast("string"))
+
+
+def _json_error(schema: StructType, text: Column) -> Column:
+    """The first thing wrong with a record, null if nothing is.
+
+    Spark's parser takes the first element of a top-level array, ignores what follows the first
+    object, and calls the record good; the look at the first and last character does not.
+    """
+    error = (
+        F.when(F.col("value").isNull(), "the value is null (a tombstone)")
+        .when(~braced(text), "the value is not a JSON object")
+        .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
+        .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
+    )
+    for field in schema.fields:
+        if not field.nullable:
+            absent = F.col(_PARSED).getField(field.name).isNull()
+            error = error.when(absent, f"required field {field.name!r} is missing or null")
+    return error
+
+
+def braced(text: Column) -> Column:
+    """Whether ``text`` begins with ``{`` and ends with ``}``, JSON's white space around it aside.
+
+    Trimming looks at every character, a quarter of the executors' time; most values have nothing
+    to trim and are told by two bytes. A ``when``, because only its branches are sure to wait: both
+    sides of an "or" may be computed first, for what they have in common.
+    """
+    bare = F.btrim(text, F.lit(" \t\r\n"))
+    return F.when(_in_braces(text), F.lit(True)).otherwise(_in_braces(bare))
+
+
+def _in_braces(text: Column) -> Column:
+    return text.startswith("{") & text.endswith("}")
+
+
+def _all_nullable(schema: StructType) -> StructType:
+    """``from_json`` ignores NOT NULL; saying so keeps the optimizer from trusting it."""
+    return StructType([StructField(f.name, f.dataType, True) for f in schema.fields])
+
+
+def value_schema(source: KafkaSource) -> StructType:
+    """``source.value_schema`` as a Spark type.
+
+    Raises:
+        ConfigError: it is not a DDL string and not the JSON form of a StructType.
+    """
+    text = source.value_schema or ""
+    try:
+        if text.lstrip().startswith("{"):
+            return StructType.fromJson(json.loads(text))
+        schema = StructType.fromDDL(text)
+    except (AnalysisException, ValueError, KeyError) as error:
+        raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
+    return schema
+
+
+def _value_columns(source: KafkaSource) -> list[Column]:
+    if source.value_format == "raw":
+        return [F.col("value")]
+    names = [field.name for field in value_schema(source).fields]
+    return [F.col(_PARSED).getField(name).alias(name) for name in names]
+
+
+def _kafka_struct() -> Column:
+    return F.struct(
+        *("topic", "partition", "offset", "timestamp"),
+        F.col("timestampType").alias("timestamp_type"),
+        *("key", "headers"),
+    ).alias(KAFKA_COLUMN)

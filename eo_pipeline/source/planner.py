@@ -1,0 +1,125 @@
+"""Which offsets the next checkpoint reads: pure, O(partitions), no I/O.
+
+A plan is decided before anything is read and never changes afterwards, so that a second look at
+a moving topic cannot disagree with the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
+from eo_pipeline.source.discovery import Cluster
+
+#: Assumed size of a record's value while no checkpoint has measured one, in bytes. Kafka's own
+#: tools and benchmarks use 1 KiB records as the usual size.
+ASSUMED_RECORD_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most one checkpoint reads: ``records`` by offset span, ``bytes`` of values (estimated
+    from what earlier checkpoints measured). ``None`` means no limit.
+    """
+
+    records: int | None = None
+    bytes: int | None = None
+
+    def span(self, record_bytes: float | None) -> int | None:
+        """Both limits as one number of offsets, at least 1."""
+        if self.bytes is None:
+            return self.records
+        by_bytes = max(1, int(self.bytes / (record_bytes or ASSUMED_RECORD_BYTES)))
+        return by_bytes if self.records is None else min(self.records, by_bytes)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One checkpoint's work: ``ranges`` to read (none empty) and the ``offsets`` after them."""
+
+    ranges: tuple[OffsetRange, ...]
+    offsets: Mapping[TopicPartition, int]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ranges
+
+    @property
+    def span(self) -> int:
+        """Upper bound on the records to read."""
+        return sum(r.span for r in self.ranges)
+
+
+def plan(
+    offsets: Offsets,
+    cluster: Cluster,
+    *,
+    ends: Offsets | None = None,
+    limit: int | None = None,
+    turn: int = 0,
+) -> Batch:
+    """The next batch after ``offsets``.
+
+    Args:
+        offsets: next offset to read per partition, from the ledger; losses already settled.
+        cluster: what the broker holds. A partition absent from ``offsets`` starts at its
+            beginning, never at its end, so that records written before it was noticed count
+            (Flink's Kafka source starts late partitions at the earliest offset for this reason).
+        ends: read no further than this (the ends seen when the run began); partitions that are
+            not in it wait for the next run. ``None``: as far as the broker allows.
+        limit: the most offsets in the batch, shared fairly.
+        turn: a number that rises with every checkpoint; when the limit is smaller than the number
+            of waiting partitions it decides whose turn it is.
+
+    Returns:
+        Ranges sorted by topic and partition. ``batch.offsets`` holds every known partition,
+        also those without new records and those no longer subscribed.
+    """
+    stops = cluster.ends() if ends is None else ends
+    waiting: dict[TopicPartition, tuple[int, int]] = {}
+    for tp, bounds in sorted(cluster.bounds.items()):
+        start = offsets.get(tp, bounds.beginning)
+        end = min(bounds.end, stops.get(tp, start))
+        if end > start:
+            waiting[tp] = (start, end)
+    shares = fair_shares([end - start for start, end in waiting.values()], limit, turn)
+    ranges = tuple(
+        OffsetRange(tp.topic, tp.partition, start, start + share)
+        for (tp, (start, _)), share in zip(waiting.items(), shares, strict=True)
+        if share
+    )
+    after = dict(offsets) | {r.topic_partition: r.end for r in ranges}
+    return Batch(ranges=ranges, offsets=after)
+
+
+def fair_shares(wanted: Sequence[int], limit: int | None, turn: int = 0) -> list[int]:
+    """Divide ``limit`` among partitions that want ``wanted`` each (all > 0): max-min fairness.
+
+    Nobody gets more than it wants; what a small one leaves goes to the others; the shares of two
+    unsatisfied partitions differ by at most one. If there is less than one for each,
+    ``limit`` partitions get one, and ``turn`` moves on through them, so that none starves.
+    """
+    if limit is None or sum(wanted) <= limit:
+        return list(wanted)
+    count = len(wanted)
+    if limit < count:
+        first = turn * limit
+        served = {(first + i) % count for i in range(limit)}
+        return [int(i in served) for i in range(count)]
+    shares = [0] * count
+    left = limit
+    for rank, i in enumerate(sorted(range(count), key=lambda i: wanted[i])):
+        shares[i] = min(wanted[i], left // (count - rank))
+        left -= shares[i]
+    return shares
+
+
+def lag(offsets: Offsets, cluster: Cluster) -> int:
+    """Offsets between the ledger and the end of every subscribed partition: an upper bound on the
+    records still to read (holes count).
+    """
+    return sum(
+        max(0, bounds.end - offsets.get(tp, bounds.beginning))
+        for tp, bounds in cluster.bounds.items()
+    )

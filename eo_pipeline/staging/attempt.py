@@ -1,0 +1,168 @@
+"""Where an attempt's rows wait: folders, manifests, refusals, and who may delete what.
+
+``<root>/<pipeline>/<version>-<transaction id>/`` is one attempt's own folder. Its Parquet files
+mean nothing until ``manifest.json`` is written, last and atomically; from then on anyone may
+commit the attempt, without Kafka and without Spark. ``refused.json`` takes that back for good.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.errors import SetupError
+from eo_pipeline.ledger.entry import EntryId
+from eo_pipeline.staging.manifest import Manifest
+from eo_pipeline.staging.names import entry_ids_in, name_of
+from eo_pipeline.staging.rows import StagedFile, StagedTable
+from eo_pipeline.staging.witness import Witnesses
+
+MANIFEST = "manifest.json"
+REFUSED = "refused.json"
+_WITNESSES = "_witness"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt's folder. Only its owner writes rows there; anyone may read its manifest."""
+
+    folder: Path
+    id: EntryId
+    #: below it lie the files; the folder itself, unless the sink stages inside its table
+    data: Path
+
+    def rows_folder(self) -> Path:
+        return self.data / "rows"
+
+    def dead_letters_folder(self) -> Path:
+        return self.data / "dead_letters"
+
+    def collect(self, folder: Path) -> StagedTable:
+        """The Parquet files Spark left in ``folder``, with sizes and row counts from their
+        footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
+        """
+        paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
+        files, schema = [], None
+        for path in paths:
+            _flush(path)
+            with pq.ParquetFile(path) as parquet:
+                rows = parquet.metadata.num_rows
+                schema = schema or parquet.schema_arrow
+            name = path.relative_to(self.data).as_posix()
+            files.append(StagedFile(name, path.stat().st_size, rows))
+        filled = tuple(file for file in files if file.rows)
+        return StagedTable(
+            schema=_without_metadata(schema or pa.schema([])),
+            rows=sum(file.rows for file in filled),
+            root=self.data,
+            files=filled,
+        )
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Step 6. After this returns, the attempt can be committed by anyone who finds it."""
+        _write_atomically(self.folder / MANIFEST, json.dumps(manifest.to_json()))
+
+    def manifest(self) -> Manifest | None:
+        """What was promised here, ``None`` if nothing was (yet).
+
+        Raises:
+            SetupError: another version of this package wrote it, in another format.
+        """
+        try:
+            raw = json.loads((self.folder / MANIFEST).read_text())
+        except FileNotFoundError:
+            return None
+        return Manifest.from_json(raw, self.data)
+
+    @property
+    def is_refused(self) -> bool:
+        return (self.folder / REFUSED).exists()
+
+    def refuse(self, reason: str) -> None:
+        """Mark the manifest refused, so that nobody meets it again. Deletes nothing: somebody
+        else may be committing it at this moment.
+        """
+        if self.folder.exists():
+            _write_atomically(self.folder / REFUSED, json.dumps({"reason": reason}))
+
+    def delete(self, *, rows: bool = True) -> None:
+        """Remove the attempt, manifest first: what is half-removed must not look committable.
+
+        ``rows=False`` leaves the files where they are: in a lake they are the table now.
+        """
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.folder, onerror=_raise_unless_missing)
+        if rows:
+            shutil.rmtree(self.data, onerror=_raise_unless_missing)
+
+
+class StagingArea:
+    """The staging folders of one pipeline: manifests below ``root``, and rows below ``rows``
+    where the sink wants them inside its table. ``witnesses`` are the commits seen confirmed.
+    """
+
+    def __init__(self, root: Path, pipeline: str, rows: Path | None = None) -> None:
+        self._folder = root.absolute() / pipeline
+        self._rows = rows.absolute() / pipeline if rows else self._folder
+        self.witnesses = Witnesses(self._folder / _WITNESSES)
+
+    def begin(self, entry_id: EntryId) -> Attempt:
+        """A new, empty folder for one attempt.
+
+        Raises:
+            SetupError: the folder cannot be made (permission, disk full).
+        """
+        attempt = self._attempt(entry_id)
+        try:
+            attempt.folder.mkdir(parents=True)
+        except OSError as error:
+            raise SetupError(
+                f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "
+                "or set Pipeline.staging to a folder this process may write."
+            ) from error
+        return attempt
+
+    def attempts(self) -> list[Attempt]:
+        """Every attempt's folder, oldest version first."""
+        return [self._attempt(entry_id) for entry_id in entry_ids_in(self._folder)]
+
+    def _attempt(self, entry_id: EntryId) -> Attempt:
+        name = name_of(entry_id)
+        return Attempt(self._folder / name, entry_id, self._rows / name)
+
+
+def _without_metadata(schema: pa.Schema) -> pa.Schema:
+    """Without Spark's and Parquet's own annotations, which no sink reads."""
+    return pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema])
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Whole or not at all, also after a power cut: write aside, flush, rename, flush the folder."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    _flush(path.parent)
+
+
+def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:
+    """Two runs may delete the same folder at once; that it is gone already is no error."""
+    if not issubclass(error[0], FileNotFoundError):
+        raise error[1]
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
