@@ -11,7 +11,8 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
@@ -36,19 +37,35 @@ def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
     An error that is met while an interruption unwinds does not hide it: the interruption is
     raised. Otherwise it would be taken for an error, and tried again.
     """
-    session = None
-    try:
-        with sink.open(pipeline) as opened:
-            session = _Watched(opened)
-            yield session
-    except BaseException as error:
-        interruption = interruption_in(error)
+    with _Noting(pipeline, sink) as noting, sink.open(pipeline) as opened:
+        noting.session = _Watched(opened)
+        yield noting.session
+
+
+class _Noting:
+    """Entered before the sink is opened, so that its note is made when all is rolled back."""
+
+    def __init__(self, pipeline: str, sink: Sink) -> None:
+        self._pipeline = pipeline
+        self._sink = sink
+        self.session: _Watched | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        interruption = interruption_in(exc)
         if interruption is None:
-            raise
-        interruption.add_note(f"{pipeline}: interrupted; {_left(session, sink, pipeline)}")
-        if interruption is error:
-            raise
-        raise interruption from None
+            return
+        left = _left(self.session, self._sink, self._pipeline)
+        interruption.add_note(f"{self._pipeline}: interrupted; {left}")
+        if interruption is not exc:
+            raise interruption from None
 
 
 def interruption_in(error: BaseException | None) -> BaseException | None:

@@ -49,10 +49,9 @@ def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
     threading.Thread(target=_settle, args=(done, whole), daemon=True).start()
     try:
         return done.result()
-    except BaseException:
-        if not done.done():
+    finally:
+        if not done.done():  # so this thread was interrupted
             _cancel(spark, tag, done)
-        raise
 
 
 def _settle(done: Future[T], job: Callable[[], T]) -> None:

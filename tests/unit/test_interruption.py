@@ -30,7 +30,7 @@ class Memory(Sink):
     def open(self, pipeline: str) -> SinkSession:
         if -1 in self.held:
             raise SinkUnavailableError("the store is away.")
-        return Session(self.held)
+        return Session(pipeline, self.held)
 
     @property
     def table_name(self) -> str:
@@ -38,7 +38,8 @@ class Memory(Sink):
 
 
 class Session(SinkSession):
-    def __init__(self, held: dict[int, LedgerEntry]) -> None:
+    def __init__(self, pipeline: str, held: dict[int, LedgerEntry]) -> None:
+        super().__init__(pipeline)
         self.held = held
 
     def head(self) -> LedgerEntry | None:
