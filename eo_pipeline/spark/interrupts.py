@@ -67,13 +67,21 @@ def _cancel(spark: SparkSession, tag: str, done: Future[T]) -> None:
     def ask() -> None:
         with suppress(PySparkException, Py4JError):  # Spark is gone, and the job with it
             while not done.done():
-                spark.interruptTag(tag)
+                _cancel_now(spark, tag)
                 wait([done], CANCEL_AGAIN_SECONDS)
 
     # Spark may not answer: an interruption does not wait for that
     threading.Thread(target=ask, daemon=True).start()
     if wait([done], CANCEL_SECONDS).not_done:
         log.warning("interrupted, and Spark has not ended its job within %.0f s", CANCEL_SECONDS)
+
+
+def _cancel_now(spark: SparkSession, tag: str) -> None:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        spark.interruptTag(tag)
+    else:
+        # here a tag is known only to the thread that added it, which is waiting for the job
+        spark.interruptAll()
 
 
 @contextmanager
