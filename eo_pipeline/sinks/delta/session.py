@@ -215,27 +215,22 @@ class DeltaPublication(LakePublication[Snapshot]):
                     storage_options=self.session.options,
                     **self._arguments,
                 )
-            except CommitFailedError as error:
-                raise OvertakenError(str(error)) from error
+            except CommitFailedError:
+                raise
             except (DeltaError, OSError) as error:
-                self._see_who_created_it(error)
+                raise self._not_created(error) from error
 
         return commit
 
-    def _see_who_created_it(self, error: Exception) -> None:
-        """delta-rs gives the same error for a table that is there and for one it cannot make.
-
-        Raises:
-            OvertakenError: a table is there without our entry: somebody else created it.
-            CommitUnknownError: there is none, or it cannot be read.
+    def _not_created(self, error: Exception) -> Exception:
+        """delta-rs gives the same error for a table that is there, perhaps by this very commit, and
+        for one that it cannot make.
         """
-        if self.landed():
-            return
         if DeltaTable.is_deltatable(self.session.uri, self.session.options):
-            raise OvertakenError(str(error)) from error
-        raise CommitUnknownError(
+            return OvertakenError(str(error))
+        return CommitUnknownError(
             f"{self.session.uri}: whether the table was created is not known: {error}"
-        ) from error
+        )
 
     def _actions(self, rows: StagedTable | None) -> list[AddAction]:
         if rows is None:
