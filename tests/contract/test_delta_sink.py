@@ -52,7 +52,7 @@ def in_memory(table: pa.Table) -> StagedOutput:
 def publish_apart(root: str, entries: list[LedgerEntry], barrier: Any, results: Any) -> None:
     sink = DeltaSink(path=root)
     for entry in entries:
-        barrier.wait(60)
+        barrier.wait(240)
         try:
             with sink.open("p") as session:
                 outcome = str(session.publish(entry, in_memory(rows_of(entry.version))))
@@ -73,9 +73,9 @@ def test_of_several_processes_exactly_one_gets_each_version(world: World) -> Non
     ]
     for process in processes:
         process.start()
-    outcomes = sorted(results.get(timeout=60)[2] for _ in rivals)
+    outcomes = sorted(results.get(timeout=240)[2] for _ in rivals)
     for process in processes:
-        process.join(60)
+        process.join(240)
     assert outcomes == ["committed", "fenced", "fenced"]
     assert world.checkpoints() == {1: 3, 2: 3}
 

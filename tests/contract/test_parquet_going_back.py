@@ -143,7 +143,7 @@ def test_the_next_run_finishes_what_was_killed_right_after_the_exchange(
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_die_after_the_exchange, args=(sink, back))
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == -signal.SIGKILL
     assert ids(sink.root) == of(1)  # it has landed
     (sink.root / "_eo_staging").mkdir()  # somebody was faster than the next run's recovery
@@ -179,11 +179,11 @@ def test_a_run_that_holds_the_folder_is_waited_for_and_then_named(
     def hang() -> None:
         with exchanges.locked(sink.root, exclusive=True):
             holds.set()
-            let_go.wait(60)
+            let_go.wait(240)
 
     holder = Thread(target=hang)
     holder.start()
-    holds.wait(60)
+    holds.wait(240)
     monkeypatch.setattr(exchanges, "LOCK_SECONDS", 0.05)
     entry = child_of(head, 2)
     try:

@@ -314,7 +314,7 @@ class Terminal:
 
     def ended(self) -> int:
         """The exit code."""
-        return self._process.wait(60)
+        return self._process.wait(240)
 
 
 def test_following_shows_each_version_as_it_comes_until_it_is_interrupted(eo: Shell) -> None:
@@ -331,6 +331,6 @@ def test_following_shows_each_version_as_it_comes_until_it_is_interrupted(eo: Sh
     assert eo("run").code == 0
     assert json.loads(process.stdout.readline())["version"] == 2
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "Traceback" not in err

@@ -23,6 +23,7 @@ from eo_pipeline.errors import (
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.entry import Operation
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Watcher, staged_attempts
 from tests.faults.test_two_runs import at
 from tests.servers import MakeTopic
@@ -115,7 +116,7 @@ class TestRewind:
     ) -> None:
         with Watcher(filled.table, may_fall=True):
             killed = filled.run_in_a_process("--rewind", "1", "--crash-at", point, "1")
-            assert killed.wait(120) == -signal.SIGKILL
+            assert killed.wait(240) == -signal.SIGKILL
         assert filled.table.versions()[-1] == (5 if landed else 4)
         assert by_checkpoint(filled) == ({1: 100} if landed else dict.fromkeys(range(1, 5), 100))
         filled.pipeline().run()
@@ -219,13 +220,16 @@ class TestReplay:
 
     @pytest.mark.parametrize(
         "point",
-        [
-            CrashPoint.STAGED,
-            CrashPoint.PRE_COMMITTED,
-            CrashPoint.ROWS_SENT,
-            CrashPoint.ENTRY_SENT,
-            CrashPoint.COMMITTED,
-        ],
+        rest_is_chaos(
+            [
+                CrashPoint.STAGED,
+                CrashPoint.PRE_COMMITTED,
+                CrashPoint.ROWS_SENT,
+                CrashPoint.ENTRY_SENT,
+                CrashPoint.COMMITTED,
+            ],
+            but=[CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.ENTRY_SENT],
+        ),
     )
     def test_killed_half_way_the_next_run_finishes_or_forgets_it(
         self, filled: Bench, point: CrashPoint
@@ -234,7 +238,7 @@ class TestReplay:
             killed = filled.run_in_a_process(
                 "--replay", "2", "3", "--crash-at", point, "1", transform=SHOUTING
             )
-            assert killed.wait(120) == -signal.SIGKILL
+            assert killed.wait(240) == -signal.SIGKILL
             filled.pipeline().run()
         promised = point is not CrashPoint.STAGED
         assert shouted(filled) == ({2} if promised else set())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,6 +25,7 @@ from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import raise_at
 from eo_pipeline.testing.crashes import CrashRequested
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Coordinates, Table, Topic
 from tests.servers import MakeDatabase, MakeTopic
 
@@ -33,9 +35,9 @@ TRANSFORMS = {
     "shouting": ("tests.faults.transforms:shouting", "RECORD"),
 }
 
-#: Enough to catch, nearly always, a rewind that leaves a row or takes one too many, offsets that
-#: move where they must not, and a replay that adds instead of replacing.
-EXAMPLES, STEPS = 12, 10
+#: Twelve lives are enough to catch, nearly always, a rewind that leaves a row or takes one too
+#: many, offsets that move where they must not, and a replay that adds instead of replacing.
+LIVES, STEPS = [4, 12, 60], 10
 
 transforms = st.sampled_from(sorted(TRANSFORMS))
 files = st.booleans()
@@ -147,8 +149,10 @@ def _hook(crash: tuple[CrashPoint, int] | None) -> Reach:
     return raise_at(*crash) if crash else keep_going
 
 
+@pytest.mark.parametrize("count", rest_is_chaos(LIVES, but=[4]))
+@pytest.mark.timeout(3600)
 def test_in_any_order_the_table_follows_the_ledger(
-    bench: Bench, make_topic: MakeTopic, make_database: MakeDatabase
+    bench: Bench, make_topic: MakeTopic, make_database: MakeDatabase, count: int
 ) -> None:
     lives = iter(range(1000))
 
@@ -167,7 +171,7 @@ def test_in_any_order_the_table_follows_the_ledger(
     run_state_machine_as_test(
         NewLife,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=count,
             stateful_step_count=STEPS,
             deadline=None,
             database=None,

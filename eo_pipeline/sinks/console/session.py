@@ -1,4 +1,4 @@
-"""The terminal, for looking at a pipeline before it has a table."""
+"""One pipeline's session with the terminal, and its ledger: a folder of JSON files."""
 
 from __future__ import annotations
 
@@ -8,46 +8,20 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
-from pydantic import NonNegativeInt
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.console.config import ConsoleSink
+from eo_pipeline.sinks.console.rows import show
 from eo_pipeline.sinks.protocol import Publication, SinkSession
-from eo_pipeline.staging.rows import StagedOutput, StagedTable
-
-
-class ConsoleSink(Sink):
-    """Prints rows as a table. AT_LEAST_ONCE, and cannot be more.
-
-    Rows are printed first and the ledger moves afterwards: whoever is killed in between prints
-    them again. Only the ledger, JSON files, is exact: two runs never both get a version.
-
-    Args:
-        ledger: folder of the ledger, ``<ledger>/<pipeline>/<version>.json``. On a local disk.
-        max_rows: how many rows of a checkpoint are shown; the rest is counted.
-    """
-
-    type: Literal["console"] = "console"
-    ledger: Path = Path(".eo/console")
-    max_rows: NonNegativeInt = 20
-
-    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
-    session_class: ClassVar[str] = "eo_pipeline.sinks.console:ConsoleSession"
-
-    @property
-    def table_name(self) -> str:
-        return "console"
+from eo_pipeline.staging.rows import StagedOutput
 
 
 class ConsoleSession(SinkSession):
@@ -60,7 +34,7 @@ class ConsoleSession(SinkSession):
 
     def __init__(self, sink: ConsoleSink, pipeline: str) -> None:
         super().__init__(pipeline)
-        self._sink = sink
+        self.sink = sink
         # a name that is a path, or "..", must not leave the folder
         self.folder = sink.ledger / quote(pipeline, safe="").replace(".", "%2E")
         try:
@@ -105,7 +79,7 @@ class ConsoleSession(SinkSession):
             yield entry
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
-        return _Printing(self, entry, staged)
+        return ConsolePublication(self, entry, staged)
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, OSError):
@@ -138,15 +112,8 @@ class ConsoleSession(SinkSession):
     def path(self, version: int) -> Path:
         return self.folder / f"{version}.json"
 
-    def print(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        console = Console()
-        for what, table in (("rows", staged.rows), ("dead letters", staged.dead_letters)):
-            if table is not None and table.rows:
-                title = f"{self.pipeline}, checkpoint {entry.version}: {table.rows} {what}"
-                _show(console, title, table, self._sink.max_rows)
 
-
-class _Printing(Publication):
+class ConsolePublication(Publication):
     """Rows are printed (4), the entry is written under another name (5) and linked to its own (6),
     which fails if somebody has it.
     """
@@ -155,7 +122,12 @@ class _Printing(Publication):
     _file: Path | None = None
 
     def write(self) -> None:
-        self.session.print(self.entry, self.staged)
+        console, version = Console(), self.entry.version
+        tables = {"rows": self.staged.rows, "dead letters": self.staged.dead_letters}
+        for what, table in tables.items():
+            if table is not None and table.rows:
+                title = f"{self.entry.pipeline}, checkpoint {version}: {table.rows} {what}"
+                show(console, title, table, self.session.sink.max_rows)
 
     def enter(self) -> None:
         stamped = replace(self.entry, committed_at=datetime.now(UTC))
@@ -179,22 +151,3 @@ class _Printing(Publication):
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002
         if self._file is not None:
             self._file.unlink(missing_ok=True)
-
-
-def _show(console: Console, title: str, staged: StagedTable, rows_max: int) -> None:
-    table = Table(*map(escape, staged.schema.names), highlight=True)
-    for row in islice(_rows(staged, rows_max), rows_max):
-        table.add_row(*map(_text, row))
-    console.print(title, table, sep="\n")
-    if staged.rows > rows_max:
-        console.print(f"... and {staged.rows - rows_max} more")
-
-
-def _rows(staged: StagedTable, rows_max: int) -> Iterator[list[Any]]:
-    for batch in staged.batches():
-        for row in batch.slice(0, rows_max).to_pylist():
-            yield list(row.values())
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else escape(str(value))
