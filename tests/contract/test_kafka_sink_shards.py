@@ -198,7 +198,7 @@ def killed_after_commits(checkpoint: Checkpoint, commits: int) -> None:
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_publish_and_die, args=arguments)
     process.start()
-    process.join(60)
+    process.join(240)
     if process.exitcode is None:
         process.kill()
     assert process.exitcode == -signal.SIGKILL, f"ended with {process.exitcode} instead"
@@ -332,16 +332,16 @@ def test_a_zombie_whose_followers_land_until_they_are_fenced_publishes_them_for_
 
     def sleep() -> None:
         asleep.set()
-        assert go_on.wait(30)
+        assert go_on.wait(240)
 
     def wake_up() -> None:
         go_on.set()
-        sleeper.join(30)
+        sleeper.join(240)
 
     before(monkeypatch, "follow", 1, sleep)
     sleeper = Thread(target=publish)
     sleeper.start()
-    assert asleep.wait(30)
+    assert asleep.wait(240)
     with checkpoint.sink.open("p") as rival:
         before(monkeypatch, "fence", 1, wake_up)
         assert rival.publish(checkpoint.entry, checkpoint.output) is ALREADY_COMMITTED
@@ -358,7 +358,7 @@ def test_recover_ends_what_more_shards_than_now_left_open(checkpoint: Checkpoint
     killed_while_publishing(checkpoint.sink, "p", checkpoint.entry, checkpoint.output, point)
     other = Producer({"bootstrap.servers": checkpoint.sink.bootstrap_servers})
     other.produce(checkpoint.sink.topic, b'{"id": 99}')
-    assert other.flush(10) == 0
+    assert other.flush(120) == 0
     assert checkpoint.ids() == []
     with checkpoint.with_shards(1).open("p") as session:
         session.recover()

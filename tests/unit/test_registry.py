@@ -75,9 +75,9 @@ def test_a_sequence_in_yaml_becomes_a_key() -> None:
         ({"type": "oracle"}, rf"no sink 'oracle'; there are {', '.join(sink_names())}"),
         ({"type": "postgers"}, "no sink 'postgers'; did you mean postgres\\? there are"),
         ({"type": "postgres", "table": "t"}, r"sink\.dsn: Field required"),
-        (_POSTGRES | {"lock_timout": 1}, r"sink\.lock_timout: did you mean lock_timeout\?"),
-        (_REDIS | {"ass": "json"}, r"sink\.ass: did you mean as\?"),
-        (_REDIS | {"max_row": 1}, r"sink\.max_row: did you mean max_rows\?"),
+        (_POSTGRES | {"lock_timout": 1}, r"sink\.lock_timout: .*did you mean lock_timeout\?"),
+        (_REDIS | {"ass": "json"}, r"sink\.ass: .*did you mean as\?"),
+        (_REDIS | {"max_row": 1}, r"sink\.max_row: .*did you mean max_rows\?"),
         (_POSTGRES | {"mode": "upsert"}, r"sink\.key: .*columns that identify a row"),
         (_POSTGRES | {"colour": 1}, r"sink\.colour: Extra inputs[^?]*\Z"),
         (_POSTGRES | {"lock_timeout": "s3cret"}, r"sink\.lock_timeout: .*number"),
@@ -92,12 +92,14 @@ def test_a_wrong_field_is_named_and_no_value_shown(config: Mapping[str, Any], me
 def test_every_wrong_field_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         sink_from_config({"type": "console", "max_rows": -1, "colour": 1})
-    assert str(error.value).count("\n") == 1
+    assert "\n  sink.max_rows: " in str(error.value)
+    assert "\n  sink.colour: " in str(error.value)
 
 
 def test_a_store_is_a_folder_and_a_line() -> None:
     """Whoever adds a folder with a session and forgets the line has a sink that nobody finds."""
     folders = {path.parent.name for path in Path(sinks.__path__[0]).glob("*/session.py")}
+    folders -= {"lake", "sql"}  # what several stores share
     lines = {sink_class(name).__module__.split(".")[2] for name in sink_names()}
     assert lines == folders
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
+from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.console.config import ConsoleSink
 from eo_pipeline.sinks.console.rows import show
@@ -91,6 +92,15 @@ class ConsoleSession(SinkSession):
             "was changed; start a new pipeline (fork) to print it again."
         )
 
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        head = self.head()
+        if not dry_run:
+            # the newest first: whatever is left when this is interrupted is a whole ledger
+            for version in range(head.version if head else -1, -1, -1):
+                self.path(version).unlink(missing_ok=True)
+            sync(self.folder)
+        return (f"{head.version + 1:,} versions of the ledger in {self.folder}",) if head else ()
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         raise RefusedError(
             "what was printed cannot be read back. An audit can only look at the ledger."
@@ -133,7 +143,7 @@ class ConsolePublication(Publication):
         assert self._file is not None, "entered before it is committed"
         try:
             os.link(self._file, self.session.path(self.entry.version))
-            _sync_folder(self.session.folder)
+            sync(self.session.folder)
         except OSError as error:
             # taken by somebody, who may also have tidied this file away; or no link was made
             raise self.session.explain(error) from error
@@ -141,12 +151,3 @@ class ConsolePublication(Publication):
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002
         if self._file is not None:
             self._file.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A name is durable only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
