@@ -28,6 +28,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import ledger as kafka_ledger
 from eo_pipeline.sinks.kafka import producer, transaction
+from eo_pipeline.sinks.kafka.ledger import LedgerTopic
 from eo_pipeline.sinks.kafka.producer import RecordProducer
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -210,6 +211,32 @@ def test_a_lost_answer_with_the_cluster_gone_is_unknown_and_settled_later(
         patch.setattr(RecordProducer, "init", cannot)
         with pytest.raises(CommitUnknownError):
             session.publish(entry, staged(range(3)))
+    assert session.publish(entry, staged(range(3))) is ALREADY_COMMITTED
+    assert world.count() == 3
+
+
+def test_a_commit_that_was_fenced_with_the_ledger_out_of_reach_is_unknown_and_settled_later(
+    world: World, session: SinkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the broker commits, the answer is lost, and the next one is "fenced", because
+    another run ended what it took for a dead one's. Who cannot ask the ledger does not know.
+    """
+    entry = child_of(world.begin(session), 3)
+    commit = RecordProducer.commit
+
+    def out_of_reach(ledger: LedgerTopic) -> int:
+        raise SinkUnavailableError("gone")
+
+    def fenced(producer: RecordProducer, seconds: float) -> None:
+        commit(producer, seconds)
+        monkeypatch.setattr(LedgerTopic, "_end", out_of_reach)
+        raise KafkaException(KafkaError(KafkaError._FENCED, "somebody else's"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordProducer, "commit", fenced)
+        with pytest.raises(CommitUnknownError):
+            session.publish(entry, staged(range(3)))
+    monkeypatch.undo()
     assert session.publish(entry, staged(range(3))) is ALREADY_COMMITTED
     assert world.count() == 3
 
