@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +20,8 @@ class EmbeddedSpark(EmbeddedServer):
     """A Spark Connect server with the Kafka connector on its class path.
 
     It lets in whoever reaches its port, so it listens on the loopback address only. ``jars`` is
-    the connector; without it the jars are resolved beside ``folder``.
+    the connector; without it the jars are resolved beside ``folder``. ``settings`` are any further
+    ones of Spark.
     """
 
     NAME: ClassVar[str] = "Spark Connect"
@@ -33,12 +34,14 @@ class EmbeddedSpark(EmbeddedServer):
         jars: Sequence[Path] | None = None,
         cores: str = "*",
         memory: str = "2g",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(folder)
         self._port = free_port(port)
         self._jars = jars
         self._cores = cores
         self._memory = memory
+        self._settings = dict(settings or {})
 
     @property
     def remote(self) -> str:
@@ -66,8 +69,10 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
+            **self._settings,
         }
         return [
+            *("env", "-u", "SPARK_REMOTE"),  # this one is a server, not another one's client
             str(Path(spark.origin).parent / "bin" / "spark-submit"),
             *("--master", f"local[{self._cores}]", "--driver-memory", self._memory),
             *("--driver-java-options", "-XX:+UseParallelGC", "--class", _CLASS),

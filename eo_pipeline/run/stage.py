@@ -22,7 +22,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
-from eo_pipeline.spark import STAGING_SETTINGS
+from eo_pipeline.spark import STAGING_SETTINGS, job_error, server_is_lost
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -71,17 +71,21 @@ class Stager:
             TransformError: the transform raised, or its result cannot be written.
             BadRecordError: by the source's policy.
             SparkJobError: the job failed.
+            SparkUnavailableError: the Spark Connect server was lost.
             SchemaChangeError: the sink cannot store a column's type.
         """
-        for key, value in STAGING_SETTINGS.items():
-            spark.conf.set(key, value)
+        job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
+            for key, value in STAGING_SETTINGS.items():
+                spark.conf.set(key, value)
             return self._stage(spark, entry, attempt)
         except (PySparkException, Py4JError) as error:
-            raise SparkJobError(
-                f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job failed; "
-                f"nothing was committed. {first_lines(error)}"
-            ) from error
+            raise job_error(spark, error, job) from error
+        except TransformError as error:
+            cause = error.__cause__  # a transform may use Spark itself, and lose it
+            if isinstance(cause, PySparkException) and server_is_lost(spark, cause):
+                raise job_error(spark, cause, job) from error
+            raise
 
     def _stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
@@ -217,9 +221,3 @@ def _check_names(columns: list[str], *, lineage: bool) -> None:
             if twice
             else "the transform's result has no columns"
         )
-
-
-def first_lines(error: Exception, lines_max: int = 6) -> str:
-    """The part of a Spark error a person reads; the stack stays in ``__cause__``."""
-    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-    return "\n".join(lines[:lines_max])[:2000]

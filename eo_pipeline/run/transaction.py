@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
 from eo_pipeline.errors import (
     CommitUnknownError,
     FencedError,
@@ -70,22 +70,17 @@ class SinkTransaction:
     that stays in memory (it has no manifest: a crash forgets it, and the next run plans anew).
     """
 
-    def __init__(
-        self, session: SinkSession, entry: LedgerEntry, attempt: Attempt | None, reach: Reach
-    ) -> None:
+    def __init__(self, session: SinkSession, entry: LedgerEntry, attempt: Attempt | None) -> None:
         self.entry = entry
         self.state = TransactionState.OPEN
         self._session = session
         self._attempt = attempt
-        self._reach = reach
         self._output = StagedOutput()
 
     @classmethod
-    def resume(
-        cls, session: SinkSession, attempt: Attempt, manifest: Manifest, reach: Reach
-    ) -> SinkTransaction:
+    def resume(cls, session: SinkSession, attempt: Attempt, manifest: Manifest) -> SinkTransaction:
         """The transaction of a dead run, from its manifest: promised, not committed."""
-        transaction = cls(session, manifest.entry, attempt, reach)
+        transaction = cls(session, manifest.entry, attempt)
         transaction._output = manifest.output
         transaction.state = TransactionState.PRE_COMMITTED
         return transaction
@@ -130,12 +125,12 @@ class SinkTransaction:
                 self._refused(error)
             raise
         self._move(TransactionState.COMMITTED)
-        self._reach(CrashPoint.COMMITTED)
+        reach(CrashPoint.COMMITTED)
         return outcome
 
     def _publish(self) -> CommitOutcome:
         try:
-            return self._session.publish(self.entry, self._output, self._reach)
+            return self._session.publish(self.entry, self._output, current_hook())
         except CommitUnknownError:
             self._move(TransactionState.UNKNOWN)
             raise

@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
+from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.protocol import Publication, SinkSession
@@ -117,6 +118,15 @@ class ConsoleSession(SinkSession):
             "was changed; start a new pipeline (fork) to print it again."
         )
 
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        head = self.head()
+        if not dry_run:
+            # the newest first: whatever is left when this is interrupted is a whole ledger
+            for version in range(head.version if head else -1, -1, -1):
+                self.path(version).unlink(missing_ok=True)
+            sync(self.folder)
+        return (f"{head.version + 1:,} versions of the ledger in {self.folder}",) if head else ()
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         raise RefusedError(
             "what was printed cannot be read back. An audit can only look at the ledger."
@@ -161,7 +171,7 @@ class _Printing(Publication):
         assert self._file is not None, "entered before it is committed"
         try:
             os.link(self._file, self.session.path(self.entry.version))
-            _sync_folder(self.session.folder)
+            sync(self.session.folder)
         except OSError as error:
             # taken by somebody, who may also have tidied this file away; or no link was made
             raise self.session.explain(error) from error
@@ -188,12 +198,3 @@ def _rows(staged: StagedTable, rows_max: int) -> Iterator[list[Any]]:
 
 def _text(value: Any) -> str:
     return "" if value is None else escape(str(value))
-
-
-def _sync_folder(folder: Path) -> None:
-    """A name is durable only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -19,7 +20,6 @@ from pydantic import (
 
 from eo_pipeline.settings import Settings
 from eo_pipeline.source.client_options import ClientSettings
-from eo_pipeline.source.discovery import LossKind
 from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ Start = Annotated[
     | Annotated[StartAtOffsets, Tag("offsets")],
     Discriminator(_start_kind),
 ]
+
+
+class LossKind(StrEnum):
+    """Why the next record cannot be had; each has its own policy in the source."""
+
+    RETENTION = "retention"  # the broker deleted records before they were read
+    TRUNCATED = "truncated"  # the log ends before the ledger's offset
+    RECREATED = "recreated"  # the topic has another UUID (KIP-516)
+    VANISHED = "vanished"  # the topic or partition is gone
+
 
 LossPolicy = Literal["fail", "continue"]
 

@@ -26,8 +26,8 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.sinks.kafka import ledger as kafka_ledger
 from eo_pipeline.sinks.kafka import producer
-from eo_pipeline.sinks.kafka import session as kafka_session
 from eo_pipeline.sinks.kafka.producer import RecordProducer
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -45,7 +45,7 @@ ALREADY_COMMITTED = CommitOutcome.ALREADY_COMMITTED
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fenced producer looks at the ledger once and does not wait for its rival."""
-    monkeypatch.setattr(kafka_session, "_RIVAL_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_ledger, "RIVAL_SECONDS", 0.0)
 
 
 def nth(point: CrashPoint, number: int, act: Callable[[], object]) -> Callable[[CrashPoint], None]:

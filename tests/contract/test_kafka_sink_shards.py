@@ -24,9 +24,9 @@ from eo_pipeline.errors import CommitUnknownError, FencedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.kafka.assigner import owner_of
+from eo_pipeline.sinks.kafka.assigner import assign
 from eo_pipeline.sinks.kafka.shards import Shards
-from eo_pipeline.sinks.kafka.transaction import Publisher
+from eo_pipeline.sinks.kafka.transaction import ShardProducer
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
@@ -118,7 +118,7 @@ class TestSeveralShards(ExactlyOnceContract):
 def parts(found: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
     """Rows by checkpoint and shard."""
     return Counter(
-        (row["_eo_checkpoint"], owner_of(row["_eo_topic"], row["_eo_partition"], SHARDS))
+        (row["_eo_checkpoint"], assign(row["_eo_topic"], row["_eo_partition"], SHARDS))
         for row in found
     )
 
@@ -207,16 +207,16 @@ def killed_after_commits(checkpoint: Checkpoint, commits: int) -> None:
 def _publish_and_die(
     sink: KafkaSink, entry: LedgerEntry, output: StagedOutput, commits: int
 ) -> None:
-    commit, one_at_a_time, done = Publisher.commit, Lock(), []
+    commit, one_at_a_time, done = ShardProducer.commit, Lock(), []
 
-    def commit_and_perhaps_die(publisher: Publisher) -> None:
+    def commit_and_perhaps_die(publisher: ShardProducer) -> None:
         with one_at_a_time:
             commit(publisher)
             done.append(publisher)
             if len(done) == commits:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Publisher, "commit", commit_and_perhaps_die)  # noqa: B010 - this process dies with it
+    setattr(ShardProducer, "commit", commit_and_perhaps_die)  # noqa: B010 - this process dies with it
     with sink.open("p") as session:
         session.publish(entry, output)
 

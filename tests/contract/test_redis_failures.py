@@ -24,7 +24,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis import RedisSink
-from eo_pipeline.sinks.redis.connect import check_server
+from eo_pipeline.sinks.redis.store import check_server
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.redis_world import (

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going, reaching
 from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import raise_at
@@ -73,8 +73,8 @@ class Life(RuleBasedStateMachine):
 
     def run(self, by: str, through_files: bool, crash: Any) -> None:
         pipeline = self.pipeline(by, through_files)
-        with contextlib.suppress(CrashRequested):
-            report = pipeline.run(run_id=by, reach=_reach(crash))
+        with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
+            report = pipeline.run(run_id=by)
             assert report.lag == 0
 
     def rewind(self, choice: int, crash: Any) -> None:
@@ -83,8 +83,8 @@ class Life(RuleBasedStateMachine):
         if not earlier:
             return
         target = earlier[choice % len(earlier)]
-        with contextlib.suppress(CrashRequested):
-            (done,) = pipeline.rewind(target.version, reach=_reach(crash)).entries
+        with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
+            (done,) = pipeline.rewind(target.version).entries
             assert (done.target, done.offsets) == (target.version, target.offsets)
 
     def replay(self, choice: int, by: str, through_files: bool, crash: Any) -> None:
@@ -94,8 +94,9 @@ class Life(RuleBasedStateMachine):
         first = choice % len(standing)
         chosen = standing[first : first + 2]
         pipeline = self.pipeline(by, through_files)
-        with contextlib.suppress(CrashRequested):
-            report = pipeline.replay(versions=chosen, run_id=by, reach=_reach(crash))
+        with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
+            pipeline.recover()
+            report = pipeline.plan_replay(versions=chosen).apply(run_id=by)
             assert [entry.target for entry in report.entries] == chosen
 
     def pipeline(self, by: str, through_files: bool) -> Pipeline:
@@ -142,7 +143,7 @@ def expected(table: Table) -> dict[int, dict[Coordinates, str]]:
     return rows
 
 
-def _reach(crash: tuple[CrashPoint, int] | None) -> Reach:
+def _hook(crash: tuple[CrashPoint, int] | None) -> Reach:
     return raise_at(*crash) if crash else keep_going
 
 

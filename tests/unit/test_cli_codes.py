@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
         (errors.CommitUnknownError("perhaps"), 4),
         (errors.FencedError("p", 3, None), 4),
         (errors.SparkJobError("failed"), 4),
+        (errors.SparkUnavailableError("away"), 4),
         (errors.LedgerBehindError("older"), 1),
         (errors.RangesGoneError("p", "the rewind", []), 1),
         (errors.NothingToDoError("there already"), 1),

@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkSettings
+from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
-from eo_pipeline.source.config import StartAtTimestamp
-from eo_pipeline.source.discovery import LossKind
+from eo_pipeline.source.config import LossKind, StartAtTimestamp
+from eo_pipeline.source.reader import read_ranges
 
 GOOD: dict[str, Any] = {
     "name": "orders",
@@ -239,6 +240,40 @@ def test_settings_reach_both_clients_each_in_its_own_words() -> None:
     assert 'password="with \\"quotes\\" and \\\\";' in spark["kafka.sasl.jaas.config"]
     assert "ScramLoginModule" in spark["kafka.sasl.jaas.config"]
     assert "kafka.sasl.password" not in spark
+
+
+class Reader:
+    """Stands in for Spark's reader, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+
+    @property
+    def read(self) -> Reader:
+        return self
+
+    def format(self, name: str) -> Reader:
+        assert name == "kafka"
+        return self
+
+    def options(self, **options: str) -> Reader:
+        self.told = options
+        return self
+
+    def load(self) -> Reader:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [({}, "10"), ({"kafka.fetch.max.wait.ms": "250"}, "250")]
+)
+def test_spark_is_told_not_to_wait_half_a_second_at_the_end_of_a_log(
+    given: dict[str, str], told: str
+) -> None:
+    reader: Any = Reader()
+    ranges = [OffsetRange("orders", 0, 3, 5)]
+    read_ranges(reader, source(spark_options=given), ranges, pipeline="p", topic_ids={})
+    assert reader.told["kafka.fetch.max.wait.ms"] == told
 
 
 def test_certificates_reach_java_as_pem_text(tmp_path: Path) -> None:

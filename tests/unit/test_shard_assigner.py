@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from eo_pipeline.sinks.kafka.assigner import java_hash, owner_of, start_index
+from eo_pipeline.sinks.kafka.assigner import assign, java_hash, start_index
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_hash_is_that_of_a_java_string(text: str, expected: int) -> None:
 @pytest.mark.parametrize("shards", [5, 6])
 def test_eleven_partitions_are_spread_evenly_and_in_turn(shards: int) -> None:
     start = start_index("test-topic", shards)
-    owners = [owner_of("test-topic", partition, shards) for partition in range(11)]
+    owners = [assign("test-topic", partition, shards) for partition in range(11)]
     assert owners == [(start + partition) % shards for partition in range(11)]
     counts = Counter(owners)
     assert sum(counts.values()) == 11
@@ -42,8 +42,8 @@ def test_eleven_partitions_on_five_shards_and_then_on_six() -> None:
     on_five: dict[int, list[int]] = {shard: [] for shard in range(5)}
     on_six: dict[int, list[int]] = {shard: [] for shard in range(6)}
     for partition in range(11):
-        on_five[owner_of("test-topic", partition, 5)].append(partition)
-        on_six[owner_of("test-topic", partition, 6)].append(partition)
+        on_five[assign("test-topic", partition, 5)].append(partition)
+        on_six[assign("test-topic", partition, 6)].append(partition)
     assert on_five == {1: [0, 5, 10], 2: [1, 6], 3: [2, 7], 4: [3, 8], 0: [4, 9]}
     assert on_six == {0: [0, 6], 1: [1, 7], 2: [2, 8], 3: [3, 9], 4: [4, 10], 5: [5]}
 
@@ -59,4 +59,4 @@ def test_topics_do_not_all_start_at_one_owner() -> None:
 
 def test_no_owner_is_an_error() -> None:
     with pytest.raises(ValueError, match="0 owners"):
-        owner_of("t", 0, 0)
+        assign("t", 0, 0)

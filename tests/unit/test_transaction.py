@@ -65,7 +65,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def promised(session: SinkSession, attempt: Attempt | None = None) -> SinkTransaction:
-    transaction = SinkTransaction(session, ENTRY, attempt, keep_going)
+    transaction = SinkTransaction(session, ENTRY, attempt)
     transaction.write(lambda *_: (StagedOutput(), Counts(rows=3)))
     transaction.pre_commit()
     return transaction
@@ -139,7 +139,7 @@ def test_a_refused_attempt_is_marked_and_deletes_nothing(tmp_path: Path) -> None
 
 def test_an_abort_before_the_promise_removes_the_folder(tmp_path: Path) -> None:
     attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
-    SinkTransaction(Answers(), ENTRY, attempt, keep_going).abort()
+    SinkTransaction(Answers(), ENTRY, attempt).abort()
     assert not attempt.folder.exists()
 
 

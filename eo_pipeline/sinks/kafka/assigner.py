@@ -24,7 +24,7 @@ def start_index(topic: str, owners: int) -> int:
     return ((java_hash(topic) * 31) & _INT_MAX) % owners
 
 
-def owner_of(topic: str, partition: int, owners: int) -> int:
+def assign(topic: str, partition: int, owners: int) -> int:
     """Which of ``owners`` (numbered from 0) a source partition belongs to.
 
     Raises:

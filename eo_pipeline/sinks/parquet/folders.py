@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from eo_pipeline.errors import SinkError, SinkUnavailableError
+from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.lake.ledger import sync
 
 #: The entry, in its checkpoint's folder; and the newest version, in the table's folder.
 ENTRY_FILE = "_eo_ledger.json"
@@ -65,10 +65,7 @@ class Record:
 
     def write(self, folder: Path) -> None:
         """Keep this in ``folder``, flushed: the folder's last file."""
-        with (folder / ENTRY_FILE).open("x") as file:
-            json.dump(self.to_json(), file)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(folder / ENTRY_FILE, json.dumps(self.to_json()))
         sync(folder)
 
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eo_pipeline.errors import RefusedError, SinkError, SinkUnavailableError
+from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
-from eo_pipeline.sinks.lake.ledger import sync
+from eo_pipeline.sinks.files import link_or_copy
 from eo_pipeline.sinks.parquet.exchange import NOT_POSSIBLE, exchange, flush, locked
-from eo_pipeline.sinks.parquet.files import link, put
+from eo_pipeline.sinks.parquet.files import put
 from eo_pipeline.sinks.parquet.folders import (
     DEAD_LETTERS_FOLDER,
     ENTRY_FILE,
@@ -187,7 +188,7 @@ def _linked(source: Path, target: Path) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    link(Path(source), Path(target))
+    link_or_copy(Path(source), Path(target))
 
 
 def _emptied(folders: CheckpointFolders, version: int, target: Path, *, dead_letters: bool) -> None:
@@ -197,7 +198,7 @@ def _emptied(folders: CheckpointFolders, version: int, target: Path, *, dead_let
         raise _missing(folders.path(version))
     target.mkdir(exist_ok=True)
     if record.dead_letters == dead_letters:
-        link(folders.path(version) / ENTRY_FILE, target / ENTRY_FILE)
+        link_or_copy(folders.path(version) / ENTRY_FILE, target / ENTRY_FILE)
     else:
         replace(record, dead_letters=dead_letters).write(target)
 

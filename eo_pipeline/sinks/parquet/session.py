@@ -23,15 +23,15 @@ from eo_pipeline.errors import (
     SinkError,
     SinkUnavailableError,
 )
+from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
-from eo_pipeline.sinks.lake.ledger import sync
+from eo_pipeline.sinks.lake.types import new_columns, widened
 from eo_pipeline.sinks.parquet.exchange import locked
 from eo_pipeline.sinks.parquet.files import put
 from eo_pipeline.sinks.parquet.folders import DEAD_LETTERS_FOLDER, CheckpointFolders, Record
 from eo_pipeline.sinks.parquet.going_back import Beside, refuse_where_impossible
 from eo_pipeline.sinks.parquet.lineage import read_lineage
 from eo_pipeline.sinks.parquet.sink import TYPES, ParquetSink, refuse_partition_name
-from eo_pipeline.sinks.parquet.types import new_columns, widened
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import StagedOutput

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator
 
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
-from eo_pipeline.sinks.parquet.types import StoredTypes
+from eo_pipeline.sinks.files import check_folder, folder
+from eo_pipeline.sinks.lake.types import StoredTypes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,18 +28,11 @@ PARTITION_COLUMN = "checkpoint"
 TYPES = StoredTypes("Parquet")
 
 
-def _checked_path(path: str) -> str:
-    url = urlsplit(path)
-    if url.scheme not in ("", "file") or url.netloc:
-        raise ValueError(
-            f"{url.scheme}:// has no rename that is atomic and fails if the target exists, and a "
-            "checkpoint of Parquet files appears by just that. Use a folder of a file system (a "
-            "mounted one too), or a table format, which commits without a rename: type: delta or "
-            "type: iceberg"
-        )
-    if not path.strip():
-        raise ValueError("is empty")
-    return path
+_NO_RENAME = (
+    "has no rename that is atomic and fails if the target exists, and a checkpoint of Parquet "
+    "files appears by just that. Use a folder of a file system (a mounted one too), or a table "
+    "format, which commits without a rename: type: delta or type: iceberg"
+)
 
 
 class ParquetSink(Sink):
@@ -52,7 +46,7 @@ class ParquetSink(Sink):
     """
 
     type: Literal["parquet"] = "parquet"
-    path: Annotated[str, AfterValidator(_checked_path)]
+    path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NO_RENAME))]
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     #: published files have names of their own (hard links): the staged ones may go
@@ -61,8 +55,7 @@ class ParquetSink(Sink):
     @property
     def root(self) -> Path:
         """The folder."""
-        url = urlsplit(self.path)
-        return Path(unquote(url.path) if url.scheme else self.path).absolute()
+        return folder(self.path)
 
     @property
     def table_name(self) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, SinkUnavailableError
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.postgres import errors
 from eo_pipeline.sinks.postgres.connect import connect
 from eo_pipeline.sinks.postgres.ledger import ONE_PIPELINE, ensure_ledger, schema_of
@@ -24,6 +24,7 @@ from eo_pipeline.sinks.sql.frame import SqlSession
 from eo_pipeline.sinks.sql.going_back import condition_of, refuse_upserted
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
 from eo_pipeline.sinks.sql.lineage import read_lineage
+from eo_pipeline.sinks.sql.names import TableName, quoted
 from eo_pipeline.sinks.sql.owner import Target, refuse_lost_table
 from eo_pipeline.staging.rows import StagedOutput
 
@@ -86,6 +87,31 @@ class PostgresSession(SqlSession):
         condition_of(entry)
         if self._sink.upsert:
             refuse_upserted(self._table, entry)
+
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        """In one transaction. The tables stay, and with them any row that carries no checkpoint."""
+        drops = []
+        try:
+            with self._transaction():
+                for name in (self._table, self._dead_letters):
+                    if CHECKPOINT_COLUMN in Table(self._connection, name).columns():
+                        where = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
+                        drops.append(f"{self._drop(name, where, dry_run):,} rows of {name}")
+                ledger = self._table.sibling(LEDGER_TABLE)
+                versions = self._drop(ledger, "pipeline = %s", dry_run, self.pipeline)
+                drops.append(f"{versions:,} versions of the ledger in {ledger}")
+                self._connection.execute("COMMIT")
+        except psycopg.Error as error:
+            raise errors.while_opening(error, str(self._table)) from error
+        return tuple(drops)
+
+    def _drop(self, table: TableName, condition: str, dry_run: bool, *parameters: Any) -> int:
+        """How many rows were deleted, or would be."""
+        act = "SELECT count(*)" if dry_run else "DELETE"
+        done = self._connection.execute(
+            f"{act} FROM {table.sql} WHERE {condition}".encode(), parameters or None
+        )
+        return int(done.fetchall()[0][0]) if dry_run else done.rowcount
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """On a connection of its own, in one snapshot; rows wait on the server until asked for."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.kafka.layout import Layout, Partitioning, check_origin
-from eo_pipeline.sinks.kafka.project import project
+from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
 from eo_pipeline.source.client_options import ClientSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from eo_pipeline.sinks.protocol import SinkSession
 
 #: A topic's name, short enough for ``<topic>._eo_ledger.<pipeline>`` to be one too (249).
 _Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,170}$")]
@@ -56,7 +53,7 @@ class KafkaSink(Sink):
             value is a JSON object of all columns that are nothing else.
         headers: a column of ``array<struct<key string, value binary>>``, or column by header name.
         timestamp: column that becomes the record's timestamp (milliseconds).
-        partitioning: ``key``, ``source`` or ``assigner``, see :class:`Partitioning`.
+        partitioning: ``key``, ``source`` or ``assigner``, see :class:`Partitioner`.
         shards: how many producers publish a checkpoint that was staged in files. With more than
             one, each has a transaction of its own: atomic per shard, see
             :mod:`eo_pipeline.sinks.kafka.shards`. Needs the pipeline's lineage.
@@ -79,7 +76,7 @@ class KafkaSink(Sink):
     value: str | None = None
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
-    partitioning: Partitioning = Partitioning.KEY
+    partitioning: Partitioner = Partitioner.KEY
     shards: PositiveInt = 1
     offsets_group: str | None = Field(default=None, min_length=1)
     ledger_topic: _LongTopic | None = None
@@ -88,6 +85,8 @@ class KafkaSink(Sink):
     transaction_timeout: Annotated[PositiveFloat, Field(ge=1.0)] = 300.0
     request_timeout: PositiveFloat = 30.0
     client: ClientSettings = Field(default_factory=dict, repr=False)
+
+    session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
 
     @field_validator("client")
     @classmethod
@@ -153,13 +152,8 @@ class KafkaSink(Sink):
             "guarantee": self.semantics.value,
         }
 
-    def open(self, pipeline: str) -> SinkSession:
-        from eo_pipeline.sinks.kafka.session import KafkaSession
-
-        return KafkaSession(self, pipeline)
-
     def project(self, df: DataFrame) -> DataFrame:
-        """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.project`.
+        """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.types`.
 
         Raises:
             ConfigError: a column the configuration names is not there.

@@ -11,12 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
-from eo_pipeline.sinks.delta.rows import partition_value
-from eo_pipeline.sinks.delta.table import Snapshot
-from eo_pipeline.sinks.delta.types import stored_schema, stored_table
-from eo_pipeline.sinks.lake.frame import Publication
-from eo_pipeline.sinks.removal import target_of
+from eo_pipeline.sinks.delta.commit import Arguments, commit_files
+from eo_pipeline.sinks.delta.rows import batches_of, partition_value
+from eo_pipeline.sinks.lake.session import Commit
 from eo_pipeline.staging.rows import StagedTable
 
 _LOW, _HIGH = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"
@@ -24,31 +21,31 @@ _NULLS = f"null_count.{CHECKPOINT_COLUMN}"
 _PARTITION = "partition."
 
 
-def rewind(table: DeltaTable, publication: Publication[Snapshot], uri: str) -> None:
-    """Rows of checkpoints after the target leave; rows of no checkpoint stay."""
-    first = target_of(publication.entry) + 1
+def rewind(table: DeltaTable, target: int, arguments: Arguments) -> Commit:
+    """Rows of checkpoints after ``target`` leave; rows of no checkpoint stay."""
+    first = target + 1
     found = _files(table, first, None)
-    with outcome_told(uri):
-        if found.mixed:
-            _delete(table, f"{CHECKPOINT_COLUMN} >= {first}", publication)
-        else:
-            commit_files(table, found.inside, publication.record)
+    if found.mixed:
+        return lambda: _delete(table, f"{CHECKPOINT_COLUMN} >= {first}", arguments)
+    return lambda: commit_files(table, found.inside, arguments)
 
 
 def replay(
-    table: DeltaTable, actions: list[AddAction], publication: Publication[Snapshot], uri: str
-) -> None:
-    """Rows of the target's checkpoint give way to the staged ones, which carry its number.
+    table: DeltaTable,
+    target: int,
+    rows: StagedTable | None,
+    actions: list[AddAction],
+    arguments: Arguments,
+) -> Commit:
+    """Rows of the checkpoint ``target`` give way to the staged ``rows``, which carry its number;
+    ``actions`` add their files.
 
     Nothing is copied, unless a file holds rows of other checkpoints too (after OPTIMIZE).
     """
-    target = target_of(publication.entry)
     found = _files(table, target, target)
-    with outcome_told(uri):
-        if found.mixed:
-            _overwrite(table, f"{CHECKPOINT_COLUMN} = {target}", publication)
-        else:
-            commit_files(table, [*found.inside, *actions], publication.record)
+    if found.mixed:
+        return lambda: _overwrite(table, f"{CHECKPOINT_COLUMN} = {target}", rows, arguments)
+    return lambda: commit_files(table, [*found.inside, *actions], arguments)
 
 
 @dataclass
@@ -87,36 +84,21 @@ def _remove(action: dict[str, Any]) -> RemoveAction:
     return RemoveAction(action["path"], True, now, action["size_bytes"], values)
 
 
-def _delete(table: DeltaTable, predicate: str, publication: Publication[Snapshot]) -> None:
+def _delete(table: DeltaTable, predicate: str, arguments: Arguments) -> None:
     before = table.version()
-    table.delete(predicate, **ledger_commit(publication.record))
+    table.delete(predicate, **arguments)
     if table.version() == before:
         # a delete that matches nothing makes no commit, and says nothing
-        commit_files(table, [], publication.record)
+        commit_files(table, [], arguments)
 
 
-def _overwrite(table: DeltaTable, predicate: str, publication: Publication[Snapshot]) -> None:
-    rows = publication.staged.rows
+def _overwrite(
+    table: DeltaTable, predicate: str, rows: StagedTable | None, arguments: Arguments
+) -> None:
     before = table.version()
     if rows is None or not rows.rows:
-        _delete(table, predicate, publication)
+        _delete(table, predicate, arguments)
         return
-    write_deltalake(
-        table,
-        _reader(rows),
-        mode="overwrite",
-        predicate=predicate,
-        **ledger_commit(publication.record),
-    )
+    write_deltalake(table, batches_of(rows), mode="overwrite", predicate=predicate, **arguments)
     if table.version() == before:
-        commit_files(table, [], publication.record)
-
-
-def _reader(rows: StagedTable) -> pa.RecordBatchReader:
-    schema = stored_schema(rows.schema)
-    batches = (
-        batch
-        for piece in rows.batches()
-        for batch in stored_table(pa.Table.from_batches([piece])).to_batches()
-    )
-    return pa.RecordBatchReader.from_batches(schema, batches)
+        commit_files(table, [], arguments)

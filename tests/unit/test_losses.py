@@ -1,21 +1,17 @@
-"""What changed in Kafka since the ledger's head, and what each change means."""
+"""What changed in Kafka since the ledger's head, what is lost by it, and where reading goes on."""
 
 from __future__ import annotations
 
 import pytest
 
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.source.discovery import (
-    Bounds,
-    Cluster,
-    LossKind,
-    describe_loss,
-    discover,
-    past_losses,
-)
+from eo_pipeline.source.config import LossKind
+from eo_pipeline.source.discovery import Bounds, Cluster, discover
+from eo_pipeline.source.losses import describe_loss, kinds_of_loss, offsets_past_losses
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 IDS = {"t": "uuid-1"}
+SUBSCRIBED = frozenset({"t"})
 
 
 def cluster(uuid: str = "uuid-1", **bounds: tuple[int, int]) -> Cluster:
@@ -27,14 +23,15 @@ def cluster(uuid: str = "uuid-1", **bounds: tuple[int, int]) -> Cluster:
 
 
 def test_nothing_changed_is_no_news() -> None:
-    found = discover({T0: 5}, IDS, cluster(p0=(0, 10)), frozenset({"t"}))
-    assert (found.fresh, found.losses, found.unsubscribed) == ((), {}, ())
+    found = discover({T0: 5}, cluster(p0=(0, 10)), SUBSCRIBED)
+    assert (found.fresh, found.unsubscribed) == ((), ())
+    assert not kinds_of_loss({T0: 5}, IDS, cluster(p0=(0, 10)), SUBSCRIBED)
 
 
 def test_a_partition_added_to_a_known_topic_is_fresh_and_disturbs_nobody() -> None:
-    found = discover({T0: 5}, IDS, cluster(p0=(0, 10), p1=(0, 3)), frozenset({"t"}))
-    assert found.fresh == (T1,)
-    assert not found.losses
+    now = cluster(p0=(0, 10), p1=(0, 3))
+    assert discover({T0: 5}, now, SUBSCRIBED).fresh == (T1,)
+    assert not kinds_of_loss({T0: 5}, IDS, now, SUBSCRIBED)
 
 
 @pytest.mark.parametrize(
@@ -47,21 +44,20 @@ def test_a_partition_added_to_a_known_topic_is_fresh_and_disturbs_nobody() -> No
     ],
 )
 def test_each_way_to_lose_records_is_told_apart(now: Cluster, kind: LossKind) -> None:
-    assert discover({T0: 5}, IDS, now, frozenset({"t"})).losses == {T0: kind}
+    assert kinds_of_loss({T0: 5}, IDS, now, SUBSCRIBED) == {T0: kind}
 
 
 def test_reading_exactly_up_to_the_beginning_or_end_is_no_loss() -> None:
-    assert not discover({T0: 5}, IDS, cluster(p0=(5, 5)), frozenset({"t"})).losses
+    assert not kinds_of_loss({T0: 5}, IDS, cluster(p0=(5, 5)), SUBSCRIBED)
 
 
 def test_a_topic_without_known_uuid_is_not_called_recreated() -> None:
-    assert not discover({T0: 5}, {}, cluster(p0=(0, 10)), frozenset({"t"})).losses
+    assert not kinds_of_loss({T0: 5}, {}, cluster(p0=(0, 10)), SUBSCRIBED)
 
 
 def test_an_unsubscribed_topic_is_reported_and_never_a_loss() -> None:
-    found = discover({T0: 5}, IDS, cluster(), frozenset())
-    assert found.unsubscribed == (T0,)
-    assert not found.losses
+    assert discover({T0: 5}, cluster(), frozenset()).unsubscribed == (T0,)
+    assert not kinds_of_loss({T0: 5}, IDS, cluster(), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -76,7 +72,7 @@ def test_an_unsubscribed_topic_is_reported_and_never_a_loss() -> None:
 def test_an_accepted_loss_goes_on_where_records_are(
     now: Cluster, kind: LossKind, expected: dict[TopicPartition, int]
 ) -> None:
-    assert past_losses({T0: 5}, {T0: kind}, now) == expected
+    assert offsets_past_losses({T0: 5}, {T0: kind}, now) == expected
 
 
 def test_a_loss_names_topic_partition_and_both_bounds() -> None:

@@ -20,8 +20,8 @@ LedgerRecord = tuple[bytes, bytes, int]
 
 
 @dataclass(frozen=True)
-class Publication:
-    """How one version is published.
+class ShardCounts:
+    """How one version is divided among the shards.
 
     ``rows``: how many rows each shard publishes, from shard 0 on. ``producers``: how many shards
     the next version may use; no transactional id beyond has a transaction open.
@@ -42,33 +42,33 @@ class Publication:
 
 
 @dataclass(frozen=True)
-class Standing:
+class DecidedEntry:
     """An entry that shard 0 committed, where it lies, and the followers whose marker is there."""
 
     offset: int
     entry: LedgerEntry
-    publication: Publication
+    shards: ShardCounts
     landed: frozenset[int] = frozenset()
 
     @property
     def missing(self) -> frozenset[int]:
         """The shards whose rows are not visible yet. While there are any, there is no child."""
-        return self.publication.followers - self.landed
+        return self.shards.followers - self.landed
 
-    def and_landed(self, marker: Marker) -> Standing:
+    def with_marker(self, marker: Marker) -> DecidedEntry:
         """With what ``marker`` says, if it is about this entry."""
         if marker.id != self.entry.id:
             return self
         return replace(self, landed=self.landed | {marker.shard})
 
-    def settled(self) -> Standing:
+    def completed(self) -> DecidedEntry:
         """An entry that has a child: all of it landed, whether its markers were read or not."""
-        return replace(self, landed=self.publication.followers)
+        return replace(self, landed=self.shards.followers)
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any], offset: int, moment: datetime) -> Standing:
+    def from_json(cls, raw: Mapping[str, Any], offset: int, moment: datetime) -> DecidedEntry:
         entry = replace(LedgerEntry.from_json(raw), committed_at=moment)
-        return cls(offset, entry, Publication.from_json(raw.get("publication")))
+        return cls(offset, entry, ShardCounts.from_json(raw.get("publication")))
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class Marker:
         return cls(EntryId(raw["version"], raw["transaction_id"]), raw["shard"])
 
 
-def entry_record(entry: LedgerEntry, publication: Publication) -> LedgerRecord:
+def entry_record(entry: LedgerEntry, shards: ShardCounts) -> LedgerRecord:
     """``committed_at`` is not in it: that is the record's own timestamp."""
-    said = {"rows": list(publication.rows), "producers": publication.producers}
+    said = {"rows": list(shards.rows), "producers": shards.producers}
     raw = {**entry.to_json(), "publication": said}
     return json.dumps(raw).encode(), entry.pipeline.encode(), 0
 

@@ -1,4 +1,6 @@
-"""A Delta table as it is at one moment: what it says of the ledger, and what it can take."""
+"""A Delta table as it is at one moment: what it says of the ledger, what it can take, and what an
+error of delta-rs means.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,24 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+from deltalake.exceptions import (
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 
 from eo_pipeline.errors import (
     ConfigError,
+    EoPipelineError,
     RefusedError,
     SchemaChangeError,
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.delta.types import stored_schema
+from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.sinks.lake.types import own_columns
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 
 #: Application ids of the ledger's head in the table's log (Delta protocol, "Transaction
@@ -50,7 +59,6 @@ _FEATURES = frozenset(
 _SETTINGS_REFUSED = {"delta.columnMapping.mode": "none"}
 _CONSTRAINT = "delta.constraints."
 _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
-
 
 #: Rows of a table looked at in one go.
 _SCANNED = 50_000
@@ -127,6 +135,11 @@ class Snapshot:
             for action in pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
             if action.get(nulls) == 0 and (action.get(highest) or since) < since
         }
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Columns that may not be null."""
+        return frozenset(f["name"] for f in self.columns.values() if not f["nullable"])
 
     @property
     def configuration(self) -> dict[str, str]:
@@ -220,9 +233,16 @@ class Snapshot:
         return absent
 
 
+def explained(uri: str, error: DeltaError) -> EoPipelineError:
+    """What an error means that delta-rs raised before anything was sent."""
+    if isinstance(error, DeltaProtocolError | SchemaMismatchError):
+        return RefusedError(f"{uri}: delta-rs does not write this: {error}. Nothing was written.")
+    return SinkUnavailableError(f"{uri} cannot be used: {error}. Nothing was published.")
+
+
 def delta_schema(schema: pa.Schema) -> Schema:
     """The Delta schema of staged rows, every column nullable."""
-    return Schema.from_arrow(stored_schema(schema))
+    return Schema.from_arrow(TYPES.schema(own_columns(schema)))
 
 
 def fields_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:

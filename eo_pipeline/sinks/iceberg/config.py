@@ -5,38 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from eo_pipeline.errors import ConfigError
 from eo_pipeline.settings import Settings
-from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
-from eo_pipeline.sinks.iceberg.partitioning import Partitioning, refuse_absent
-from eo_pipeline.sinks.parquet.types import StoredTypes
+from eo_pipeline.sinks.config import Guarantee, StagingFolders
+from eo_pipeline.sinks.files import local_folder
+from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
+from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.iceberg.session import IcebergSession
-
-#: Below the table's location: promises, where no reader and no clean-up looks; and rows, where
-#: both do.
-STAGING_FOLDER = "_eo_staging"
+#: Below the table's location: rows, where readers and clean-ups look.
 ROWS_FOLDER = "data/eo_rows"
-
-TYPES = StoredTypes("Iceberg", short_integers=False)
-
-_NEEDED = frozenset({"pyiceberg", "sqlalchemy"})
-
-
-def _local(path: str) -> Path | None:
-    """The folder a path or ``file://`` URL names, None for anything else."""
-    url = urlsplit(path)
-    if url.scheme not in ("", "file") or url.netloc or not path.strip():
-        return None
-    return Path(unquote(url.path) if url.scheme else path).absolute()
 
 
 def _checked_table(name: str) -> str:
@@ -46,7 +29,7 @@ def _checked_table(name: str) -> str:
 
 
 def _checked_partitioning(texts: tuple[str, ...]) -> tuple[str, ...]:
-    names = [Partitioning.parse(text).field_name for text in texts]
+    names = [PartitionField.parse(text).field_name for text in texts]
     if len(set(names)) < len(names):
         raise ValueError("a column is named twice")
     return texts
@@ -67,7 +50,7 @@ class IcebergCatalog(Settings):
         return {key: value.get_secret_value() for key, value in self.properties.items()}
 
 
-class IcebergSink(Sink):
+class IcebergSink(FolderSink):
     """An Iceberg table, with the ledger in a hidden folder ``_eo_ledger`` at its location.
 
     Args:
@@ -93,6 +76,8 @@ class IcebergSink(Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
+    session_class: ClassVar[str] = "eo_pipeline.sinks.iceberg.session:IcebergSession"
+    extra: ClassVar[str | None] = "iceberg"
 
     @model_validator(mode="before")
     @classmethod
@@ -107,7 +92,7 @@ class IcebergSink(Sink):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if self.location is not None and _local(self.location) is None:
+        if self.location is not None and local_folder(self.location) is None:
             raise ValueError(
                 f"location: {self.location!r} is not supported yet: rows are staged in a folder of "
                 "the table, which must be a file system that Spark and this process share"
@@ -123,13 +108,12 @@ class IcebergSink(Sink):
         if self.catalog is None:
             return self.warehouse.absolute()
         found = self.catalog.properties.get("warehouse")
-        return _local(found.get_secret_value()) if found else None
+        return local_folder(found.get_secret_value()) if found else None
 
     @property
     def root(self) -> Path:
-        """The table's folder."""
         if self.location is not None:
-            folder = _local(self.location)
+            folder = local_folder(self.location)
         else:
             warehouse = self._warehouse()
             folder = warehouse.joinpath(*self.identifier) if warehouse else None
@@ -141,8 +125,8 @@ class IcebergSink(Sink):
         return tuple(self.table.split("."))
 
     @property
-    def partitioning(self) -> tuple[Partitioning, ...]:
-        return tuple(map(Partitioning.parse, self.partition_by))
+    def partition_fields(self) -> tuple[PartitionField, ...]:
+        return tuple(map(PartitionField.parse, self.partition_by))
 
     @property
     def table_name(self) -> str:
@@ -150,7 +134,7 @@ class IcebergSink(Sink):
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        return tuple(field.layout_column for field in self.partitioning)
+        return tuple(field.layout_column for field in self.partition_fields)
 
     def describe(self) -> dict[str, str]:
         return {"kind": "iceberg", "uri": self.root.as_uri(), "table": self.table}
@@ -169,29 +153,6 @@ class IcebergSink(Sink):
             ConfigError: a column that the table is laid out by is not there.
         """
         TYPES.refuse_unknown(df)
-        refuse_absent(self.partitioning, df.columns)
-        copies = {field.layout_column: field.layout(df) for field in self.partitioning}
+        refuse_absent(self.partition_fields, df.columns)
+        copies = {field.layout_column: field.layout(df) for field in self.partition_fields}
         return df.withColumns(copies) if copies else df
-
-    def dead_letters(self, pipeline: str, since: int = 0) -> pa.Table:
-        """The records of ``pipeline`` that could not be read, from checkpoint ``since`` on."""
-        with self.open(pipeline) as session:
-            return session.read_dead_letters(since)
-
-    def open(self, pipeline: str) -> IcebergSession:
-        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
-
-        Raises:
-            ConfigError: the package ``pyiceberg`` is missing, the table lies elsewhere, or is
-                partitioned otherwise.
-        """
-        try:
-            from eo_pipeline.sinks.iceberg.session import IcebergSession
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in _NEEDED:
-                raise
-            raise ConfigError(
-                "sink.type: an Iceberg table needs the package pyiceberg: "
-                "pip install 'eo-pipeline[iceberg]'"
-            ) from error
-        return IcebergSession(self, pipeline)

@@ -1,15 +1,24 @@
-"""Which columns of a result become which part of a Kafka record, and what types they may have."""
+"""Which columns of a result become which part of a Kafka record, and what types they may have.
+
+Key, value and headers are made by Spark, inside the one job (:func:`project`), so that publishing
+only sends bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.sql.json_text import JSON_FIELD, as_json_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 #: Columns of a projected row. A result's own columns never begin with ``_eo_``.
 VALUE = "_eo_value"
@@ -21,10 +30,10 @@ TIMESTAMP = "_eo_timestamp"
 SOURCE_TOPIC = "_eo_topic"
 SOURCE_PARTITION = "_eo_partition"
 SOURCE_OFFSET = "_eo_offset"
-LINEAGE = (CHECKPOINT_COLUMN, SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET)
+LINEAGE_COLUMNS = (CHECKPOINT_COLUMN, SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET)
 
 
-class Partitioning(StrEnum):
+class Partitioner(StrEnum):
     """Which partition of the topic a row goes to.
 
     ``key``: the one Java's default partitioner gives its key, any one without a key. ``source``:
@@ -37,7 +46,7 @@ class Partitioning(StrEnum):
 
 
 def is_projected(columns: Iterable[str]) -> bool:
-    """True for rows that :mod:`eo_pipeline.sinks.kafka.project` made."""
+    """True for rows that :mod:`eo_pipeline.sinks.kafka.types` made."""
     return VALUE in columns
 
 
@@ -49,7 +58,7 @@ class Layout:
     value: str | None = None
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
-    partitioning: Partitioning = Partitioning.KEY
+    partitioning: Partitioner = Partitioner.KEY
 
     @property
     def header_columns(self) -> tuple[str, ...]:
@@ -78,7 +87,7 @@ class Layout:
             absent = [name for name in names if name is not None and name not in columns]
             if absent:
                 raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
-        if self.partitioning is not Partitioning.KEY:
+        if self.partitioning is not Partitioner.KEY:
             check_origin(columns, f"sink.partitioning: {self.partitioning} needs")
 
     def check_arrow(self, schema: pa.Schema) -> None:
@@ -166,3 +175,80 @@ def _has_json(data_type: pa.DataType) -> bool:
     if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
         return _has_json(data_type.value_type)
     return any(is_kind(data_type) for is_kind in _JSON_KINDS)
+
+
+#: Spark types of a key, a header or a whole value.
+_BYTES = frozenset({"string", "binary", "tinyint", "smallint", "int", "bigint"})
+
+
+def project(df: DataFrame, layout: Layout) -> DataFrame:
+    """``df`` as the parts of Kafka records, and the lineage. Lazy.
+
+    Raises:
+        ConfigError: a column the configuration names is absent.
+        SchemaChangeError: ... or has a type a record has no place for.
+    """
+    layout.check_columns(df.columns)
+    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    _check_types(types, layout)
+    kept = [name for name in df.columns if name in LINEAGE_COLUMNS]
+    parts = [*_parts(layout, types), *(_column(name) for name in kept)]
+    if layout.value is not None:
+        return df.select(_as_bytes(layout.value, types).alias(VALUE), *parts)
+    from pyspark.sql import functions as F
+
+    body = F.struct(*map(_column, layout.payload(df.columns)))
+    wrapped = as_json_columns(df.select(body.alias(VALUE), *parts), [VALUE])
+    return wrapped.withColumn(VALUE, F.col(VALUE)[JSON_FIELD])
+
+
+def _parts(layout: Layout, types: Mapping[str, str]) -> list[Column]:
+    parts = []
+    if layout.key is not None:
+        parts.append(_as_bytes(layout.key, types).alias(KEY))
+    if layout.timestamp is not None:
+        parts.append(_column(layout.timestamp).alias(TIMESTAMP))
+    if isinstance(layout.headers, str):
+        parts.append(_column(layout.headers).alias(HEADERS))
+    elif layout.headers:
+        parts.append(_headers(layout.headers, types).alias(HEADERS))
+    return parts
+
+
+def _headers(names: Mapping[str, str], types: Mapping[str, str]) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.array(
+        *(
+            F.struct(F.lit(header).alias("key"), _as_bytes(column, types).alias("value"))
+            for header, column in names.items()
+        )
+    )
+
+
+def _as_bytes(name: str, types: Mapping[str, str]) -> Column:
+    column = _column(name)
+    # an integer's own cast to binary is its memory, not its digits
+    return column if types[name] == "binary" else column.cast("string").cast("binary")
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    escaped = name.replace("`", "``")
+    return F.col(f"`{escaped}`")
+
+
+def _check_types(types: Mapping[str, str], layout: Layout) -> None:
+    mapped = layout.header_columns if not isinstance(layout.headers, str) else ()
+    for name in filter(None, (layout.key, layout.value, *mapped)):
+        if types[name].partition(" ")[0] not in _BYTES:
+            raise SchemaChangeError(
+                f"column {name!r} is {types[name]}; a key, a header or a whole value must be text, "
+                "binary or an integer. Nothing was read; cast it in the transform."
+            )
+    if layout.timestamp is not None and not types[layout.timestamp].startswith("timestamp"):
+        raise SchemaChangeError(
+            f"sink.timestamp: column {layout.timestamp!r} is {types[layout.timestamp]}, not a "
+            "timestamp. Nothing was read; cast it in the transform."
+        )

@@ -1,6 +1,6 @@
 """Staged rows as the arguments of ``produce``: value, key, partition, timestamp, headers.
 
-Rows come projected (:mod:`eo_pipeline.sinks.kafka.project`), with key and value made by Spark, or
+Rows come projected (:mod:`eo_pipeline.sinks.kafka.types`), with key and value made by Spark, or
 plain, as whoever stages without Spark has them; then they are made here, row by row.
 """
 
@@ -16,19 +16,19 @@ import pyarrow.compute as pc
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.kafka.assigner import start_index
-from eo_pipeline.sinks.kafka.layout import (
+from eo_pipeline.sinks.kafka.producer import Arguments
+from eo_pipeline.sinks.kafka.types import (
     HEADERS,
     KEY,
-    LINEAGE,
+    LINEAGE_COLUMNS,
     SOURCE_PARTITION,
     SOURCE_TOPIC,
     TIMESTAMP,
     VALUE,
     Layout,
-    Partitioning,
+    Partitioner,
     is_projected,
 )
-from eo_pipeline.sinks.kafka.producer import Arguments
 from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.staging.rows import StagedTable
 
@@ -73,13 +73,13 @@ def _dealt_out(batch: pa.RecordBatch, shards: int) -> Iterator[tuple[int, pa.Rec
     if shards == 1:
         yield 0, batch
         return
-    owners = owners_of(batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION), shards)
+    owners = assign_all(batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION), shards)
     for shard in sorted(pc.unique(owners).to_pylist()):
         yield shard, batch.filter(pc.equal(owners, shard))
 
 
-def owners_of(topics: pa.Array, partitions: pa.Array, owners: int) -> pa.Array:
-    """:func:`~.assigner.owner_of` for columns; who has no origin belongs to owner 0."""
+def assign_all(topics: pa.Array, partitions: pa.Array, owners: int) -> pa.Array:
+    """:func:`~.assigner.assign` for columns; who has no origin belongs to owner 0."""
     named = topics.dictionary_encode()
     starts = [None if t is None else start_index(t, owners) for t in named.dictionary.to_pylist()]
     first = pa.array(starts, pa.int64()).take(named.indices)
@@ -122,7 +122,7 @@ def _projected(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
     """What Spark's projection would have made of plain columns."""
     if is_projected(batch.schema.names):
         return batch
-    columns = {name: batch.column(name) for name in batch.schema.names if name in LINEAGE}
+    columns = {name: batch.column(name) for name in batch.schema.names if name in LINEAGE_COLUMNS}
     if layout.value is not None:
         columns[VALUE] = batch.column(layout.value)
     else:
@@ -175,7 +175,7 @@ def _milliseconds(values: pa.Array) -> list[int]:
 def _headers(batch: pa.RecordBatch, layout: Layout) -> list[_Headers] | None:
     """The headers of every row; where the value has no room for the lineage, it is in them."""
     given = batch.column(HEADERS).to_pylist() if HEADERS in batch.schema.names else None
-    added = [name for name in batch.schema.names if name in LINEAGE] if layout.value else []
+    added = [name for name in batch.schema.names if name in LINEAGE_COLUMNS] if layout.value else []
     if given is None and not added:
         return None
     rows = [[(h["key"], h["value"]) for h in row or ()] for row in given or repeat((), len(batch))]
@@ -191,14 +191,14 @@ def _headers(batch: pa.RecordBatch, layout: Layout) -> list[_Headers] | None:
 def _targets(
     batch: pa.RecordBatch, layout: Layout, partitions: int
 ) -> Iterator[int] | Sequence[int]:
-    if layout.partitioning is Partitioning.KEY:
+    if layout.partitioning is Partitioner.KEY:
         return repeat(_ANY_PARTITION, len(batch))
     origins = batch.column(SOURCE_PARTITION)
-    if layout.partitioning is Partitioning.SOURCE:
+    if layout.partitioning is Partitioner.SOURCE:
         sources: list[int] = origins.to_pylist()
         _refuse_too_few(sources, partitions)
         return sources
-    targets: list[int] = owners_of(batch.column(SOURCE_TOPIC), origins, partitions).to_pylist()
+    targets: list[int] = assign_all(batch.column(SOURCE_TOPIC), origins, partitions).to_pylist()
     return targets
 
 

@@ -11,20 +11,12 @@ from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveI
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.redis.keys import KeyTemplate
+from eo_pipeline.sinks.redis.keys import RESERVED, KeyTemplate
 from eo_pipeline.sinks.sql.json_text import as_json_columns
 from eo_pipeline.sinks.sql.project import nested_columns, refuse_unknown_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from eo_pipeline.sinks.protocol import SinkSession
-
-#: The module of the client, which the extra ``redis`` brings.
-_CLIENT = "redis"
-
-#: What the names of the pipeline's own keys begin with.
-RESERVED = "eo_"
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
 _SCHEMES = ("redis", "rediss", "unix")
@@ -99,6 +91,8 @@ class RedisSink(Sink):
     connect_timeout: PositiveFloat = 10.0
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    session_class: ClassVar[str] = "eo_pipeline.sinks.redis.session:RedisSession"
+    extra: ClassVar[str | None] = "redis"
 
     @property
     def template(self) -> KeyTemplate:
@@ -110,7 +104,7 @@ class RedisSink(Sink):
         return False
 
     @property
-    def target(self) -> str:
+    def identity(self) -> str:
         """What the ledger speaks for: it cannot go on in other keys or another form."""
         parts = {"as": self.store_as, "key": str(self.template), "prefix": self.prefix}
         return json.dumps(parts, sort_keys=True)
@@ -130,17 +124,6 @@ class RedisSink(Sink):
             "table": self.table_name,
             "key": str(self.template),
         }
-
-    def open(self, pipeline: str) -> SinkSession:
-        try:
-            from eo_pipeline.sinks.redis.session import RedisSession
-        except ModuleNotFoundError as error:
-            if error.name != _CLIENT:
-                raise
-            raise ConfigError(
-                "sink.type: Redis needs a client: pip install 'eo-pipeline[redis]'"
-            ) from error
-        return RedisSession(self, pipeline)
 
     def project(self, df: DataFrame) -> DataFrame:
         """Nested columns become JSON; see :mod:`eo_pipeline.sinks.redis.types`.

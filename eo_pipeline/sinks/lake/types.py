@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,16 @@ _PLAIN = (
 )
 
 
+#: Prefix of the copies of partition values by which Spark lays out the staged files. The columns
+#: themselves stay in the files, so that their type and value need not be guessed from folder names.
+LAYOUT_PREFIX = "_eo_part_"
+
+
+def own_columns(schema: pa.Schema) -> pa.Schema:
+    """``schema`` without the copies by which Spark lays out files."""
+    return pa.schema([field for field in schema if not field.name.startswith(LAYOUT_PREFIX)])
+
+
 @dataclass(frozen=True)
 class StoredTypes:
     """The types of one store. ``short_integers``: it tells 8 and 16 bits from 32."""
@@ -43,8 +53,11 @@ class StoredTypes:
 
         Raises:
             SchemaChangeError: names every column of a type that the store has nothing for.
+            RefusedError: see :meth:`check_names`.
         """
-        bad = [f"{f.name!r} ({f.dataType.simpleString()})" for f in df.schema if not held(f)]
+        self.check_names(df.columns)
+        fields = [f for f in df.schema if not self._holds(f.dataType)]
+        bad = [f"{f.name!r} ({f.dataType.simpleString()})" for f in fields]
         if bad:
             raise SchemaChangeError(
                 f"{self.store} has no type for {', '.join(bad)}. Nothing was read; cast or drop "
@@ -52,13 +65,22 @@ class StoredTypes:
                 "lit(None).cast('string'))."
             )
 
+    def check_names(self, names: Sequence[str]) -> None:
+        """Of columns, and of the fields of a struct. Most stores take any.
+
+        Raises:
+            RefusedError: a name cannot be used.
+        """
+
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """``schema`` in the one form of each type, every column nullable: timestamps are in
         microseconds, UTC or without zone; text and bytes have no large or dictionary form.
 
         Raises:
             SchemaChangeError: a column has a type the store has nothing for.
+            RefusedError: see :meth:`check_names`.
         """
+        self.check_names(schema.names)
         fields = []
         for field in schema:
             stored = self._stored(field.type)
@@ -113,25 +135,23 @@ class StoredTypes:
             key, value = self._stored(kind.key_type), self._stored(kind.item_type)
             return key and value and pa.map_(key, value)
         if pt.is_struct(kind):
+            self.check_names([field.name for field in kind])
             inner = [(field.name, self._stored(field.type)) for field in kind]
             return pa.struct(inner) if all(stored for _, stored in inner) else None
         return None
 
+    def _holds(self, kind: DataType) -> bool:
+        """True if there is a type for this Spark type."""
+        from pyspark.sql.types import ArrayType, MapType, StructType
 
-def held(field: DataType | object) -> bool:
-    """True if Parquet has a type for this Spark type, or for a field of it."""
-    from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
-
-    if isinstance(field, StructField):
-        return held(field.dataType)
-    if isinstance(field, ArrayType):
-        return held(field.elementType)
-    if isinstance(field, MapType):
-        return held(field.keyType) and held(field.valueType)
-    if isinstance(field, StructType):
-        return all(map(held, field))
-    assert isinstance(field, DataType)
-    return field.simpleString().partition("(")[0].partition(" ")[0] in _SPARK_SCALARS
+        if isinstance(kind, ArrayType):
+            return self._holds(kind.elementType)
+        if isinstance(kind, MapType):
+            return self._holds(kind.keyType) and self._holds(kind.valueType)
+        if isinstance(kind, StructType):
+            self.check_names(kind.names)
+            return all(self._holds(field.dataType) for field in kind)
+        return kind.simpleString().partition("(")[0].partition(" ")[0] in _SPARK_SCALARS
 
 
 def new_columns(known: pa.Schema, result: pa.Schema) -> list[str]:

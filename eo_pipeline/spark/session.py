@@ -54,26 +54,44 @@ class SparkSettings(Settings):
         remote: ``sc://host:port`` of a Spark Connect server; wins over ``master``. The Kafka
             connector must then be on the server. ``SPARK_REMOTE`` in the environment does the
             same.
+        connect_timeout: seconds a Spark Connect server may be away, when a run starts and in the
+            middle of its job, before the run ends with SparkUnavailableError.
         driver_memory: heap of a locally started driver.
         config: any further Spark setting.
     """
 
     master: str = "local[*]"
     remote: str | None = None
+    connect_timeout: float = Field(default=10.0, gt=0)
     driver_memory: str = "2g"
     config: Mapping[str, str] = Field(default_factory=dict)
+
+    @property
+    def server(self) -> str | None:
+        """``remote``, or what the environment says in its place."""
+        return self.remote or os.environ.get("SPARK_REMOTE")
 
     def session(self) -> SparkSession:
         """Start Spark, or return the session this process already has.
 
         Raises:
+            ConfigError: ``remote`` is not an address.
             SetupError: no Java, or Spark did not start.
+            SparkUnavailableError: the Spark Connect server did not answer, or did not let us in.
         """
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         # Python workers must run this interpreter: another one misses pyarrow
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        remote = self.remote or os.environ.get("SPARK_REMOTE")
+        if self.server and self.server.startswith("sc://"):
+            # here, because it takes a quarter of a second to import
+            from eo_pipeline.spark.connect import connect
+
+            return connect(self.server, self.config, self.connect_timeout)
+        return self._started(self.server)
+
+    def _started(self, remote: str | None) -> SparkSession:
+        """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
         if not remote and SparkSession.getActiveSession() is None:
             # left in the environment by a process that spoke Spark Connect and started this one:
             # pyspark would ask for the remote's address instead of starting Spark

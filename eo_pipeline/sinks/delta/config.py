@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
-from eo_pipeline.sinks.delta.types import LAYOUT_PREFIX, refuse_spark_types
-from eo_pipeline.sinks.lake.upsert import Upsert
+from eo_pipeline.sinks.config import Guarantee, StagingFolders
+from eo_pipeline.sinks.delta.types import TYPES
+from eo_pipeline.sinks.files import check_folder, folder
+from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
+from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
+from eo_pipeline.sinks.upsert import UpsertRule
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from eo_pipeline.sinks.delta.session import DeltaSession
-
-#: Below the table's folder: promises, where no reader looks; and rows, where vacuum does.
-STAGING_FOLDER = "_eo_staging"
+#: Below the table's folder: rows, where a vacuum looks.
 ROWS_FOLDER = "eo_rows"
 
 
-def _checked_path(path: str) -> str:
-    url = urlsplit(path)
-    if url.scheme not in ("", "file") or url.netloc:
-        raise ValueError(
-            f"{url.scheme}:// is not supported yet: rows are staged in a folder of the table, "
-            "which must be a file system that Spark and this process share. Use a mounted folder"
-        )
-    if not path.strip():
-        raise ValueError("is empty")
-    return path
+_NOT_SUPPORTED = (
+    "is not supported yet: rows are staged in a folder of the table, which must be a file system "
+    "that Spark and this process share. Use a mounted folder"
+)
 
 
-class DeltaSink(Sink):
+class DeltaSink(FolderSink):
     """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
 
     Args:
@@ -53,7 +46,7 @@ class DeltaSink(Sink):
     """
 
     type: Literal["delta"] = "delta"
-    path: Annotated[str, AfterValidator(_checked_path)]
+    path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED))]
     mode: Literal["append", "upsert"] = "append"
     key: tuple[str, ...] = Field(default=(), validate_default=True)
     sequence_by: tuple[str, ...] = ()
@@ -62,6 +55,8 @@ class DeltaSink(Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
+    session_class: ClassVar[str] = "eo_pipeline.sinks.delta.session:DeltaSession"
+    extra: ClassVar[str | None] = "delta"
 
     @field_validator("key", "sequence_by")
     @classmethod
@@ -82,14 +77,12 @@ class DeltaSink(Sink):
 
     @property
     def root(self) -> Path:
-        """The table's folder."""
-        url = urlsplit(self.path)
-        return Path(unquote(url.path) if url.scheme else self.path).absolute()
+        return folder(self.path)
 
     @property
-    def upsert(self) -> Upsert | None:
+    def upsert(self) -> UpsertRule | None:
         """How rows replace each other, ``None`` for append."""
-        return Upsert(self.key, self.sequence_by) if self.mode == "upsert" else None
+        return UpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
 
     @property
     def keeps_every_row(self) -> bool:
@@ -101,7 +94,7 @@ class DeltaSink(Sink):
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """Copies of ``partition_by``; see :data:`eo_pipeline.sinks.delta.types.LAYOUT_PREFIX`."""
+        """Copies of ``partition_by``; see :data:`eo_pipeline.sinks.lake.types.LAYOUT_PREFIX`."""
         in_place = self.mode == "append"
         return tuple(LAYOUT_PREFIX + name for name in self.partition_by) if in_place else ()
 
@@ -128,7 +121,7 @@ class DeltaSink(Sink):
             RefusedError: a column's name cannot be used.
             ConfigError: a column that the sink goes by is not there.
         """
-        refuse_spark_types(df)
+        TYPES.refuse_unknown(df)
         absent = [name for name in self.partition_by if name not in df.columns]
         if absent:
             raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
@@ -136,26 +129,3 @@ class DeltaSink(Sink):
             self.upsert.check_columns(df.columns)
         copies = {LAYOUT_PREFIX + name: df[name] for name in self.partition_by}
         return df.withColumns(copies) if self.partition_columns else df
-
-    def dead_letters(self, pipeline: str, since: int = 0) -> pa.Table:
-        """The records of ``pipeline`` that could not be read, from checkpoint ``since`` on."""
-        with self.open(pipeline) as session:
-            return session.read_dead_letters(since)
-
-    def open(self, pipeline: str) -> DeltaSession:
-        """See :meth:`eo_pipeline.sinks.config.Sink.open`.
-
-        Raises:
-            ConfigError: the package ``deltalake`` is missing, the table needs a feature that
-                delta-rs cannot write, or its partition columns are others.
-        """
-        try:
-            from eo_pipeline.sinks.delta.session import DeltaSession
-        except ModuleNotFoundError as error:
-            if error.name != "deltalake":
-                raise
-            raise ConfigError(
-                "sink.type: a Delta table needs the package deltalake: "
-                "pip install 'eo-pipeline[delta]'"
-            ) from error
-        return DeltaSession(self, pipeline)
