@@ -287,6 +287,21 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
     return Bench(events, Table(dsn), config)
 
 
+def spark_has_begun(bench: Bench) -> bool:
+    """Tasks write files of a batch, of a pipeline that stages files."""
+    return any(Path(bench.config["staging"]).rglob("_temporary/0/_temporary/*"))
+
+
+def spark_is_free(bench: Bench) -> None:
+    """A small job gets a core; a large one that was left working would have them all."""
+    spark, counted = bench.pipeline().spark.session(), list[int]()
+    # not waited for at the end: if it gets no core it never ends
+    small = threading.Thread(target=lambda: counted.append(spark.range(10).count()), daemon=True)
+    small.start()
+    small.join(60)
+    assert counted == [10]
+
+
 def staged_attempts(bench: Bench) -> list[str]:
     """Attempt folders left in staging."""
     folder = Path(bench.config["staging"]) / bench.config["name"]

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.driver import start_driver
 from eo_pipeline.settings import Settings
+from eo_pipeline.spark.interrupts import keeping_interrupts
 
 _NAME = "eo-pipeline"
 
@@ -105,7 +106,8 @@ class SparkSettings(Settings):
         for key, value in (self._local() if not remote else dict(self.config)).items():
             builder = builder.config(key, value)
         try:
-            return builder.getOrCreate()
+            with keeping_interrupts():
+                return builder.getOrCreate()
         except PySparkException as error:
             raise SetupError(f"Spark did not start: {error}") from error
 

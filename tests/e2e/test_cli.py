@@ -14,11 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
 
 from eo_pipeline import Pipeline
 from tests.e2e.shell import SECRET, Shell, eo
+from tests.engine import spark_has_begun, spark_is_free
+from tests.servers import wait_until
 from tests.topics import recreate
 
 __all__ = ["eo"]
@@ -334,3 +337,29 @@ def test_following_shows_each_version_as_it_comes_until_it_is_interrupted(eo: Sh
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_says_what_stands_and_leaves_no_spark_job_behind(
+    eo: Shell, number: signal.Signals, code: int
+) -> None:
+    eo.document()
+    eo.bench.topic.write(5)
+    assert eo("run").code == 0
+    eo.bench.topic.write(5)
+    eo.document(transform="tests.faults.transforms:endless")
+    command = [sys.executable, "-m", "eo_pipeline.cli", "run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: spark_has_begun(eo.bench) or process.poll() is not None, 60)
+
+    process.send_signal(number)
+    out, err = process.communicate(timeout=45)
+
+    assert process.returncode == code, err
+    told = "events: interrupted; version 1 stands; nothing of version 2 is visible\n"
+    assert (out, err) == ("", told)
+    spark_is_free(eo.bench)
+    assert eo.versions() == [0, 1]
+    eo.document()
+    assert eo("run").code == 0
+    eo.bench.table.assert_holds_once(eo.bench.topic.written)

@@ -22,6 +22,13 @@ def shouting(df: DataFrame) -> DataFrame:
     return df.withColumn("name", F.upper("name"))
 
 
+def endless(df: DataFrame) -> DataFrame:
+    """A job that takes every core of its Spark for hours, and can be cancelled all that time."""
+    numbers = df.sparkSession.range(10**13).select(F.col("id").alias("number"))
+    # nothing that the optimizer could prove to be empty: it would leave all of it out
+    return numbers.crossJoin(F.broadcast(df)).where(F.xxhash64("number") == 0).drop("number")
+
+
 def slow_the_first_time(df: DataFrame) -> DataFrame:
     """Two seconds a record, the first time in this process; EO_TEST_REACHED is then a file."""
     reached = Path(os.environ["EO_TEST_REACHED"])
