@@ -14,15 +14,15 @@ from pydantic import PositiveFloat
 
 from eo_pipeline import errors
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.arrow import json_array
 from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.sql.frame import SqlSession
 from eo_pipeline.sinks.sql.going_back import condition_of
-from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerStatements, row_of
 from eo_pipeline.sinks.sql.lineage import read_lineage
 from eo_pipeline.sinks.sql.names import quoted
 from eo_pipeline.sinks.sql.owner import Target
-from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 # The primary key lets one transaction take a version; the foreign key lets it do so only on top of
@@ -145,7 +145,7 @@ class SqliteSession(SqlSession):
         columns, marks = ", ".join(map(quoted, wanted)), ", ".join("?" * len(wanted))
         insert = f"INSERT INTO {quoted(name)} ({columns}) VALUES ({marks})"
         sent = 0
-        for piece in pieces(staged):
+        for piece in bounded_batches(staged):
             values = [_values(field, piece.column(field.name)) for field in piece.schema]
             self._connection.executemany(insert, zip(*values, strict=True))
             sent += piece.num_rows

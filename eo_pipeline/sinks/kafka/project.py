@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.arrow import JSON_FIELD
 from eo_pipeline.sinks.kafka.layout import HEADERS, KEY, LINEAGE, TIMESTAMP, VALUE, Layout
-from eo_pipeline.sinks.sql.json_text import JSON_FIELD, as_json_columns
+from eo_pipeline.sinks.projection import as_json_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,13 +12,14 @@ import pyarrow.csv as pc
 import pymysql
 
 from eo_pipeline.errors import EoPipelineError, RefusedError
+from eo_pipeline.sinks.arrow import Kind
 from eo_pipeline.sinks.mysql import errors
 from eo_pipeline.sinks.mysql.connect import PACKET_BYTES, Connection
 from eo_pipeline.sinks.mysql.names import columns_list
 from eo_pipeline.sinks.mysql.tables import Column
 from eo_pipeline.sinks.mysql.values import literal, readable
+from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.sql.names import TableName, quoted
-from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
 from eo_pipeline.staging.rows import StagedTable
 
 #: Texts in quotes, null as the bare word NULL: so are null, the text NULL and an empty text told
@@ -115,7 +116,7 @@ class Loader:
             yield ",".join(rows)
 
     def _pieces(self, columns: Sequence[Column], staged: StagedTable) -> Iterator[pa.RecordBatch]:
-        for piece in pieces(staged):
+        for piece in bounded_batches(staged):
             self.sent += piece.num_rows
             yield readable(piece, columns)
 
@@ -134,7 +135,7 @@ def refuse(target: TableName, warnings: Sequence[errors.Diagnosis]) -> NoReturn:
 
 def _statement(target: TableName, columns: Sequence[Column]) -> str:
     """LOAD DATA for rows of :data:`_CSV`. The file's name means nothing: see ``Connection``."""
-    places = {c.name: f"@eo{n}" for n, c in enumerate(columns) if c.wire.meant == "binary"}
+    places = {c.name: f"@eo{n}" for n, c in enumerate(columns) if c.wire.kind is Kind.BINARY}
     fields = ", ".join(places.get(c.name) or quoted(c.name) for c in columns)
     unhex = ", ".join(f"{quoted(name)} = UNHEX({place})" for name, place in places.items())
     set_clause = f" SET {unhex}" if unhex else ""

@@ -14,18 +14,14 @@ from pydantic import (
     field_validator,
 )
 
-from eo_pipeline.sinks.mysql.names import refuse_name
-from eo_pipeline.sinks.mysql.project import project
+from eo_pipeline.sinks.mysql.names import check_columns, refuse_name
+from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.sql.names import TableName
 from eo_pipeline.sinks.sql.sink import SqlSink
 from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-#: The module of the driver, which the extra ``mysql`` brings.
-_DRIVER = "pymysql"
 
 
 def _checked_database(name: str) -> str:
@@ -124,4 +120,5 @@ class MySqlSink(SqlSink):
         """
         if self.rule:
             self.rule.check_columns(df.columns)
-        return project(df)
+        check_columns(df.columns)
+        return project(df, "MySQL")

@@ -175,7 +175,7 @@ class Table:
         found = column.spelled if column else "absent"
         raise SchemaChangeError(
             f"column {name!r} of {self.name} is {found}, the result has {wire.declared} "
-            f"({wire.meant}), which would not fit without loss. Nothing was written. Cast it in "
+            f"({wire.kind}), which would not fit without loss. Nothing was written. Cast it in "
             f"the transform, write it under another name, or change the table: "
             f"ALTER TABLE {for_people(self.name)} MODIFY {for_people(name)} {wire.declared}"
         )

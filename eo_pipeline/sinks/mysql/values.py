@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.sinks.arrow import Kind, json_array
 from eo_pipeline.sinks.mysql.tables import Column
-from eo_pipeline.sinks.sql.json_text import json_array
 
 _MICROSECOND_DIGITS = 6
 
@@ -39,14 +39,14 @@ def _readable(values: pa.Array, column: Column) -> pa.Array:
 def _converted(values: pa.Array, column: Column) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    meant = column.wire.meant
-    if meant == "json":
+    kind = column.wire.kind
+    if kind is Kind.NESTED:
         return json_array(values)
-    if meant == "boolean":
+    if kind is Kind.BOOLEAN:
         return values.cast(pa.int8())
-    if meant in ("float", "double"):
+    if kind in (Kind.FLOAT, Kind.DOUBLE):
         return _finite(values, column)
-    return _in_utc(values, column) if meant == "datetime" else values
+    return _in_utc(values, column) if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ) else values
 
 
 def _finite(values: pa.Array, column: Column) -> pa.Array:

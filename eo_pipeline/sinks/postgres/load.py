@@ -11,11 +11,11 @@ from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.sinks.arrow import json_array
 from eo_pipeline.sinks.postgres.tables import Column, Connection, Table, columns_list
 from eo_pipeline.sinks.postgres.types import conversion, is_direct
-from eo_pipeline.sinks.sql.json_text import json_array
+from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.sql.names import TableName, quoted
-from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
 from eo_pipeline.staging.rows import StagedTable
 
 
@@ -57,7 +57,7 @@ def copy(
     rows = 0
     with connection.cursor() as cursor, cursor.copy(statement.encode()) as stream:
         stream.write(encoder.pgpq.write_header())
-        for piece in pieces(staged):
+        for piece in bounded_batches(staged):
             rows += piece.num_rows
             stream.write(encoder.pgpq.write_batch(encoder.encodable(piece)))
         stream.write(encoder.pgpq.finish())

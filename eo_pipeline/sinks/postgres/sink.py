@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
 from eo_pipeline.sinks.postgres.connect import conninfo_parts
-from eo_pipeline.sinks.postgres.project import project
-from eo_pipeline.sinks.postgres.tables import NAME_BYTES_MAX
+from eo_pipeline.sinks.postgres.tables import NAME_BYTES_MAX, check_names
 from eo_pipeline.sinks.postgres.upsert import Upsert
+from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.sql.names import TableName
 from eo_pipeline.sinks.sql.sink import SqlSink
 
@@ -82,7 +82,8 @@ class PostgresSink(SqlSink):
         """
         if self.upsert:
             self.upsert.check_columns(df.columns)
-        return project(df)
+        check_names(df.columns)
+        return project(df, "PostgreSQL", has_arrays=True)
 
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:

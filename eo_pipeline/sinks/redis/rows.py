@@ -12,7 +12,7 @@ import pyarrow as pa
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.sinks.redis.script import packed, packed_list, packed_text
 from eo_pipeline.sinks.redis.types import KEY_KINDS, Kind, hash_texts, json_texts, kinds_of
-from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
+from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.upsert import OFFSET_COLUMN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -99,7 +99,7 @@ class Packer:
         """By key; of several rows with one key the one with the greatest Kafka offset."""
         newest: dict[bytes, tuple[int, bytes]] = {}
         seen = size = 0
-        for piece in pieces(staged):
+        for piece in bounded_batches(staged):
             seen += piece.num_rows
             rows = zip(_offsets(piece), self._keys(piece), self._values(piece), strict=True)
             for offset, key, value in rows:
@@ -177,7 +177,7 @@ def _documents(batch: pa.RecordBatch) -> Iterator[bytes]:
 def _letters(staged: StagedTable) -> Iterator[bytes]:
     """Each dead letter as fields and values of a stream entry."""
     seen = 0
-    for piece in pieces(staged):
+    for piece in bounded_batches(staged):
         seen += piece.num_rows
         names = [name.encode() for name in piece.schema.names]
         for row in zip(*_columns(piece), strict=True):

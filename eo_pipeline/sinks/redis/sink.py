@@ -11,9 +11,8 @@ from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveI
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.projection import as_json_columns, nested_columns, refuse_unknown_types
 from eo_pipeline.sinks.redis.keys import KeyTemplate
-from eo_pipeline.sinks.sql.json_text import as_json_columns
-from eo_pipeline.sinks.sql.project import nested_columns, refuse_unknown_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@
 | ``date`` | ``2013-01-31`` | string |
 | ``timestamp`` | ``2013-01-31T12:30:15.123456Z``, always UTC | string |
 | ``timestamp_ntz`` | ``2013-01-31T12:30:15.123456`` | string |
-| ``json`` | arrays, maps, structs: JSON, see :mod:`eo_pipeline.sinks.sql.json_text` | the value itself |
+| ``json`` | arrays, maps, structs: JSON, see :mod:`eo_pipeline.sinks.arrow` | the value itself |
 
 A null is a field that is not there; in JSON it is ``null``.
 """  # noqa: E501 - a table
@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
-from eo_pipeline.sinks.sql.json_text import json_array
+from eo_pipeline.sinks.arrow import json_array
 
 
 class Kind(StrEnum):
