@@ -32,6 +32,32 @@ import pyarrow as pa
 
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import Kind, kind_of
+from eo_pipeline.sinks.sql.names import NameRules, TableName
+
+#: MySQL Reference Manual, "Identifier Length Limits".
+NAME_LENGTH_MAX = 64
+
+#: Identifiers are kept in three bytes a character, and end in no blank
+#: (MySQL Reference Manual, "Schema Object Names").
+_LAST_CHARACTER = "\uffff"
+
+
+def _check_name(name: str) -> None:
+    """Raise ``ValueError`` for what cannot be a name in MySQL."""
+    if not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise ValueError(f"{name!r} has not between 1 and {NAME_LENGTH_MAX} characters")
+    if name.endswith(" ") or any(c == "\0" or c > _LAST_CHARACTER for c in name):
+        raise ValueError(f"{name!r} ends in a blank, or holds a character MySQL has not in names")
+
+
+NAMES = NameRules("MySQL", _check_name, str.lower)
+
+
+def for_people(name: str | TableName) -> str:
+    """As a statement in a message has it, to be run in anybody's session: in backticks."""
+    parts = (name.schema, name.name) if isinstance(name, TableName) else (name,)
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts if part)
+
 
 #: Length of a key's text: three such columns fit into InnoDB's index of 3072 bytes.
 KEY_LENGTH = 255
@@ -87,13 +113,17 @@ class WireType:
         """What a new column gets that is part of a key."""
         return _AS_KEY.get(self.kind, self.declared)
 
+    def __str__(self) -> str:
+        return f"{self.declared} ({self.kind})"
+
 
 @dataclass(frozen=True)
 class ColumnType:
     """The type of a table's column, as ``information_schema.columns`` has it.
 
     ``data_type`` is ``decimal``, ``spelled`` is ``decimal(10,2) unsigned``; ``digits`` are those
-    behind the point, of a number or of a second; ``collation`` is ``None`` but for text.
+    behind the point, of a number or of a second; ``collation`` is ``None`` but for text. What
+    ``is_counted`` gets the next number if it is given none.
     """
 
     data_type: str
@@ -101,14 +131,28 @@ class ColumnType:
     digits: int | None = None
     collation: str | None = None
     nullable: bool = True
-    computed: bool = False
-    counts: bool = False
+    is_computed: bool = False
+    is_counted: bool = False
 
     @property
     def declared(self) -> str:
         """The type in a statement that makes a column just like this one, which may be null."""
         collated = f" COLLATE {self.collation}" if self.collation else ""
         return f"{self.spelled}{collated} NULL"
+
+    def takes(self, wire: WireType) -> bool:
+        """True if every value of ``wire`` has its exact counterpart here, or is refused."""
+        kind, found = wire.kind, self.data_type
+        if kind is Kind.BOOLEAN or self.spelled == "tinyint(1)":
+            return kind is Kind.BOOLEAN and self.spelled == "tinyint(1)"
+        if kind in _INTEGERS:
+            return _takes_integer(found, _INTEGERS[kind])
+        if kind is Kind.DECIMAL:
+            return found == "decimal" and wire.scale <= (self.digits or 0)
+        return found in _TAKEN_BY[kind]
+
+    def __str__(self) -> str:
+        return self.spelled
 
 
 def wire_type(field: pa.Field) -> WireType:
@@ -130,18 +174,6 @@ def wire_type(field: pa.Field) -> WireType:
             "cast or drop it in the transform."
         )
     return WireType(kind, _NAMES[kind])
-
-
-def takes(column: ColumnType, wire: WireType) -> bool:
-    """True if every value of ``wire`` has its exact counterpart in ``column``, or is refused."""
-    kind, found = wire.kind, column.data_type
-    if kind is Kind.BOOLEAN or column.spelled == "tinyint(1)":
-        return kind is Kind.BOOLEAN and column.spelled == "tinyint(1)"
-    if kind in _INTEGERS:
-        return _takes_integer(found, _INTEGERS[kind])
-    if kind is Kind.DECIMAL:
-        return found == "decimal" and wire.scale <= (column.digits or 0)
-    return found in _TAKEN_BY[kind]
 
 
 def _takes_integer(found: str, width: int) -> bool:

@@ -35,6 +35,18 @@ import pyarrow as pa
 
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import Kind, is_list, kind_of
+from eo_pipeline.sinks.sql.names import NameRules
+
+#: PostgreSQL cuts longer names without an error (NAMEDATALEN - 1).
+NAME_BYTES_MAX = 63
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        raise ValueError(f"{name!r} has not between 1 and {NAME_BYTES_MAX} bytes")
+
+
+NAMES = NameRules("PostgreSQL", _check_name)
 
 _TIMESTAMP = "timestamp without time zone"
 _TIMESTAMPTZ = "timestamp with time zone"
@@ -59,6 +71,9 @@ class WireType:
     @property
     def is_array(self) -> bool:
         return self.sent.endswith(_ARRAY)
+
+    def __str__(self) -> str:
+        return self.declared
 
 
 #: What new columns get. Decimals also have digits.
@@ -125,26 +140,6 @@ def _list(data_type: pa.DataType) -> WireType | None:
     return WireType(sent + _ARRAY, meant, declared, pa.list_(arrow), item.scale)
 
 
-@dataclass(frozen=True)
-class ColumnType:
-    """The type of a table's column: a domain is what it is made of.
-
-    ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has
-    it, for statements: ``character`` and ``bit`` in a cast mean a length of one. ``category`` is
-    ``pg_type.typcategory``, of the element for an array. ``scale`` is ``None`` where a numeric
-    column takes any.
-    """
-
-    name: str
-    cast: str
-    category: str
-    scale: int | None = None
-
-    @property
-    def is_array(self) -> bool:
-        return self.name.endswith(_ARRAY)
-
-
 _WIDER: dict[str, frozenset[str]] = {
     "smallint": frozenset({"integer", "bigint", "numeric", "real", "double precision"}),
     "integer": frozenset({"bigint", "numeric", "double precision"}),
@@ -162,19 +157,43 @@ _READ_FROM_TEXT = frozenset("SEIVGU")
 _SENT_AS_TEXT = frozenset({"text", "character varying", "character", "json"})
 
 
-def takes(column: ColumnType, wire: WireType) -> bool:
-    """True if every value of ``wire`` has its exact counterpart in ``column``, or is refused."""
-    if column.is_array != wire.is_array:
-        return False
-    name = column.name.removesuffix(_ARRAY)
-    meant = wire.meant.removesuffix(_ARRAY)
-    if name == "numeric" and column.scale is not None and (wire.scale or 0) > column.scale:
-        return False
-    if name == meant:
-        return True
-    if meant == "text":
-        return column.category in _READ_FROM_TEXT and name != "bytea"
-    return name in _WIDER.get(meant, ())
+@dataclass(frozen=True)
+class ColumnType:
+    """The type of a table's column: a domain is what it is made of.
+
+    ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has
+    it, for statements: ``character`` and ``bit`` in a cast mean a length of one. ``category`` is
+    ``pg_type.typcategory``, of the element for an array. ``scale`` is ``None`` where a numeric
+    column takes any.
+    """
+
+    name: str
+    cast: str
+    category: str
+    scale: int | None = None
+    is_computed: bool = False
+
+    @property
+    def is_array(self) -> bool:
+        return self.name.endswith(_ARRAY)
+
+    def takes(self, wire: WireType) -> bool:
+        """True if every value of ``wire`` has its exact counterpart here, or is refused."""
+        if self.is_array != wire.is_array:
+            return False
+        name = self.name.removesuffix(_ARRAY)
+        meant = wire.meant.removesuffix(_ARRAY)
+        if name == "numeric" and self.scale is not None and (wire.scale or 0) > self.scale:
+            return False
+        if name == meant:
+            return True
+        if meant == "text":
+            return self.category in _READ_FROM_TEXT and name != "bytea"
+        return name in _WIDER.get(meant, ())
+
+    def __str__(self) -> str:
+        scale = "" if self.scale is None else f" with {self.scale} digits after the point"
+        return f"{self.name}{scale}"
 
 
 def is_direct(column: ColumnType, wire: WireType) -> bool:

@@ -34,7 +34,6 @@ class SqlSink(UpsertOptions, Sink):
     table: TableText
     dead_letter_table: TableText | None = Field(default=None, validate_default=True)
     lock_timeout: PositiveFloat = 30.0
-    connect_timeout: PositiveFloat = 10.0
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
