@@ -27,7 +27,8 @@ from eo_pipeline.embedded.jars import Artefact, _resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.protocol import CommitOutcome
-from eo_pipeline.staging.attempt import Manifest, StagingArea
+from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 

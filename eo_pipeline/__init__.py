@@ -28,6 +28,8 @@ from eo_pipeline.errors import (
     SourceError,
     SourceUnavailableError,
     SparkJobError,
+    SparkUnavailableError,
+    StalePlanError,
     TransformError,
     UnknownCheckpointError,
 )
@@ -35,14 +37,25 @@ from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run.accept_loss import AcceptLossPlan
+from eo_pipeline.run.adopt import AdoptPlan
+from eo_pipeline.run.fork import ForkPlan
 from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.replay import ReplayPlan
 from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.reset import ResetPlan
+from eo_pipeline.run.rewind import RewindPlan
 from eo_pipeline.run.status import RunPlan, Status
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.sinks.iceberg import IcebergSink
+from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.mysql import MySqlSink
+from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.source.config import (
     KafkaSource,
     StartAtGroup,
@@ -52,6 +65,8 @@ from eo_pipeline.source.config import (
 from eo_pipeline.spark import SparkSettings
 
 __all__ = [
+    "AcceptLossPlan",
+    "AdoptPlan",
     "AuditReport",
     "BadRecordError",
     "ChangePlan",
@@ -73,20 +88,29 @@ __all__ = [
     "FencedError",
     "Finding",
     "FindingKind",
+    "ForkPlan",
     "GoingBackError",
     "Guarantee",
+    "IcebergSink",
+    "KafkaSink",
     "KafkaSource",
     "LedgerBehindError",
     "LedgerEntry",
     "Loss",
+    "MySqlSink",
     "NothingToDoError",
     "OffsetRange",
     "Operation",
+    "ParquetSink",
     "Pipeline",
     "PostgresSink",
     "RangesGoneError",
+    "RedisSink",
     "RefusedError",
     "Repair",
+    "ReplayPlan",
+    "ResetPlan",
+    "RewindPlan",
     "RunPlan",
     "RunReport",
     "SchemaChangeError",
@@ -99,6 +123,8 @@ __all__ = [
     "SourceUnavailableError",
     "SparkJobError",
     "SparkSettings",
+    "SparkUnavailableError",
+    "StalePlanError",
     "StartAtGroup",
     "StartAtOffsets",
     "StartAtTimestamp",

@@ -1,13 +1,20 @@
 """Named moments in the life of a checkpoint at which a test may kill the process.
 
-The runner and the sinks call ``reach(CrashPoint.X)`` when they get there. In production ``reach``
-is :func:`keep_going`. ``eo_pipeline.testing`` ships one that kills the process, one that raises
-and one that waits, so that no test has to patch anything.
+The run calls ``reach(CrashPoint.X)`` when it gets there, and hands :func:`current_hook` to the
+sink, which calls it at the moments it has. In production nothing happens. A test says what does::
+
+    with crashpoints.reaching(crash_at(CrashPoint.PRE_COMMITTED)):
+        pipeline.run()
+
+``eo_pipeline.testing`` ships hooks that kill the process, raise or wait, so that no test has to
+patch anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
 
 
@@ -30,3 +37,37 @@ Reach = Callable[[CrashPoint], None]
 
 def keep_going(point: CrashPoint) -> None:
     """What production does at a crash point: nothing."""
+
+
+_HOOK: ContextVar[Reach] = ContextVar("eo_pipeline.crashpoints", default=keep_going)
+
+
+@contextmanager
+def reaching(hook: Reach) -> Iterator[None]:
+    """For tests: within, ``hook`` is called at every crash point this thread gets to.
+
+    What the hook does itself, another run for example, passes its crash points unnoticed.
+    """
+    token = _HOOK.set(hook)
+    try:
+        yield
+    finally:
+        _HOOK.reset(token)
+
+
+def reach(point: CrashPoint) -> None:
+    """Called where the code gets to ``point``."""
+    current_hook()(point)
+
+
+def current_hook() -> Reach:
+    """The hook of this thread; may be called from another one."""
+    hook = _HOOK.get()
+    if hook is keep_going:
+        return keep_going
+
+    def unnoticed(point: CrashPoint) -> None:
+        with reaching(keep_going):
+            hook(point)
+
+    return unnoticed

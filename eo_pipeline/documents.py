@@ -13,7 +13,6 @@ import expandvars
 import yaml
 from jinja2 import Environment, StrictUndefined, TemplateError
 from jinja2.nativetypes import NativeEnvironment
-from pydantic import ValidationError
 
 from eo_pipeline.errors import ConfigError
 
@@ -205,12 +204,3 @@ class _EnvironmentVariables:
         if name.startswith(("jinja", "__")):  # looked for by jinja2 itself
             raise AttributeError(name)
         return self(name)
-
-
-def in_words(error: ValidationError) -> str:
-    """One line a field: where it is, what is wrong; never the value."""
-    lines = [
-        f"  {'.'.join(str(part) for part in issue['loc']) or 'pipeline'}: {issue['msg']}"
-        for issue in error.errors(include_input=False, include_url=False)
-    ]
-    return "the pipeline's configuration is not valid:\n" + "\n".join(lines)

@@ -8,6 +8,7 @@
     │   ├── DataLossError           Kafka no longer holds what the ledger says comes next
     │   └── BadRecordError          a record does not fit the value format
     ├── TransformError              the transform failed or returned what cannot be written
+    ├── SparkUnavailableError       the Spark Connect server did not answer, or is lost
     ├── SparkJobError               the Spark job that reads and stages failed
     ├── GoingBackError              a rewind, replay or fork is not possible as asked
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
@@ -19,6 +20,7 @@
         ├── RefusedError            the store will never take these rows; nothing landed
         │   └── SchemaChangeError   ... because a column's type does not fit the table
         ├── FencedError             another run moved the ledger first; nothing landed
+        │   └── StalePlanError      ... after a plan was made, and before it was applied
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         └── LedgerBehindError       the ledger is older than what was seen committed before
 
@@ -117,6 +119,12 @@ class TransformError(EoPipelineError):
     """The transform failed or returned something that cannot be written."""
 
 
+class SparkUnavailableError(EoPipelineError):
+    """The Spark Connect server did not answer, did not let us in, or was lost in the middle."""
+
+    retryable = True
+
+
 class SparkJobError(EoPipelineError):
     """The Spark job that reads, transforms and stages failed. Nothing was committed."""
 
@@ -184,6 +192,28 @@ class FencedError(SinkError):
         super().__init__(
             f"Pipeline {pipeline!r}: version {version} {held}; another run was faster. "
             "This run left nothing visible. The next run continues from the new head."
+        )
+
+
+class StalePlanError(FencedError):
+    """The ledger has moved on since the plan was made. Nothing of the plan was done.
+
+    ``planned`` and ``found`` are versions, ``None`` for an empty ledger.
+    """
+
+    def __init__(
+        self, pipeline: str, planned: int | None, found: int | None, winner: str | None
+    ) -> None:
+        self.pipeline = pipeline
+        self.version = 0 if planned is None else planned + 1
+        self.winner = winner
+        was, now = ("empty" if v is None else f"at version {v}" for v in (planned, found))
+        other = ", of another transaction" if planned == found else ""
+        SinkError.__init__(
+            self,
+            f"Pipeline {pipeline!r}: when the plan was made the ledger was {was}; now it is {now}"
+            f"{other}. A run was faster, or what one that died had promised was committed first. "
+            "Nothing of the plan was done. Make a new plan, and look at it.",
         )
 
 

@@ -9,24 +9,28 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
 
 from eo_pipeline.audit import Audit, AuditReport
-from eo_pipeline.crashpoints import Reach, keep_going
-from eo_pipeline.documents import in_words, load_transform, read_document
+from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
+from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.fork import ForkPlan, plan_fork
 from eo_pipeline.run.forward import Runner
-from eo_pipeline.run.going_back import GoingBack, accept_loss, begin_fork
-from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.plans import ChangeReport
 from eo_pipeline.run.recover import Recovery
+from eo_pipeline.run.replay import ReplayPlan, plan_replay
 from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.run.reset import ResetPlan, plan_reset
+from eo_pipeline.run.rewind import RewindPlan, plan_rewind
 from eo_pipeline.run.stage import Stager
-from eo_pipeline.run.status import RunPlan, Status, look, look_ahead
+from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
+from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.registry import validate_sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
@@ -39,10 +43,10 @@ ENTRIES_TO_ESTIMATE_BY = 50
 
 
 def _as_sink(value: Any) -> Any:
-    return sink_from_config(value) if isinstance(value, Mapping) else value
+    return validate_sink(value) if isinstance(value, Mapping) else value
 
 
-class Pipeline(BaseModel):
+class Pipeline(Settings):
     """Kafka topics, a transform, and the table that follows them exactly once.
 
     Args:
@@ -59,9 +63,7 @@ class Pipeline(BaseModel):
         spark: where Spark runs; used only when there is something to read.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True
-    )
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     source: KafkaSource
@@ -80,10 +82,8 @@ class Pipeline(BaseModel):
         Raises:
             ConfigError: names every wrong field, and never shows a value.
         """
-        try:
+        with told_as_config_error("the pipeline's configuration"):
             return cls.model_validate(config)
-        except ValidationError as error:
-            raise ConfigError(in_words(error)) from error
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
@@ -106,7 +106,6 @@ class Pipeline(BaseModel):
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         max_checkpoints: int | None = None,
         spark: SparkProvider | None = None,
-        reach: Reach = keep_going,
     ) -> RunReport:
         """Bring the table up to the end offsets Kafka has now.
 
@@ -115,13 +114,12 @@ class Pipeline(BaseModel):
             on_checkpoint: called after each commit.
             max_checkpoints: stop after this many, fewer than the pipeline's own limit.
             spark: a session to use instead of ``self.spark``; asked for only if needed.
-            reach: see :mod:`eo_pipeline.crashpoints`.
 
         Raises:
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = self.max_checkpoints
-        with self._steps(run_id, on_checkpoint, spark, reach) as steps:
+        with self._steps(run_id, on_checkpoint, spark) as steps:
             return Runner(steps, min(max_checkpoints or limit, limit)).run()
 
     def head(self) -> LedgerEntry | None:
@@ -159,7 +157,7 @@ class Pipeline(BaseModel):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return look(self.name, self.source, self.head())
+        return read_status(self.name, self.source, self.head())
 
     def plan_run(self) -> RunPlan:
         """What the next run would read; nothing is changed, no Spark started.
@@ -167,46 +165,44 @@ class Pipeline(BaseModel):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return look_ahead(self.name, self.source, self.newest(ENTRIES_TO_ESTIMATE_BY))
+        return plan_next_run(self.name, self.source, self.newest(ENTRIES_TO_ESTIMATE_BY))
 
-    def plan_rewind(self, to: int | datetime, *, accept_compacted: bool = False) -> ChangePlan:
-        """What :meth:`rewind` would take away; every check is made, nothing changed."""
-        with self._going_back(accept_compacted=accept_compacted) as back:
-            return back.plan_rewind(back.seen_head(), to)
+    def recover(
+        self, *, on_checkpoint: Callable[[CheckpointReport], None] | None = None
+    ) -> LedgerEntry | None:
+        """Commit what a run that died had promised, as every run does first. Returns the head.
 
-    def rewind(
-        self,
-        to: int | datetime,
-        *,
-        reason: str = "",
-        asked_by: str = "",
-        run_id: str | None = None,
-        accept_compacted: bool = False,
-        expected_head: EntryId | None = None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
-        reach: Reach = keep_going,
-    ) -> ChangeReport:
-        """Take the rows of all checkpoints after ``to`` out of the table, and stand there again.
+        Needs neither Kafka nor Spark.
+
+        Raises:
+            LedgerBehindError: the ledger went backwards.
+            SinkUnavailableError, CommitUnknownError: the sink could not be asked; nothing is lost.
+        """
+        with self._steps(None, on_checkpoint) as steps:
+            return steps.recover()
+
+    def plan_rewind(self, to: int | datetime, *, accept_compacted: bool = False) -> RewindPlan:
+        """To take the rows of all checkpoints after ``to`` out of the table, and stand there again.
 
         One transaction, a new ledger version. The next run reads again from that checkpoint's
-        offsets. Rows a replay rewrote stay rewritten, if their checkpoint is spared.
+        offsets. Rows a replay rewrote stay rewritten, if their checkpoint is spared. Every check
+        is made now, and nothing is changed before :meth:`ChangePlan.apply`.
 
         Args:
             to: a live version, or a moment: then the newest live version committed by then.
-            reason: kept in the ledger, for people; so is asked_by.
-            run_id: stored with the entry; made up if absent.
             accept_compacted: go back although compaction may have taken records.
-            expected_head: refuse if the head is another one than the plan was looked at with.
-            on_checkpoint: called after each commit, those of a dead run's promises included.
-            reach: see :mod:`eo_pipeline.crashpoints`.
 
         Raises:
             GoingBackError, NothingToDoError, RefusedError: not possible as asked, see their kinds.
-            FencedError: a run was faster; nothing was changed.
         """
-        remarks = {"reason": reason, "asked_by": asked_by}
-        with self._going_back(run_id, on_checkpoint, None, reach, accept_compacted) as back:
-            return back.rewind(back.plan_rewind(back.head(expected_head), to), remarks)
+        return plan_rewind(self._steps, to, accept_compacted=accept_compacted)
+
+    def rewind(
+        self, to: int | datetime, *, reason: str = "", accept_compacted: bool = False
+    ) -> ChangeReport:
+        """Recover, then :meth:`plan_rewind` and apply the plan, unseen."""
+        self.recover()
+        return self.plan_rewind(to, accept_compacted=accept_compacted).apply(reason=reason)
 
     def plan_replay(
         self,
@@ -215,28 +211,8 @@ class Pipeline(BaseModel):
         *,
         versions: Collection[int] | None = None,
         accept_compacted: bool = False,
-    ) -> ChangePlan:
-        """What :meth:`replay` would replace; every check is made, nothing changed."""
-        with self._going_back(accept_compacted=accept_compacted) as back:
-            head = back.seen_head()
-            return back.plan_replay(head, versions or back.between(head, first, last))
-
-    def replay(
-        self,
-        first: int | None = None,
-        last: int | None = None,
-        *,
-        versions: Collection[int] | None = None,
-        reason: str = "",
-        asked_by: str = "",
-        run_id: str | None = None,
-        accept_compacted: bool = False,
-        expected_head: EntryId | None = None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
-        spark: SparkProvider | None = None,
-        reach: Reach = keep_going,
-    ) -> ChangeReport:
-        """Read the ranges of checkpoints again, with today's transform, and replace their rows.
+    ) -> ReplayPlan:
+        """To read the ranges of checkpoints again, with today's transform, and replace their rows.
 
         One transaction and one ledger version for each checkpoint; offsets do not move, readers
         see the old rows or the new ones. Those that were committed before an error stay replayed.
@@ -245,20 +221,43 @@ class Pipeline(BaseModel):
             first, last: replay every checkpoint with rows from ``first`` to ``last``, both live;
                 without ``last`` only ``first``.
             versions: replay exactly these instead; ``first`` and ``last`` are then ignored.
-            spark: a session to use instead of ``self.spark``.
-
-        The other arguments and errors are those of :meth:`rewind`, and those of :meth:`run`.
+            accept_compacted: as for :meth:`plan_rewind`; so are the errors.
         """
-        remarks = {"reason": reason, "asked_by": asked_by}
-        with self._going_back(run_id, on_checkpoint, spark, reach, accept_compacted) as back:
-            head = back.head(expected_head)
-            wanted = versions or back.between(head, first, last)
-            return back.replay(back.plan_replay(head, wanted), remarks)
+        return plan_replay(self._steps, first, last, versions, accept_compacted=accept_compacted)
 
-    def plan_fork(self, at: int | datetime, *, accept_compacted: bool = False) -> ChangePlan:
-        """What a pipeline forked ``at`` that version would read again; nothing is changed."""
-        with self._going_back(accept_compacted=accept_compacted) as back:
-            return back.plan_fork(back.seen_head(), at)
+    def replay(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        versions: Collection[int] | None = None,
+        reason: str = "",
+        accept_compacted: bool = False,
+    ) -> ChangeReport:
+        """Recover, then :meth:`plan_replay` and apply the plan, unseen."""
+        self.recover()
+        plan = self.plan_replay(first, last, versions=versions, accept_compacted=accept_compacted)
+        return plan.apply(reason=reason)
+
+    def plan_fork(
+        self,
+        at: int | datetime,
+        name: str,
+        sink: Sink | Mapping[str, Any],
+        *,
+        accept_compacted: bool = False,
+    ) -> ForkPlan:
+        """To begin a new pipeline ``name`` into ``sink`` where version ``at`` stood.
+
+        Applying it writes the new ledger's first entry; the new pipeline, :meth:`forked`, reads on
+        from there with its first run. This pipeline stays as it is.
+
+        Raises:
+            GoingBackError: not possible as asked; by ``apply`` if there is such a ledger already.
+            ConfigError: the name or the sink is not valid.
+        """
+        fork = self.forked(name, sink)
+        return plan_fork(self._steps, at, name, fork._steps, accept_compacted=accept_compacted)
 
     def fork(
         self,
@@ -267,51 +266,66 @@ class Pipeline(BaseModel):
         sink: Sink | Mapping[str, Any],
         *,
         reason: str = "",
-        asked_by: str = "",
-        run_id: str | None = None,
         accept_compacted: bool = False,
     ) -> Self:
-        """A new pipeline ``name`` into ``sink``, which begins where version ``at`` stood.
+        """:meth:`plan_fork`, apply the plan, unseen, and return the new pipeline."""
+        self.plan_fork(at, name, sink, accept_compacted=accept_compacted).apply(reason=reason)
+        return self.forked(name, sink)
 
-        Writes the new ledger's first entry; the new pipeline reads on from there with its first
-        run. This pipeline stays as it is. Returns the new pipeline.
+    def forked(self, name: str, sink: Sink | Mapping[str, Any]) -> Self:
+        """This declaration under another name, into another sink; nothing is written."""
+        return self.from_config({**dict(self), "name": name, "sink": sink})
 
-        Raises:
-            GoingBackError: not possible as asked, or the new pipeline has a ledger already.
-            ConfigError: the name or the sink is not valid.
-        """
-        forked = self.from_config({**dict(self), "name": name, "sink": sink})
-        plan = self.plan_fork(at, accept_compacted=accept_compacted)
-        remarks = {"reason": reason, "asked_by": asked_by}
-        with forked._steps(run_id, None, None, keep_going) as steps:
-            begin_fork(steps, plan, remarks)
-        return forked
+    def plan_accept_loss(self, topics: Collection[str] | None = None) -> AcceptLossPlan:
+        """To go on past what Kafka no longer holds, knowingly: the way past a DataLossError.
 
-    def accept_loss(
-        self,
-        reason: str,
-        *,
-        topics: Collection[str] | None = None,
-        asked_by: str = "",
-        run_id: str | None = None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
-    ) -> LedgerEntry:
-        """Go on past what Kafka no longer holds, knowingly: the way past a DataLossError.
-
-        The hole becomes a ledger version of its own, which status and audit go on naming.
-        :meth:`status` shows the losses beforehand.
+        The hole becomes a ledger version of its own, which status and audit go on naming. What
+        other partitions lose after the plan was made is not accepted by it.
 
         Args:
-            reason: why this is acceptable; kept in the ledger.
             topics: accept only the losses of these topics; all if absent.
 
         Raises:
             NothingToDoError: nothing is lost (in these topics).
-            FencedError: a run was faster.
         """
-        remarks = {"reason": reason, "asked_by": asked_by}
-        with self._steps(run_id, on_checkpoint, None, keep_going) as steps:
-            return accept_loss(steps, topics, remarks)
+        return plan_accept_loss(self._steps, topics)
+
+    def accept_loss(self, reason: str, *, topics: Collection[str] | None = None) -> LedgerEntry:
+        """Recover, then :meth:`plan_accept_loss` and apply the plan, unseen."""
+        self.recover()
+        return self.plan_accept_loss(topics).apply(reason=reason).entries[0]
+
+    def plan_adopt(self) -> AdoptPlan:
+        """To make the sink's present, older state the new head, knowingly.
+
+        For a sink that came back from a backup or failed over: runs refuse with LedgerBehindError
+        until this writes an entry on top of what the ledger holds now. Offsets and rows stay as
+        they are, and the next run reads on from there. No entry is written if the ledger is empty:
+        the next run starts anew.
+
+        Raises:
+            NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
+        """
+        return plan_adopt(self._steps)
+
+    def adopt(self, reason: str) -> LedgerEntry | None:
+        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if there is one."""
+        return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
+
+    def plan_reset(self) -> ResetPlan:
+        """To drop this pipeline's rows, dead letters, ledger and staging: for development.
+
+        The next run starts anew, as the first one did; nothing remains that tells of what was
+        dropped. Applying the plan twice is not an error.
+
+        Raises:
+            RefusedError: the sink leaves this to a person; says how.
+        """
+        return plan_reset(self._steps)
+
+    def reset(self) -> None:
+        """:meth:`plan_reset` and apply the plan, unseen."""
+        self.plan_reset().apply()
 
     def audit(
         self,
@@ -333,61 +347,30 @@ class Pipeline(BaseModel):
             UnknownCheckpointError: the pipeline has no ledger yet.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
-        with self._steps(None, None, spark, keep_going) as steps:
+        with self._steps(spark=spark) as steps:
             return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
-
-    def adopt(self, reason: str, *, run_id: str | None = None) -> LedgerEntry | None:
-        """Make the sink's present, older state the new head, knowingly.
-
-        For a sink that came back from a backup or failed over: runs refuse with LedgerBehindError
-        until this writes an entry on top of what the ledger holds now. Offsets and rows stay as
-        they are, and the next run reads on from there. Returns the new head; ``None`` if the
-        ledger is empty, so that the next run starts anew.
-
-        Raises:
-            NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
-        """
-        with self.sink.open(self.name) as session:
-            return self._recovery(session).adopt(reason, run_id or "")
-
-    @contextmanager
-    def _going_back(
-        self,
-        run_id: str | None = None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
-        spark: SparkProvider | None = None,
-        reach: Reach = keep_going,
-        accept_compacted: bool = False,
-    ) -> Iterator[GoingBack]:
-        with self._steps(run_id, on_checkpoint, spark, reach) as steps:
-            yield GoingBack(steps, accept_compacted)
 
     @contextmanager
     def _steps(
         self,
-        run_id: str | None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None,
-        spark: SparkProvider | None,
-        reach: Reach,
+        run_id: str | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        spark: SparkProvider | None = None,
     ) -> Iterator[Steps]:
+        folders = self.sink.staging_folders()
+        staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
         with self.sink.open(self.name) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
-                recovery=self._recovery(session),
+                recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
                 spark=spark or self.spark.session,
-                reach=reach,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
                 on_checkpoint=on_checkpoint or _no_listener,
             )
-
-    def _recovery(self, session: SinkSession) -> Recovery:
-        folders = self.sink.staging_folders()
-        staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
-        return Recovery(self.name, session, staging, self.sink.copies_rows)
 
 
 def _no_listener(_: object) -> None:

@@ -63,13 +63,13 @@ class Topic:
             partition = partitions[self.next_id % len(partitions)]
             self.send(producer, json.dumps(value).encode(), partition)
             self.next_id += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def write_value(self, value: bytes | None, partition: int = 0, key: bytes = b"k") -> None:
         """One record with any value; it is not counted as one that must reach the table."""
         producer = self.producer()
         producer.produce(self.name, value=value, key=key, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def send(self, producer: Producer, value: bytes, partition: int) -> None:
         producer.produce(self.name, value=value, partition=partition, on_delivery=self._delivered)
@@ -198,7 +198,7 @@ class Watcher:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(120)
         assert self.complaints == []
         assert self.snapshots > 0
 

@@ -34,7 +34,8 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
-from eo_pipeline.run.going_back import GoingBack
+from eo_pipeline.run.replay import check_replay
+from eo_pipeline.run.targets import current_head
 from eo_pipeline.source.discovery import Cluster
 
 log = logging.getLogger(__name__)
@@ -63,15 +64,18 @@ class Audit:
             raise ConfigError(
                 f"an audit of the last {last} checkpoints looks at nothing; 1 or more"
             )
-        back = GoingBack(self.steps)
         with scratch(self.staging) as folder:
             with self._timed("sink"):
                 seen = look(
-                    self.steps.session, back.seen_head, last, folder / "rows.parquet", self.progress
+                    self.steps.session,
+                    lambda: current_head(self.steps),
+                    last,
+                    folder / "rows.parquet",
+                    self.progress,
                 )
             with self._timed("kafka"):
                 evidence = self._evidence(seen, folder)
-        return self._report(evidence, back, last)
+        return self._report(evidence, last)
 
     def _evidence(self, seen: Look, folder: Path) -> Evidence:
         for attempt in range(1, _READS_MAX + 1):
@@ -141,14 +145,14 @@ class Audit:
                     spans[part.checkpoint].append(part.range)
         return spans
 
-    def _report(self, evidence: Evidence, back: GoingBack, last: int | None) -> AuditReport:
+    def _report(self, evidence: Evidence, last: int | None) -> AuditReport:
         findings, seen = Findings(), evidence.look
         _judge_ledger(seen, findings)
         audited = judge(evidence, findings) if seen.settled else []
         found = list(findings.all())
 
         def check(versions: Collection[int]) -> str | None:
-            return _refused(back, seen, versions)
+            return _refused(self.steps, seen, versions)
 
         return AuditReport(
             pipeline=self.steps.pipeline,
@@ -206,10 +210,10 @@ def _accepted(entry: LedgerEntry) -> str:
     return f"version {entry.version} accepted a loss ({reason}): {named}{more}"
 
 
-def _refused(back: GoingBack, seen: Look, versions: Collection[int]) -> str | None:
+def _refused(steps: Steps, seen: Look, versions: Collection[int]) -> str | None:
     """Why these checkpoints cannot be replayed, None if they can: the replay's own checks."""
     try:
-        back.plan_replay(seen.head, versions)
+        check_replay(steps, seen.head, versions)
     except (GoingBackError, RefusedError) as error:
         return str(error)
     return None

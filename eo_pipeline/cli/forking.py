@@ -22,11 +22,11 @@ from eo_pipeline.cli.options import (
     version_or_time,
 )
 from eo_pipeline.cli.output import Output
-from eo_pipeline.cli.selection import Chosen, choose, load
+from eo_pipeline.cli.selection import choose, load
 from eo_pipeline.cli.views import show_change
 from eo_pipeline.documents import Document
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.run.plans import ChangePlan
+from eo_pipeline.run.fork import ForkPlan
 
 _At = Annotated[str, typer.Option("--at", help="A version, or a time: 2026-01-31T12:00Z.")]
 _NewName = Annotated[str, typer.Option("--name", help="The new pipeline's name.")]
@@ -63,9 +63,14 @@ def fork(
     output = Output(as_json)
     chosen = choose(files, name)
     forked = _forked(chosen.document, new_name, table, sink)
-    load(forked)  # a wrong name or sink is told before anything is asked
+    load(forked)  # a wrong name or sink is told as this document's
     _writable(write)
-    plan = chosen.pipeline.plan_fork(version_or_time(at), accept_compacted=accept_compacted)
+    plan = chosen.pipeline.plan_fork(
+        version_or_time(at),
+        forked.name,
+        forked.filled(forked.fields["sink"]),
+        accept_compacted=accept_compacted,
+    )
     if dry_run and as_json:
         output.document(plan.to_json())
     show_change(output, plan)
@@ -73,24 +78,10 @@ def fork(
         output.say("Nothing was changed: --dry-run")
         return
     approve(output, f"Fork {plan.pipeline} as {new_name}?", yes=yes)
-    _begin(chosen, forked, plan, {"reason": reason, "asked_by": user()}, accept_compacted)
+    plan.apply(reason=reason, asked_by=user())
     if write is not None:
         write.write_text(forked.text())
-    _tell(output, plan, new_name, write)
-
-
-def _begin(
-    chosen: Chosen,
-    forked: Document,
-    plan: ChangePlan,
-    remarks: Mapping[str, str],
-    accept_compacted: bool,
-) -> None:
-    assert plan.target is not None
-    sink = forked.filled(forked.fields["sink"])
-    chosen.pipeline.fork(
-        plan.target.version, forked.name, sink, accept_compacted=accept_compacted, **remarks
-    )
+    _tell(output, plan, write)
 
 
 def _forked(document: Document, name: str, table: str | None, sink: list[str] | None) -> Document:
@@ -119,12 +110,11 @@ def _writable(path: Path | None) -> None:
         raise ConfigError(f"the folder of {path} does not exist")
 
 
-def _tell(output: Output, plan: ChangePlan, name: str, written: Path | None) -> None:
+def _tell(output: Output, plan: ForkPlan, written: Path | None) -> None:
     if output.as_json:
         path = str(written) if written else None
-        output.document({**plan.to_json(), "fork": name, "document": path})
-    assert plan.target is not None
-    output.say(f"{name} begins where {plan.pipeline} stood at version {plan.target.version}")
+        output.document({**plan.to_json(), "fork": plan.fork, "document": path})
+    output.say(f"{plan.fork} begins where {plan.pipeline} stood at version {plan.target.version}")
     if written is not None:
         output.say(f"Its document is {written}; run it: eo run -f {written}")
     else:

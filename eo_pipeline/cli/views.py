@@ -11,7 +11,7 @@ from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, num
 from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.run.plans import ChangePlan
+from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.status import RunPlan, Status
 
@@ -175,14 +175,7 @@ def show_run_plan(output: Output, plan: RunPlan) -> None:
     )
 
 
-_CHANGES = {
-    Operation.REWIND: "rewind of {name} from version {head} to {target}: removes {what}",
-    Operation.REPLAY: "replay in {name} at version {head}: reads again and replaces {what}",
-    Operation.FORK: "fork of {name} at version {target}: the new pipeline reads again {what}",
-}
-
-
-def show_change(output: Output, plan: ChangePlan) -> None:
+def show_change(output: Output, plan: RereadingPlan) -> None:
     """What a rewind, replay or fork would change."""
     output.table(
         ("version", "rows", "records", "ranges"),
@@ -196,12 +189,7 @@ def show_change(output: Output, plan: ChangePlan) -> None:
             for each in plan.checkpoints
         ],
     )
-    rows, of = counted(plan.rows, "row"), counted(len(plan.checkpoints), "checkpoint")
-    target = plan.target.version if plan.target else None
-    sentence = _CHANGES[plan.operation].format(
-        name=plan.pipeline, head=plan.head.version, target=target, what=f"{rows} of {of}"
-    )
-    output.say(sentence, "bold")
+    output.say(str(plan), "bold")
     again = "the next run reads again" if plan.operation is Operation.REWIND else "reads"
     output.say(f"{again} {counted(plan.records, 'record')}, {_about(plan.seconds)}")
     for warning in plan.warnings:

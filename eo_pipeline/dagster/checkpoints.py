@@ -86,12 +86,12 @@ def replay_versions(
     context.log.info(f"replaying {len(left):,} of {len(versions):,} checkpoints")
     if not left:
         return
-    declared.pipeline.replay(
-        versions=left,
+    declared.pipeline.recover(on_checkpoint=reports.committed)
+    plan = declared.pipeline.plan_replay(versions=left, accept_compacted=config.accept_compacted)
+    plan.apply(
         reason=config.reason,
         asked_by=asked_by(context),
         run_id=context.run.run_id,
-        accept_compacted=config.accept_compacted,
         on_checkpoint=reports.committed,
         spark=lambda: getattr(context.resources, declared.spark).spark_session,
     )

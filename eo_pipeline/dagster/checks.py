@@ -6,7 +6,7 @@ import dagster as dg
 
 from eo_pipeline.dagster.mirror import reported_id
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 
 #: Entries a check reads, so that its cost does not grow with the ledger.
@@ -38,7 +38,7 @@ def _contiguous(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 def contiguity_result(entries: list[LedgerEntry]) -> dg.AssetCheckResult:
     """Pass, or fail with the breaks in words."""
-    found = breaks(entries)
+    found = contiguity_errors(entries)
     named = "; ".join(found[:BREAKS_NAMED])
     more = len(found) - BREAKS_NAMED
     span = f"versions {entries[0].version} to {entries[-1].version}" if entries else "no entries"

@@ -6,8 +6,6 @@ that step does. A retry finds what an earlier attempt has committed, by the run'
 
 # no `from __future__ import annotations`: Dagster reads the annotations of an op as they are
 
-from typing import Any
-
 import dagster as dg
 
 from eo_pipeline.dagster.checkpoints import REPLAY, replay_versions
@@ -28,7 +26,7 @@ from eo_pipeline.dagster.requests import (
 )
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.run.plans import ChangePlan
+from eo_pipeline.run.plans import RereadingPlan
 
 REWIND, FORK, ACCEPT_LOSS = "rewind", "fork", "accept_loss"
 
@@ -69,15 +67,15 @@ def _rewind(
     reports.catch_up()
     if _done_before(declared, context, Operation.REWIND):
         return
-    done = declared.pipeline.rewind(
-        to,
+    declared.pipeline.recover(on_checkpoint=reports.committed)
+    plan = declared.pipeline.plan_rewind(to, accept_compacted=config.accept_compacted)
+    plan.apply(
         reason=config.reason,
         asked_by=asked_by(context),
         run_id=context.run.run_id,
-        accept_compacted=config.accept_compacted,
         on_checkpoint=reports.committed,
     )
-    tell(context, done.plan, done=True)
+    tell(context, plan, done=True)
 
 
 def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
@@ -133,21 +131,15 @@ def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
 def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
     at = wanted(config.at_version, config.at_time, ("at_version", "at_time"))
     sink = fork_sink(declared.pipeline, config.sink)
-    plan = declared.pipeline.plan_fork(at, accept_compacted=config.accept_compacted)
+    plan = declared.pipeline.plan_fork(
+        at, config.name, sink, accept_compacted=config.accept_compacted
+    )
     tell(context, plan, done=not config.dry_run)
     if config.dry_run:
         return
-    forked = declared.pipeline.fork(
-        at,
-        config.name,
-        sink,
-        reason=config.reason,
-        asked_by=asked_by(context),
-        run_id=context.run.run_id,
-        accept_compacted=config.accept_compacted,
-    )
+    plan.apply(reason=config.reason, asked_by=asked_by(context), run_id=context.run.run_id)
     context.add_output_metadata({"table": sink.table_name, "defs.yaml": _document(config)})
-    context.log.info(f"{forked.name!r} has a ledger now; declare it, and its first run reads on")
+    context.log.info(f"{config.name!r} has a ledger now; declare it, and its first run reads on")
 
 
 def _document(config: ForkRequest) -> dg.MetadataValue:
@@ -183,13 +175,14 @@ def _accept_loss(
     reports.catch_up()
     if _done_before(declared, context, Operation.ACCEPT_LOSS):
         return
-    entry = declared.pipeline.accept_loss(
-        config.reason,
-        topics=config.topics or None,
+    declared.pipeline.recover(on_checkpoint=reports.committed)
+    plan = declared.pipeline.plan_accept_loss(config.topics or None)
+    [entry] = plan.apply(
+        reason=config.reason,
         asked_by=asked_by(context),
         run_id=context.run.run_id,
         on_checkpoint=reports.committed,
-    )
+    ).entries
     context.add_output_metadata(
         {"version": entry.version, "details": dg.MetadataValue.json(dict(entry.details))}
     )
@@ -206,15 +199,9 @@ def _done_before(
     return head
 
 
-def tell(context: dg.OpExecutionContext, plan: ChangePlan, *, done: bool = False) -> None:
+def tell(context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False) -> None:
     """The plan in the run's log and, as tables, on the step's output."""
-    values: dict[str, Any] = plan.to_json()
-    target = f" to {values['target']}" if plan.target else ""
-    prefix = "" if done else "plan: "
-    context.log.info(
-        f"{prefix}{plan.operation.value}{target} from version {plan.head.version}: "
-        f"{len(plan.checkpoints):,} checkpoints, {plan.rows:,} rows, {plan.records:,} records"
-    )
+    context.log.info(f"{'' if done else 'plan: '}{plan}; {plan.records:,} records are read again")
     for warning in plan.warnings:
         context.log.warning(warning)
     context.add_output_metadata(plan_metadata(plan))

@@ -10,7 +10,7 @@ import dagster as dg
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.plans import ChangePlan
+from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.sinks.config import Sink
 
@@ -98,11 +98,11 @@ def column_schema(columns: Mapping[str, str] | None) -> dict[str, Any]:
     return {"dagster/column_schema": dg.TableSchema(columns=shown)}
 
 
-def plan_metadata(plan: ChangePlan) -> dict[str, Any]:
+def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
     """A rewind, a replay or a fork: what it does to which checkpoints, and what is read again."""
     return {
         "head": plan.head.version,
-        **({"target": plan.target.version} if plan.target else {}),
+        **({"target": plan.target_version} if plan.target_version is not None else {}),
         "rows": plan.rows,
         "records_to_read_again": plan.records,
         **({"seconds_estimated": round(plan.seconds, 1)} if plan.seconds is not None else {}),

@@ -12,11 +12,12 @@ from typing import Any
 
 import dagster as dg
 import expandvars
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from eo_pipeline.documents import expanded, in_words
+from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.settings import told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 
@@ -138,10 +139,8 @@ def fork_sink(pipeline: Pipeline, given: Mapping[str, Any]) -> Sink:
     if "type" in config:
         return sink_from_config(config)
     own = pipeline.sink
-    try:
+    with told_as_config_error("the sink", below=("sink",)):
         changed = type(own).model_validate({**dict(own), **config})
-    except ValidationError as error:
-        raise ConfigError(in_words(error)) from error
     if changed == own:
         raise ConfigError(
             f"sink: nothing there differs from the sink of {pipeline.name!r}; name another table"

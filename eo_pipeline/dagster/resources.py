@@ -35,6 +35,6 @@ class SparkResource(LazyPySparkResource):
         )
 
     def _init_session(self) -> None:
-        # the parent's one hook: it would build a session without the pinned connector
-        if self._spark_session is None:
-            self._spark_session = self._settings.session()
+        # the parent's one hook: it would build a session without the pinned connector, and keep it
+        # when its server is gone
+        self._spark_session = self._settings.session()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,7 @@ import dagster as dg
 from jinja2 import Environment
 from pydantic import BaseModel, ValidationError
 
-from eo_pipeline.errors import ConfigError
-
-Location = Sequence[str | int]
+from eo_pipeline.settings import Problem, problems
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -46,27 +44,16 @@ def errors_at_their_fields(context: dg.ResolutionContext) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise _located(context, error, prefix=()) from None
-    except ConfigError as error:
-        # the registry of sinks validates by itself, below the field `sink`
-        if not isinstance(error.__cause__, ValidationError):
-            raise dg.DagsterInvalidDefinitionError(str(error)) from error
-        raise _located(context, error.__cause__, prefix=("sink",)) from None
+        lines = [_line(context, each) for each in problems(error)]
+        text = "\n".join(["the pipeline is not valid:", *lines])
+        raise dg.DagsterInvalidDefinitionError(text) from None
 
 
-def _located(
-    context: dg.ResolutionContext, error: ValidationError, prefix: Location
-) -> dg.DagsterInvalidDefinitionError:
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    lines = [_line(context, [*prefix, *problem["loc"]], problem["msg"]) for problem in problems]
-    return dg.DagsterInvalidDefinitionError("the pipeline is not valid:\n" + "\n".join(lines))
-
-
-def _line(context: dg.ResolutionContext, location: Location, message: str) -> str:
-    path = [*context.path, *location]
-    field = ".".join(str(part) for part in path)
+def _line(context: dg.ResolutionContext, problem: Problem) -> str:
+    path = (*context.path, *problem.location)
+    located = Problem(path, problem.text)
     tree = context.source_position_tree
     if tree is None:
-        return f"  {field}: {message}"
+        return f"  {located}"
     position, _ = tree.lookup_closest_and_path(path, None)
-    return f"  {position.filename}:{position.start.line} - {field}: {message}"
+    return f"  {position.filename}:{position.start.line} - {located}"

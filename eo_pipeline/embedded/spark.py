@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from eo_pipeline.embedded.jars import check_java, spark_connector_jars
+from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
-from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.submit import pyspark_home, submit_command, submit_environment
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -20,7 +20,8 @@ class EmbeddedSpark(EmbeddedServer):
     """A Spark Connect server with the Kafka connector on its class path.
 
     It lets in whoever reaches its port, so it listens on the loopback address only. ``jars`` is
-    the connector; without it the jars are resolved beside ``folder``.
+    the connector; without it the jars are resolved beside ``folder``. ``settings`` are any further
+    ones of Spark.
     """
 
     NAME: ClassVar[str] = "Spark Connect"
@@ -33,12 +34,14 @@ class EmbeddedSpark(EmbeddedServer):
         jars: Sequence[Path] | None = None,
         cores: str = "*",
         memory: str = "2g",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(folder)
         self._port = free_port(port)
         self._jars = jars
         self._cores = cores
         self._memory = memory
+        self._settings = dict(settings or {})
 
     @property
     def remote(self) -> str:
@@ -49,12 +52,9 @@ class EmbeddedSpark(EmbeddedServer):
         return (self._port,)
 
     def _prepare(self) -> None:
-        check_java()
+        find_java()
 
     def _command(self) -> Sequence[str]:
-        spark = find_spec("pyspark")
-        if spark is None or spark.origin is None:
-            raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
         jars = self._jars if self._jars is not None else spark_connector_jars(self.folder.parent)
         settings = {
             "spark.connect.grpc.binding.address": HOST,
@@ -66,14 +66,19 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
+            **self._settings,
         }
-        return [
-            str(Path(spark.origin).parent / "bin" / "spark-submit"),
+        arguments = [
             *("--master", f"local[{self._cores}]", "--driver-memory", self._memory),
             *("--driver-java-options", "-XX:+UseParallelGC", "--class", _CLASS),
             *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
             "spark-internal",
         ]
+        home = pyspark_home()
+        variables = (f"{name}={value}" for name, value in submit_environment(home).items())
+        # this one is a server, not another one's client
+        unset = ("-u", "SPARK_REMOTE")
+        return ["env", *unset, *variables, *submit_command(find_java(), home, arguments)]
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

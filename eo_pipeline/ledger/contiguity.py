@@ -8,7 +8,7 @@ from itertools import pairwise
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 
 
-def breaks(entries: Sequence[LedgerEntry]) -> list[str]:
+def contiguity_errors(entries: Sequence[LedgerEntry]) -> list[str]:
     """What is wrong with a stretch of one ledger, oldest entry first; empty if nothing is.
 
     Every entry must be the child of the one before it, in the same ledger. A forward entry must

@@ -12,16 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Annotated, Any, NamedTuple
 
-from eo_pipeline.ledger.offsets import (
-    OffsetRange,
-    TopicPartition,
-    offsets_from_json,
-    offsets_to_json,
-    ranges_from_json,
-    ranges_to_json,
-)
+from pydantic import PlainSerializer, TypeAdapter
+
+from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
 
 #: The version of the entry that holds the resolved start offsets and no rows.
 START_VERSION = 0
@@ -29,6 +25,10 @@ START_VERSION = 0
 #: The column that every written row carries: the number of its checkpoint, which is the ledger
 #: version that first published it. A replay publishes it again under the same number.
 CHECKPOINT_COLUMN = "_eo_checkpoint"
+
+
+#: Written as every release wrote it; pydantic alone would write Z for +00:00.
+_Instant = Annotated[datetime, PlainSerializer(datetime.isoformat)]
 
 
 class Operation(StrEnum):
@@ -90,14 +90,14 @@ class LedgerEntry:
     transaction_id: str
     parent: EntryId | None
     operation: Operation
-    offsets: Mapping[TopicPartition, int]
-    ranges: tuple[OffsetRange, ...] = ()
+    offsets: StoredOffsets
+    ranges: StoredRanges = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     counts: Counts = Counts()
     target: int | None = None
     run_id: str = ""
-    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    committed_at: datetime | None = None
+    started_at: _Instant = field(default_factory=lambda: datetime.now(UTC))
+    committed_at: _Instant | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,46 +145,26 @@ class LedgerEntry:
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary of JSON values that :meth:`from_json` reads back, whatever the sink."""
-        return {
-            "pipeline": self.pipeline,
-            "ledger_id": self.ledger_id,
-            "version": self.version,
-            "transaction_id": self.transaction_id,
-            "parent": list(self.parent) if self.parent else None,
-            "operation": self.operation.value,
-            "offsets": offsets_to_json(self.offsets),
-            "ranges": ranges_to_json(self.ranges),
-            "topic_ids": dict(self.topic_ids),
-            "counts": vars(self.counts),
-            "target": self.target,
-            "run_id": self.run_id,
-            "started_at": self.started_at.isoformat(),
-            "committed_at": self.committed_at.isoformat() if self.committed_at else None,
-            "details": dict(self.details),
-        }
+        written: dict[str, Any] = _format().dump_python(self, mode="json")
+        return written
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:
-        """The inverse of :meth:`to_json`. Unknown counts of a newer version are ignored."""
-        known = set(Counts.__dataclass_fields__)
-        return cls(
-            pipeline=raw["pipeline"],
-            ledger_id=raw["ledger_id"],
-            version=raw["version"],
-            transaction_id=raw["transaction_id"],
-            parent=EntryId(*raw["parent"]) if raw["parent"] else None,
-            operation=Operation(raw["operation"]),
-            offsets=offsets_from_json(raw["offsets"]),
-            ranges=ranges_from_json(raw["ranges"]),
-            topic_ids=dict(raw["topic_ids"]),
-            counts=Counts(**{k: v for k, v in raw["counts"].items() if k in known}),
-            target=raw.get("target"),
-            run_id=raw.get("run_id", ""),
-            started_at=datetime.fromisoformat(raw["started_at"]),
-            committed_at=_instant(raw.get("committed_at")),
-            details=dict(raw.get("details", {})),
-        )
+        """The inverse of :meth:`to_json`. What a newer version adds is ignored, above all counts.
+
+        Raises:
+            ValueError: it is no entry; pydantic's error names the fields.
+        """
+        lost = _ALWAYS_WRITTEN - raw.keys()
+        if lost:
+            raise ValueError(f"a ledger entry without {', '.join(sorted(lost))}")
+        return _format().validate_python(raw)
 
 
-def _instant(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+#: These have a default for a new entry; a stored one that lost them must not be read as if new.
+_ALWAYS_WRITTEN = frozenset({"ranges", "topic_ids", "counts", "started_at"})
+
+
+@cache
+def _format() -> TypeAdapter[LedgerEntry]:
+    return TypeAdapter(LedgerEntry)

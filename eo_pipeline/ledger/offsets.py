@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import PlainSerializer, PlainValidator
 
 
 class TopicPartition(NamedTuple):
@@ -97,3 +99,12 @@ def ranges_from_json(nested: Mapping[str, Mapping[str, list[int]]]) -> tuple[Off
             for partition, (start, end) in partitions.items()
         )
     )
+
+
+#: How a stored value holds them.
+StoredOffsets = Annotated[
+    Offsets, PlainValidator(offsets_from_json), PlainSerializer(offsets_to_json)
+]
+StoredRanges = Annotated[
+    tuple[OffsetRange, ...], PlainValidator(ranges_from_json), PlainSerializer(ranges_to_json)
+]

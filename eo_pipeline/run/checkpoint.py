@@ -8,20 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
-    DataLossError,
     EoPipelineError,
     FencedError,
-    RangesGoneError,
     SetupError,
     SourceUnavailableError,
     SparkJobError,
 )
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
@@ -29,7 +27,8 @@ from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster, missing
+from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, lag
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
@@ -50,7 +49,6 @@ class Steps:
     stager: Stager
     recovery: Recovery
     spark: SparkProvider
-    reach: Reach
     run_id: str
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
@@ -64,20 +62,20 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
-            head, committed = self.recovery.settle(self.reach)
+            head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
-        self.reach(CrashPoint.RECOVERED)
+        reach(CrashPoint.RECOVERED)
         return head
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
-        transaction = SinkTransaction(self.session, entry, None, self.reach)
+        transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.bear_witness(entry)
+        self.recovery.staging.witnesses.remember(entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -91,28 +89,28 @@ class Steps:
         """
         inline = self._fits_inline(entry, measured)
         attempt = None if inline else self.recovery.staging.begin(entry.id)
-        transaction = SinkTransaction(self.session, entry, attempt, self.reach)
-        self.reach(CrashPoint.STAGING)
+        transaction = SinkTransaction(self.session, entry, attempt)
+        reach(CrashPoint.STAGING)
         try:
             self._promise(transaction)
         except OSError as error:
             raise self._staging_failed(transaction.entry, error) from error
-        self.reach(CrashPoint.PRE_COMMITTED)
+        reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.bear_witness(entry)
+        self.recovery.staging.witnesses.remember(entry)
         before = lag(head.offsets, cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
-        self.reach(CrashPoint.REPORTED)
+        reach(CrashPoint.REPORTED)
         return transaction.entry
 
     def _promise(self, transaction: SinkTransaction) -> None:
         """Steps 3 to 6."""
         with self.timed("stage"):
             self._stage(transaction)
-        self.reach(CrashPoint.STAGED)
+        reach(CrashPoint.STAGED)
         with self.timed("pre_commit"):
             transaction.pre_commit()
 
@@ -127,33 +125,27 @@ class Steps:
         )
 
     def _stage(self, transaction: SinkTransaction) -> None:
-        """Steps 3 to 5, and the check that the topics are still those that were planned."""
-        try:
-            transaction.write(
-                lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
-            )
-            self._refuse_replaced_topics(transaction.entry)
-        except SparkJobError:
-            transaction.abort()
-            # a job that found records gone says so in Spark's words; the bounds say it better
-            self._refuse_losses(transaction.entry)
-            raise
-        except BaseException:
-            transaction.abort()
-            raise
+        """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
+        stops it, an interrupt too, the transaction is aborted.
+        """
+        with ExitStack() as unless_staged:
+            unless_staged.callback(transaction.abort)
+            try:
+                transaction.write(
+                    lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
+                )
+                self._refuse_replaced_topics(transaction.entry)
+            except SparkJobError:
+                # a job that found records gone says so in Spark's words; the bounds say it better
+                refuse_lost_ranges(transaction.entry, self.admin.cluster())
+                raise
+            unless_staged.pop_all()
 
     def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
         """A topic recreated between plan and read has other records under the same offsets."""
         now = self.admin.topic_ids()
         if any(now.get(r.topic) != entry.topic_ids.get(r.topic) for r in entry.ranges):
-            self._refuse_losses(entry)
-
-    def _refuse_losses(self, entry: LedgerEntry) -> None:
-        lost = missing(entry.ranges, entry.topic_ids, self.admin.cluster())
-        if lost and entry.operation is Operation.REPLAY:
-            raise RangesGoneError(self.pipeline, f"the replay of {entry.target}", lost)
-        if lost:
-            raise DataLossError(self.pipeline, lost)
+            refuse_lost_ranges(entry, self.admin.cluster())
 
     def _committed(
         self,

@@ -21,14 +21,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import DataLossError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.run.accept_loss import entry_past_losses
 from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.reports import RunReport
 from eo_pipeline.source.discovery import Cluster
-from eo_pipeline.source.losses import accepted, losses_of
+from eo_pipeline.source.losses import losses_of
 from eo_pipeline.source.planner import Batch, lag, plan
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,14 @@ class Runner:
         head = head or self._start(cluster)
         committed = 0
         while committed < self.checkpoints_max:
-            head = self._settle_losses(head, cluster)
+            head = self._refuse_or_accept_losses(head, cluster)
             with steps.timed("plan"):
                 batch = self._plan(head, cluster, ends)
             if batch.is_empty:
                 break
             entry = self._forward(head, batch, cluster)
             head = steps.checkpoint(head, entry, cluster, head.counts)
-            steps.recovery.tidy(head)
+            steps.recovery.delete_decided_attempts(head)
             committed += 1
             cluster = steps.admin.cluster()
         return RunReport(
@@ -83,7 +84,7 @@ class Runner:
         )
         return self.steps.publish_alone(entry)
 
-    def _settle_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
+    def _refuse_or_accept_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
         """Refuse to go on past a hole, or put it into the ledger where the policy says so."""
         found = losses_of(head, cluster, self.steps.source)
         if not found:
@@ -93,7 +94,7 @@ class Runner:
         if refused:
             raise DataLossError(self.steps.pipeline, refused)
         log.warning("%s: going on past %d holes, by policy", self.steps.pipeline, len(found))
-        entry = accepted(
+        entry = entry_past_losses(
             head, found, cluster, self.steps.run_id, {"reason": "by the source's policy"}
         )
         return self.steps.publish_alone(entry)
@@ -110,7 +111,7 @@ class Runner:
             limit=limits.span(record_bytes(head.counts)),
             turn=head.version,
         )
-        self.steps.reach(CrashPoint.PLANNED)
+        reach(CrashPoint.PLANNED)
         return batch
 
     def _forward(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:

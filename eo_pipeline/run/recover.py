@@ -18,15 +18,14 @@ The rules, each found necessary by the protocol explorer in the tests:
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from eo_pipeline.crashpoints import Reach
-from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError, RefusedError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.attempt import Attempt, StagingArea
-from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,8 @@ class Recovery:
     staging: StagingArea
     copies_rows: bool
 
-    def settle(self, reach: Reach) -> tuple[LedgerEntry | None, list[LedgerEntry]]:
-        """Commit what dead runs had promised, tidy up what can never be committed.
+    def recover(self) -> tuple[LedgerEntry | None, list[LedgerEntry]]:
+        """Commit what dead runs had promised, delete what can never be committed.
 
         Returns the head, and the entries this call committed, in order.
 
@@ -54,7 +53,7 @@ class Recovery:
         committed: list[LedgerEntry] = []
         for attempt in self.staging.attempts():
             try:
-                entry = self._commit(attempt, head, reach)
+                entry = self._commit(attempt, head)
             except FencedError as error:
                 log.warning("%s: %s", attempt.folder.name, error)
                 head = self.session.head()
@@ -63,11 +62,11 @@ class Recovery:
                 committed.append(entry)
                 head = entry
         if head is not None:
-            self.staging.bear_witness(head)
-            self.tidy(head)
+            self.staging.witnesses.remember(head)
+            self.delete_decided_attempts(head)
         return head, committed
 
-    def tidy(self, head: LedgerEntry) -> None:
+    def delete_decided_attempts(self, head: LedgerEntry) -> None:
         """Delete the attempts whose version the ledger positively holds, by the rules above."""
         for attempt in self.staging.attempts():
             if attempt.id.version > head.version:
@@ -77,43 +76,22 @@ class Recovery:
                 # a lake's committed files are the table: only the promise goes
                 attempt.delete(rows=self.copies_rows or held.id != attempt.id)
 
-    def adopt(self, reason: str, run_id: str) -> LedgerEntry | None:
-        """See :meth:`eo_pipeline.pipeline.Pipeline.adopt`."""
-        head = self.session.recover()
-        listed = self.staging.witnesses()
-        if not self._lost(listed):
-            raise NothingToDoError(
-                f"Pipeline {self.pipeline!r}: the ledger did not go backwards; nothing to adopt."
-            )
-        entry = None
-        if head is not None:
-            child = head.child(Operation.ADOPT, run_id, head.offsets)
-            entry = replace(child, details={"reason": reason})
-            self.session.publish(entry, StagedOutput())
-            self.staging.bear_witness(entry)
-        # only now, and only those: were the process to die before this line, runs go on refusing
-        # and adopt is simply called again
-        self.staging.dismiss(listed)
-        return entry
-
-    def _commit(
-        self, attempt: Attempt, head: LedgerEntry | None, reach: Reach
-    ) -> LedgerEntry | None:
+    def _commit(self, attempt: Attempt, head: LedgerEntry | None) -> LedgerEntry | None:
         """The entry, if this attempt was promised, fits the head, and is now in the ledger."""
         manifest = None if attempt.is_refused else attempt.manifest()
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
         try:
-            SinkTransaction.resume(self.session, attempt, manifest, reach).commit()
+            SinkTransaction.resume(self.session, attempt, manifest).commit()
         except RefusedError as error:
             # it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
-        self.staging.bear_witness(manifest.entry)
+        self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
     def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
-        lost = self._lost(self.staging.witnesses())
+        lost = self.lost(self.staging.witnesses.entry_ids())
         if not lost:
             return
         now = f"is at version {head.version}" if head else "is empty"
@@ -126,10 +104,10 @@ class Recovery:
             "present state, knowingly: `eo adopt`, Pipeline.adopt()."
         )
 
-    def _lost(self, witnesses: list[EntryId]) -> list[EntryId]:
-        """The witnesses that are not in the ledger (any more)."""
-        return [witness for witness in witnesses if not self._holds(witness)]
+    def lost(self, confirmed: Sequence[EntryId]) -> list[EntryId]:
+        """Which of these commits, confirmed before, are not in the ledger (any more)."""
+        return [each for each in confirmed if not self._holds(each)]
 
-    def _holds(self, witness: EntryId) -> bool:
-        held = self.session.entry(witness.version)
-        return held is not None and held.id == witness
+    def _holds(self, confirmed: EntryId) -> bool:
+        held = self.session.entry(confirmed.version)
+        return held is not None and held.id == confirmed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
-from eo_pipeline.spark import STAGING_SETTINGS
+from eo_pipeline.spark import STAGING_SETTINGS, job_error, server_is_lost
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -32,6 +33,21 @@ Transform = Callable[[DataFrame], DataFrame]
 _METRICS_SECONDS = 10.0
 
 _RESERVED = "_eo_"
+
+
+@contextmanager
+def _calling_the_users_code() -> Iterator[None]:
+    """The one place where any exception is taken: a transform may raise whatever it likes.
+
+    Raises:
+        TransformError: instead, unless the error is one of ours already.
+    """
+    try:
+        yield
+    except EoPipelineError:
+        raise
+    except Exception as error:
+        raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -55,17 +71,21 @@ class Stager:
             TransformError: the transform raised, or its result cannot be written.
             BadRecordError: by the source's policy.
             SparkJobError: the job failed.
+            SparkUnavailableError: the Spark Connect server was lost.
             SchemaChangeError: the sink cannot store a column's type.
         """
-        for key, value in STAGING_SETTINGS.items():
-            spark.conf.set(key, value)
+        job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
+            for key, value in STAGING_SETTINGS.items():
+                spark.conf.set(key, value)
             return self._stage(spark, entry, attempt)
         except (PySparkException, Py4JError) as error:
-            raise SparkJobError(
-                f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job failed; "
-                f"nothing was committed. {first_lines(error)}"
-            ) from error
+            raise job_error(spark, error, job) from error
+        except TransformError as error:
+            cause = error.__cause__  # a transform may use Spark itself, and lose it
+            if isinstance(cause, PySparkException) and server_is_lost(spark, cause):
+                raise job_error(spark, cause, job) from error
+            raise
 
     def _stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
@@ -105,12 +125,8 @@ class Stager:
         Raises:
             TransformError: it raised, or returned what cannot be written.
         """
-        try:
+        with _calling_the_users_code():
             result = self.transform(good) if self.transform else good
-        except EoPipelineError:
-            raise
-        except Exception as error:
-            raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
         if not isinstance(result, DataFrame):
             raise TransformError(
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
@@ -205,9 +221,3 @@ def _check_names(columns: list[str], *, lineage: bool) -> None:
             if twice
             else "the transform's result has no columns"
         )
-
-
-def first_lines(error: Exception, lines_max: int = 6) -> str:
-    """The part of a Spark error a person reads; the stack stays in ``__cause__``."""
-    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-    return "\n".join(lines[:lines_max])[:2000]

@@ -98,17 +98,17 @@ class RunPlan:
         }
 
 
-def look(pipeline: str, source: KafkaSource, head: LedgerEntry | None) -> Status:
+def read_status(pipeline: str, source: KafkaSource, head: LedgerEntry | None) -> Status:
     """See :meth:`eo_pipeline.pipeline.Pipeline.status`; ``head`` was read before."""
     cluster = KafkaAdmin(source).cluster()
     found = losses_of(head, cluster, source) if head else {}
     return Status(pipeline, head, cluster, tuple(loss for _, loss in found.values()))
 
 
-def look_ahead(pipeline: str, source: KafkaSource, newest: Sequence[LedgerEntry]) -> RunPlan:
+def plan_next_run(pipeline: str, source: KafkaSource, newest: Sequence[LedgerEntry]) -> RunPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`; ``newest`` ends with the head."""
     head = newest[-1] if newest else None
-    status = look(pipeline, source, head)
+    status = read_status(pipeline, source, head)
     offsets = head.offsets if head else KafkaAdmin(source).start_offsets(status.cluster)
     limit = source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0

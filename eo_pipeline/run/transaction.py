@@ -12,11 +12,12 @@ every sink, and what survives a crash between them is the manifest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from enum import StrEnum
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
 from eo_pipeline.errors import (
     CommitUnknownError,
     FencedError,
@@ -26,7 +27,8 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
-from eo_pipeline.staging.attempt import Attempt, Manifest
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput
 
 #: How often the same transaction is tried again after its reply was lost, and the seconds before
@@ -68,22 +70,17 @@ class SinkTransaction:
     that stays in memory (it has no manifest: a crash forgets it, and the next run plans anew).
     """
 
-    def __init__(
-        self, session: SinkSession, entry: LedgerEntry, attempt: Attempt | None, reach: Reach
-    ) -> None:
+    def __init__(self, session: SinkSession, entry: LedgerEntry, attempt: Attempt | None) -> None:
         self.entry = entry
         self.state = TransactionState.OPEN
         self._session = session
         self._attempt = attempt
-        self._reach = reach
         self._output = StagedOutput()
 
     @classmethod
-    def resume(
-        cls, session: SinkSession, attempt: Attempt, manifest: Manifest, reach: Reach
-    ) -> SinkTransaction:
+    def resume(cls, session: SinkSession, attempt: Attempt, manifest: Manifest) -> SinkTransaction:
         """The transaction of a dead run, from its manifest: promised, not committed."""
-        transaction = cls(session, manifest.entry, attempt, reach)
+        transaction = cls(session, manifest.entry, attempt)
         transaction._output = manifest.output
         transaction.state = TransactionState.PRE_COMMITTED
         return transaction
@@ -117,27 +114,26 @@ class SinkTransaction:
             FencedError, RefusedError, SinkUnavailableError: nothing is visible.
             CommitUnknownError: the store could not be asked any more; the next run will know.
         """
-        for left in reversed(range(COMMIT_TRIES)):
-            try:
-                outcome = self._session.publish(self.entry, self._output, self._reach)
-            except CommitUnknownError:
-                self._move(TransactionState.UNKNOWN)
-                if not left:
-                    raise
-                time.sleep(COMMIT_WAIT_SECONDS * 2 ** (COMMIT_TRIES - 1 - left))
-            except FencedError:
-                self._move(TransactionState.FENCED)
-                raise
-            except (RefusedError, SinkUnavailableError) as error:
-                self._stays_unknown(error)
-                if isinstance(error, RefusedError):
-                    self._refused(error)
-                raise
-            else:
-                self._move(TransactionState.COMMITTED)
-                self._reach(CrashPoint.COMMITTED)
-                return outcome
-        raise AssertionError("unreachable: the last try returns or raises")
+        try:
+            outcome = _tries()(self._publish)
+        except FencedError:
+            self._move(TransactionState.FENCED)
+            raise
+        except (RefusedError, SinkUnavailableError) as error:
+            self._stays_unknown(error)
+            if isinstance(error, RefusedError):
+                self._refused(error)
+            raise
+        self._move(TransactionState.COMMITTED)
+        reach(CrashPoint.COMMITTED)
+        return outcome
+
+    def _publish(self) -> CommitOutcome:
+        try:
+            return self._session.publish(self.entry, self._output, current_hook())
+        except CommitUnknownError:
+            self._move(TransactionState.UNKNOWN)
+            raise
 
     def _stays_unknown(self, error: SinkError) -> None:
         if self.state is TransactionState.UNKNOWN:
@@ -163,3 +159,13 @@ class SinkTransaction:
         if state not in _MOVES[self.state]:
             raise RuntimeError(f"a transaction cannot go from {self.state} to {state}")
         self.state = state
+
+
+def _tries() -> Retrying:
+    """Calls again after a lost reply, and lets the last one's error through."""
+    return Retrying(
+        retry=retry_if_exception_type(CommitUnknownError),
+        stop=stop_after_attempt(COMMIT_TRIES),
+        wait=wait_exponential(multiplier=COMMIT_WAIT_SECONDS),
+        reraise=True,
+    )

@@ -8,9 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class StagingFolders(NamedTuple):
     rows: Path | None = None
 
 
-class Sink(BaseModel, ABC):
+class Sink(Settings, ABC):
     """Where rows and ledger go. Configuration only: creating one touches no network.
 
     Class attributes say what the store can promise:
@@ -48,8 +47,6 @@ class Sink(BaseModel, ABC):
       :meth:`open` only, so that a configuration needs no driver.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     guarantee: ClassVar[Guarantee]
     copies_rows: ClassVar[bool] = True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
+from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.upsert import UpsertRule
 
 
@@ -16,14 +17,12 @@ def each_once(columns: tuple[str, ...]) -> tuple[str, ...]:
     return columns
 
 
-class UpsertOptions(BaseModel):
+class UpsertOptions(Settings):
     """Whether every row is kept or replaces the one with its key; named before the class ``Sink``.
 
     ``mode``: ``append`` or ``upsert``. ``key``: the columns that identify a row. ``sequence_by``:
     those that tell which of two rows with one key is the newer. Both only for ``upsert``.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     mode: Literal["append", "upsert"] = "append"
     key: tuple[str, ...] = Field(default=(), validate_default=True)

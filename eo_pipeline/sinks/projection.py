@@ -66,7 +66,7 @@ def _is_nested(data_type: DataType, has_arrays: bool) -> bool:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(data_type, ArrayType):
-        return not (has_arrays and _is_scalar(data_type.elementType))
+        return not (has_arrays and is_scalar(data_type.elementType))
     return isinstance(data_type, StructType | MapType)
 
 
@@ -79,10 +79,11 @@ def _storable(data_type: DataType) -> bool:
         return _kind(data_type.keyType) in _MAP_KEYS and _storable(data_type.valueType)
     if isinstance(data_type, StructType):
         return all(_storable(field.dataType) for field in data_type)
-    return _is_scalar(data_type)
+    return is_scalar(data_type)
 
 
-def _is_scalar(data_type: DataType) -> bool:
+def is_scalar(data_type: DataType) -> bool:
+    """True for numbers, texts, bytes, times and booleans."""
     return _kind(data_type) in _SCALARS
 
 

@@ -245,6 +245,22 @@ class SinkSession(ABC):
             "Nothing was changed. Start a new pipeline from that checkpoint (fork) instead."
         )
 
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:  # noqa: ARG002
+        """Drop the rows, dead letters and ledger of this pipeline and of no other; for development.
+
+        All of it or nothing, or else the ledger last. Returns what is dropped, a line each;
+        ``dry_run`` only says it. A sink that can do this overrides it.
+
+        Raises:
+            RefusedError: it is left to a person; nothing was dropped.
+            SinkUnavailableError: the store does not answer.
+        """
+        raise RefusedError(
+            f"{type(self).__name__} does not drop what a pipeline wrote. Nothing was dropped. By "
+            f"hand: delete its table, its dead letters, the ledger of {self.pipeline!r} and its "
+            "staging folder; or give the pipeline a new name and table."
+        )
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Where every row of the table came from, for the audit; in bounded memory, in any order.
 

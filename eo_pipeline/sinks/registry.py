@@ -1,6 +1,7 @@
 """Names of sinks and the classes behind them. The only place that knows which sinks there are.
 
-A package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
+A store of this package is a folder beside this file and a line in :data:`_BUILT_IN`. Another
+package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
 
     [project.entry-points."eo_pipeline.sinks"]
     sqlite = "my_package.sqlite_sink:SqliteSink"
@@ -16,8 +17,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.settings import did_you_mean, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 
 #: The entry-point group of sinks from other packages.
@@ -50,18 +53,10 @@ def sink_class(name: str) -> type[Sink]:
     Raises:
         ConfigError: there is none, or it cannot be imported.
     """
-    entry_point = _entry_points().get(name)
-    if entry_point is None:
-        raise ConfigError(f"sink.type: no sink {name!r}; there are {', '.join(sink_names())}")
     try:
-        found = entry_point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"sink.type: the sink {name!r} ({entry_point.value}) cannot be imported: {error}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Sink)):
-        raise ConfigError(f"sink.type: {entry_point.value}, behind {name!r}, is not a Sink")
-    return found
+        return _class(name)
+    except ValueError as error:
+        raise ConfigError(f"sink.{_TYPE}: {error}") from error
 
 
 def sink_from_config(config: Mapping[str, Any]) -> Sink:
@@ -70,15 +65,47 @@ def sink_from_config(config: Mapping[str, Any]) -> Sink:
     Raises:
         ConfigError: names every wrong field, and never shows a value.
     """
-    name = config.get(_TYPE)
-    if not isinstance(name, str):
-        raise ConfigError(f"sink.type: is required, one of {', '.join(sink_names())}")
-    cls = sink_class(name)
-    fields = {k: v for k, v in config.items() if k != _TYPE or _TYPE in cls.model_fields}
+    with told_as_config_error("the sink", below=("sink",)):
+        return validate_sink(config)
+
+
+def validate_sink(config: Mapping[str, Any]) -> Sink:
+    """:func:`sink_from_config` for a validator of what the sink is part of.
+
+    Raises:
+        ValidationError: pydantic's, which that validator's own takes in.
+    """
     try:
-        return cls.model_validate(fields)
-    except ValidationError as error:
-        raise ConfigError(_in_words(error)) from error
+        cls = _class(config.get(_TYPE))
+    except ValueError as error:
+        raise _wrong_type(str(error)) from error
+    fields = {k: v for k, v in config.items() if k != _TYPE or _TYPE in cls.model_fields}
+    return cls.model_validate(fields)
+
+
+def _class(name: object) -> type[Sink]:
+    """The class behind ``name``; a ValueError says why there is none."""
+    if not isinstance(name, str):
+        raise ValueError(f"is required, one of {', '.join(sink_names())}")
+    entry_point = _entry_points().get(name)
+    if entry_point is None:
+        meant = did_you_mean(name, sink_names())
+        raise ValueError(f"no sink {name!r};{meant} there are {', '.join(sink_names())}")
+    try:
+        found = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"the sink {name!r} ({entry_point.value}) cannot be imported: {error}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Sink)):
+        raise ValueError(f"{entry_point.value}, behind {name!r}, is not a Sink")
+    return found
+
+
+def _wrong_type(text: str) -> ValidationError:
+    problem = PydanticCustomError("sink_type", "{text}", {"text": text})
+    detail = InitErrorDetails(type=problem, loc=(_TYPE,), input=None)
+    return ValidationError.from_exception_data("sink", [detail])
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -86,11 +113,3 @@ def _entry_points() -> dict[str, EntryPoint]:
     found = {point.name: point for point in entry_points(group=GROUP)}
     built_in = {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
     return found | built_in
-
-
-def _in_words(error: ValidationError) -> str:
-    """One line a field. Inputs are left out: they may hold a secret."""
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    return "\n".join(
-        f"{'.'.join(['sink', *map(str, problem['loc'])])}: {problem['msg']}" for problem in problems
-    )

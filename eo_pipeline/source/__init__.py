@@ -1,0 +1,1 @@
+"""Reading Kafka: settings, bounds, plans, losses, decoding."""

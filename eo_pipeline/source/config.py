@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PositiveInt,
@@ -19,19 +18,15 @@ from pydantic import (
     model_validator,
 )
 
+from eo_pipeline.settings import Settings
 from eo_pipeline.source.client_options import ClientSettings
-from eo_pipeline.source.discovery import LossKind
 from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
     from typing import Self
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class StartAtTimestamp(_Settings):
+class StartAtTimestamp(Settings):
     """The first record whose timestamp is not before ``timestamp``; per partition.
 
     ``or_else`` says what a partition without such a record does: ``error`` or ``latest``.
@@ -41,7 +36,7 @@ class StartAtTimestamp(_Settings):
     or_else: Literal["error", "latest"] = "error"
 
 
-class StartAtGroup(_Settings):
+class StartAtGroup(Settings):
     """The offsets a consumer group committed to Kafka; read once, never again.
 
     ``or_else`` says where a partition without a committed offset starts.
@@ -51,7 +46,7 @@ class StartAtGroup(_Settings):
     or_else: Literal["error", "earliest", "latest"] = "error"
 
 
-class StartAtOffsets(_Settings):
+class StartAtOffsets(Settings):
     """Exact offsets, ``{topic: {partition: next offset}}``.
 
     ``or_else`` says where a partition that is not listed starts.
@@ -77,6 +72,16 @@ Start = Annotated[
     Discriminator(_start_kind),
 ]
 
+
+class LossKind(StrEnum):
+    """Why the next record cannot be had; each has its own policy in the source."""
+
+    RETENTION = "retention"  # the broker deleted records before they were read
+    TRUNCATED = "truncated"  # the log ends before the ledger's offset
+    RECREATED = "recreated"  # the topic has another UUID (KIP-516)
+    VANISHED = "vanished"  # the topic or partition is gone
+
+
 LossPolicy = Literal["fail", "continue"]
 
 #: Settings that would let a client move offsets on its own, or change what bytes mean.
@@ -101,7 +106,7 @@ def _schema_text(value: Any) -> Any:
     return to_json() if callable(to_json) else value
 
 
-class KafkaSource(_Settings):
+class KafkaSource(Settings):
     """Kafka topics and how their records are read.
 
     Args:

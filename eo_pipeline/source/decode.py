@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -122,10 +122,9 @@ def _json_error(schema: StructType, text: Column) -> Column:
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
-    bare = F.btrim(text, F.lit(" \t\r\n"))  # looks at the ends only, not at every character
     error = (
         F.when(F.col("value").isNull(), "the value is null (a tombstone)")
-        .when(~(bare.startswith("{") & bare.endswith("}")), "the value is not a JSON object")
+        .when(~braced(text), "the value is not a JSON object")
         .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
         .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
     )
@@ -134,6 +133,21 @@ def _json_error(schema: StructType, text: Column) -> Column:
             absent = F.col(_PARSED).getField(field.name).isNull()
             error = error.when(absent, f"required field {field.name!r} is missing or null")
     return error
+
+
+def braced(text: Column) -> Column:
+    """Whether ``text`` begins with ``{`` and ends with ``}``, JSON's white space around it aside.
+
+    Trimming looks at every character, a quarter of the executors' time; most values have nothing
+    to trim and are told by two bytes. A ``when``, because only its branches are sure to wait: both
+    sides of an "or" may be computed first, for what they have in common.
+    """
+    bare = F.btrim(text, F.lit(" \t\r\n"))
+    return F.when(_in_braces(text), F.lit(True)).otherwise(_in_braces(bare))
+
+
+def _in_braces(text: Column) -> Column:
+    return text.startswith("{") & text.endswith("}")
 
 
 def _all_nullable(schema: StructType) -> StructType:
@@ -152,7 +166,7 @@ def value_schema(source: KafkaSource) -> StructType:
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text))
         schema = StructType.fromDDL(text)
-    except (PySparkException, ValueError, KeyError) as error:
+    except (AnalysisException, ValueError, KeyError) as error:
         raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")

@@ -1,0 +1,1 @@
+"""Rows that wait, invisible, and the promise to commit them."""

@@ -1,4 +1,5 @@
-"""For those who test pipelines and write sinks: crashes on request, and the sinks' contract.
+"""For those who test transforms and pipelines, and write sinks: a frame of records without Kafka,
+crashes on request, and the sinks' contract.
 
 :mod:`eo_pipeline.testing.contract`, :mod:`eo_pipeline.testing.exactly_once` and
 :mod:`eo_pipeline.testing.going_back` need pytest and are imported by themselves.
@@ -8,6 +9,7 @@ import sys
 
 from eo_pipeline.testing.crashes import CrashRequested, crash_at, pause_at, raise_at
 from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
+from eo_pipeline.testing.transforms import records_frame
 
 if "pytest" in sys.modules:
     # so that an assertion of the contract that fails shows what it compared
@@ -25,5 +27,6 @@ __all__ = [
     "first_entry",
     "pause_at",
     "raise_at",
+    "records_frame",
     "to_files",
 ]

@@ -1,6 +1,7 @@
 """What a test may do at a named moment of a checkpoint: kill, raise, wait.
 
-Each function here makes a ``Reach``, to be given to ``Pipeline.run`` or ``SinkSession.publish``.
+Each function here makes a hook for :func:`eo_pipeline.crashpoints.reaching`, or for
+``SinkSession.publish``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.contract.test_iceberg_contract import catalog_of
@@ -38,11 +38,13 @@ def sink(tmp_path: Path) -> IcebergSink:
 
 @pytest.fixture
 def session(sink: IcebergSink) -> IcebergSession:
-    return sink.open("events")
+    opened = sink.open("events")
+    assert isinstance(opened, IcebergSession)
+    return opened
 
 
 def publish(
-    session: IcebergSession, count: int, head: LedgerEntry | None = None, **columns: Any
+    session: SinkSession, count: int, head: LedgerEntry | None = None, **columns: Any
 ) -> LedgerEntry:
     """``count`` more checkpoints; a new ledger gets its first entry."""
     if head is None:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from eo_pipeline.testing.all_types import ALL_TYPES
 
 #: Seconds without an answer after which a reader counts as hanging.
-READ_SECONDS = 10.0
+READ_SECONDS = 120.0
 
 _READER = {
     "group.id": "observer",

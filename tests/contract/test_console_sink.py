@@ -47,6 +47,20 @@ class TestConsole(SinkContract):
             for id_, name, money, c in _CELL.findall(self.shown())
         ]
 
+    def test_a_reset_drops_the_ledger_of_this_pipeline_alone(
+        self, sink: ConsoleSink, session: SinkSession
+    ) -> None:
+        self.start(session)
+        other = sink.open("other")
+        other.publish(first_entry("other"), StagedOutput())
+        [said] = session.reset(dry_run=True)
+        assert said.startswith("1 versions of the ledger")
+        assert session.head() is not None
+        session.reset(dry_run=False)
+        assert session.head() is None
+        assert other.head() is not None
+        assert session.reset(dry_run=False) == ()
+
     @pytest.mark.parametrize("point", [CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT])
     def test_who_is_killed_after_printing_prints_again(
         self, sink: Sink, session: SinkSession, point: CrashPoint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import create_table_with_add_actions
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import (
@@ -20,6 +22,7 @@ from eo_pipeline.errors import (
     FencedError,
     RefusedError,
     SinkError,
+    SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
@@ -49,7 +52,7 @@ def in_memory(table: pa.Table) -> StagedOutput:
 def publish_apart(root: str, entries: list[LedgerEntry], barrier: Any, results: Any) -> None:
     sink = DeltaSink(path=root)
     for entry in entries:
-        barrier.wait(60)
+        barrier.wait(240)
         try:
             with sink.open("p") as session:
                 outcome = str(session.publish(entry, in_memory(rows_of(entry.version))))
@@ -70,9 +73,9 @@ def test_of_several_processes_exactly_one_gets_each_version(world: World) -> Non
     ]
     for process in processes:
         process.start()
-    outcomes = sorted(results.get(timeout=60)[2] for _ in rivals)
+    outcomes = sorted(results.get(timeout=240)[2] for _ in rivals)
     for process in processes:
-        process.join(60)
+        process.join(240)
     assert outcomes == ["committed", "fenced", "fenced"]
     assert world.checkpoints() == {1: 3, 2: 3}
 
@@ -197,6 +200,42 @@ def test_an_error_nobody_can_explain_is_an_unknown_outcome(
         outcome = session.publish(entry, in_memory(rows_of(2)))
     assert outcome is (CommitOutcome.ALREADY_COMMITTED if landed else CommitOutcome.COMMITTED)
     assert world.checkpoints() == {1: 3, 2: 3}
+
+
+def test_a_table_that_was_created_and_called_not_created_is_created(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap: that a table is there is no proof that somebody else created it."""
+    entry = child_of(world.start(), 3)
+
+    def torn(*args: Any, **kwargs: Any) -> None:
+        create_table_with_add_actions(*args, **kwargs)
+        raise DeltaError("connection reset")
+
+    monkeypatch.setattr("eo_pipeline.sinks.delta.session.create_table_with_add_actions", torn)
+    world.commit(entry, in_memory(rows_of(1)))
+    assert world.head() == world.history()[1]
+    assert world.checkpoints() == {1: 3}
+
+
+def test_a_try_that_failed_before_its_commit_leaves_no_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = child_of(world.forward(), 3)
+    before = sorted(world.root.rglob("*"))
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as broken, world.sink().open("p") as session:
+        broken.setattr(LedgerFiles, "write", full)
+        letters = dead_letters(2, [b"{"])
+        with pytest.raises(SinkUnavailableError, match="no space left"):
+            session.publish(entry, StagedOutput(in_memory(rows_of(2)).rows, letters))
+    assert [path for path in sorted(world.root.rglob("*")) if path.is_file()] == [
+        path for path in before if path.is_file()
+    ]
+    world.commit(entry, in_memory(rows_of(2)))
 
 
 def test_files_that_are_gone_because_another_run_published_them_are_no_error(
@@ -360,16 +399,17 @@ def test_options_are_never_shown(world: World) -> None:
     assert "s3cret" not in f"{sink!r} {sink} {sink.describe()}"
 
 
-def test_without_the_package_the_extra_is_named(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [n for n in sys.modules if n.startswith("eo_pipeline.sinks.delta.session")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in ("table", "commit", "rows", "going_back"):
-        monkeypatch.delitem(sys.modules, f"eo_pipeline.sinks.delta.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(ConfigError, match=r"pip install 'eo-pipeline\[delta\]'"):
-        world.sink().open("p")
+def test_without_the_package_the_extra_is_named(world: World) -> None:
+    code = (
+        "import sys; sys.modules['deltalake'] = None\n"
+        "from eo_pipeline.errors import ConfigError\n"
+        "from eo_pipeline.sinks.delta import DeltaSink\n"
+        "try: DeltaSink(path=sys.argv[1]).open('p')\n"
+        "except ConfigError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(world.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "pip install 'eo-pipeline[delta]'" in done.stdout
 
 
 def test_opening_creates_nothing(world: World) -> None:

@@ -47,7 +47,7 @@ def records(kafka: EmbeddedKafka, topic: str) -> list[str]:
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
+    while (message := consumer.poll(120)) is not None and message.error() is None:
         found.append((message.value() or b"").decode())
     consumer.close()
     return found
@@ -91,7 +91,7 @@ def test_kafka_does_not_create_a_topic_that_is_only_misspelt(kafka: EmbeddedKafk
         }
     )
     producer.produce("misspelt", on_delivery=lambda error, _: outcomes.append(error))
-    producer.flush(10)
+    producer.flush(120)
     assert [error and error.code() for error in outcomes] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
 
 
@@ -111,7 +111,7 @@ def sasl_client(kafka: EmbeddedKafka, password: str) -> AdminClient:
 def test_kafka_lets_a_sasl_user_in_by_the_right_password_only(
     kafka: EmbeddedKafka, topic: str
 ) -> None:
-    assert topic in sasl_client(kafka, SASL_USERS["reader"]).list_topics(timeout=10).topics
+    assert topic in sasl_client(kafka, SASL_USERS["reader"]).list_topics(timeout=120).topics
     with pytest.raises(KafkaException):
         sasl_client(kafka, "wrong").list_topics(timeout=1)
 
@@ -209,7 +209,7 @@ def test_a_server_is_gone_within_seconds_of_its_owners_sigkill(owner: str, tmp_p
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.kill()
-    wait_until(lambda: is_gone(pid), timeout_s=10)
+    wait_until(lambda: is_gone(pid))
 
 
 OpenServer = Callable[[Path], EmbeddedKafka | EmbeddedPostgres]

@@ -32,7 +32,7 @@ def messages(kafka: EmbeddedKafka, topic: str) -> Iterator[Message]:
     consumer.assign([TopicPartition(topic, p, 0) for p in range(flights.PARTITIONS)])
     unfinished = flights.PARTITIONS
     while unfinished:
-        message = consumer.poll(30)
+        message = consumer.poll(120)
         assert message is not None
         if message.error() is None:
             yield message

@@ -64,7 +64,7 @@ def test_a_ledger_that_was_emptied_is_not_a_new_one(
 ) -> None:
     world.begin(session)
     ledger = ClientTopicPartition(world.sink.ledger_of("p"), 0, -1)
-    admin.delete_records([ledger])[ledger].result(10)
+    admin.delete_records([ledger])[ledger].result(120)
     with pytest.raises(LedgerBehindError, match="was deleted"):
         session.head()
 

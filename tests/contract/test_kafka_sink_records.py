@@ -137,7 +137,7 @@ def test_source_offsets_move_in_the_same_transaction(world: World, admin: AdminC
 
     def committed() -> int:
         asked = [ConsumerGroupTopicPartitions("lag-tools", [place])]
-        answer = admin.list_consumer_group_offsets(asked)["lag-tools"].result(10)
+        answer = admin.list_consumer_group_offsets(asked)["lag-tools"].result(120)
         offset: int = answer.topic_partitions[0].offset
         return offset
 

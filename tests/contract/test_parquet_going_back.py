@@ -16,7 +16,7 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.parquet import ParquetSink, going_back
+from eo_pipeline.sinks.parquet import ParquetSink, swap
 from eo_pipeline.sinks.parquet import exchange as exchanges
 from eo_pipeline.sinks.parquet.session import ParquetSession
 from eo_pipeline.staging.rows import StagedOutput
@@ -31,7 +31,9 @@ def sink(tmp_path: Path) -> ParquetSink:
 
 @pytest.fixture
 def session(sink: ParquetSink) -> ParquetSession:
-    return sink.open("events")
+    opened = sink.open("events")
+    assert isinstance(opened, ParquetSession)
+    return opened
 
 
 def rewind(head: LedgerEntry, target: int) -> LedgerEntry:
@@ -128,7 +130,7 @@ def test_a_table_that_is_a_link_goes_back_where_it_lies(
 
 
 def _die_after_the_exchange(sink: ParquetSink, back: LedgerEntry) -> None:
-    going_back._move_over = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    swap._move_over = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     with sink.open("events") as session:
         session.publish(back, StagedOutput())
 
@@ -141,7 +143,7 @@ def test_the_next_run_finishes_what_was_killed_right_after_the_exchange(
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_die_after_the_exchange, args=(sink, back))
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == -signal.SIGKILL
     assert ids(sink.root) == of(1)  # it has landed
     (sink.root / "_eo_staging").mkdir()  # somebody was faster than the next run's recovery
@@ -157,7 +159,7 @@ def test_what_lost_its_version_is_removed_and_nothing_that_may_live(
     sink: ParquetSink, session: ParquetSession
 ) -> None:
     head = publish(session, 2)
-    builder = going_back.Beside.new(sink.root, rewind(head, 1))
+    builder = swap.SwapFolder.new(sink.root, rewind(head, 1))
     (builder.path / "checkpoint=0").mkdir(parents=True)
     session.recover()
     assert beside(sink) == [builder.path.name]
@@ -177,11 +179,11 @@ def test_a_run_that_holds_the_folder_is_waited_for_and_then_named(
     def hang() -> None:
         with exchanges.locked(sink.root, exclusive=True):
             holds.set()
-            let_go.wait(60)
+            let_go.wait(240)
 
     holder = Thread(target=hang)
     holder.start()
-    holds.wait(60)
+    holds.wait(240)
     monkeypatch.setattr(exchanges, "LOCK_SECONDS", 0.05)
     entry = child_of(head, 2)
     try:
@@ -230,7 +232,7 @@ def test_where_folders_cannot_be_exchanged_going_back_is_refused(
         raise OSError(errno.EINVAL, "Invalid argument")
 
     with monkeypatch.context() as patch:
-        patch.setattr(going_back, "exchange", no_exchange)
+        patch.setattr(swap, "exchange", no_exchange)
         for act in (session.check_going_back, lambda e: session.publish(e, StagedOutput())):
             with pytest.raises(RefusedError, match=r"(?s)exchange.*type: iceberg.*fork"):
                 act(rewind(head, 1))

@@ -28,7 +28,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.parquet.session import ParquetSession
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import (
@@ -57,10 +57,12 @@ def sink(tmp_path: Path) -> ParquetSink:
 
 @pytest.fixture
 def session(sink: ParquetSink) -> ParquetSession:
-    return sink.open("events")
+    opened = sink.open("events")
+    assert isinstance(opened, ParquetSession)
+    return opened
 
 
-def publish(session: ParquetSession, count: int, head: LedgerEntry | None = None) -> LedgerEntry:
+def publish(session: SinkSession, count: int, head: LedgerEntry | None = None) -> LedgerEntry:
     """``count`` more checkpoints; a new ledger gets its first entry."""
     if head is None:
         head = first_entry("events")
@@ -307,11 +309,15 @@ class TestTheHead:
         self, sink: ParquetSink, session: ParquetSession
     ) -> None:
         publish(session, 3)
+        before = session.entry(1)
+        assert before is not None
         shutil.rmtree(sink.root / "checkpoint=2")
         (sink.root / "_eo_head").unlink()
         head = session.head()
         assert head is not None
         assert head.version == 3
+        with pytest.raises(FencedError):
+            session.publish(child_of(before, 2), staged(2))
         with pytest.raises(SinkError, match=r"checkpoint=2.*missing"):
             list(session.history())
 

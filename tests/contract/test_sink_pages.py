@@ -25,7 +25,7 @@ def test_the_example_runs(page: str, said: list[str], tmp_path: Path) -> None:
     found = _EXAMPLE.search((PAGES / page).read_text())
     assert found is not None
     ran = subprocess.run(
-        [sys.executable, "-c", found[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", found[1]], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert ran.returncode == 0, ran.stderr
     assert all(words in ran.stdout for words in said), ran.stdout

@@ -94,9 +94,21 @@ def test_what_is_wrong_is_told_with_line_and_field_and_without_the_secret(
     assert SECRET not in text
 
 
+def test_all_that_is_wrong_is_told_at_once_each_at_its_line() -> None:
+    wrong = MINIMAL.replace("raw", "jsn").replace("  table: orders", "  mode: upset")
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        KafkaPipelineComponent.resolve_from_yaml(
+            wrong.replace("name: orders", "name: Orders!") % SECRET
+        )
+    places = (":2 - name", ":6 - source.value_format", ":10 - sink.mode", ":7 - sink.table")
+    assert [place for place in places if f"{place}: " not in str(caught.value)] == []
+
+
 def test_a_sink_that_does_not_exist_is_told_with_those_that_do() -> None:
     document = MINIMAL.replace("type: postgres", "type: oracle") % SECRET
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"no sink 'oracle'; there are .+"):
+    with pytest.raises(
+        dg.DagsterInvalidDefinitionError, match=r":8 - sink.type: no sink 'oracle'; there "
+    ):
         KafkaPipelineComponent.resolve_from_yaml(document)
 
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from eo_pipeline.dagster.checks import BREAKS_NAMED, agreement_result, contiguity_result
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 
@@ -32,14 +32,14 @@ def forward(
 
 
 def test_a_good_ledger_has_no_breaks() -> None:
-    assert breaks(good_ledger()) == []
-    assert breaks([]) == []
+    assert contiguity_errors(good_ledger()) == []
+    assert contiguity_errors([]) == []
 
 
 def test_a_rewind_may_move_offsets_without_reading() -> None:
     entries = good_ledger()
     back = replace(entries[-1].child(Operation.REWIND, "run", {A: 5}), target=0)
-    assert breaks([*entries, back]) == []
+    assert contiguity_errors([*entries, back]) == []
 
 
 @pytest.mark.parametrize(

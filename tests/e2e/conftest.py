@@ -17,4 +17,4 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
     yield running
     if running.runs:
         running.process.terminate()
-        running.end(60)
+        running.end(240)

@@ -25,6 +25,8 @@ class Demo:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.output = home / "output.txt"
+        #: what it finds in its environment beside or instead of this process's
+        self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:
@@ -35,7 +37,7 @@ class Demo:
                 [sys.executable, "-m", "demo", "--home", str(self.home), *arguments],
                 stdout=output,
                 stderr=output,
-                env=environment,
+                env=environment | self.environment,
             )
 
     @property
@@ -47,7 +49,7 @@ class Demo:
     def text(self) -> str:
         return self.output.read_text()
 
-    def wait_for(self, pattern: str, timeout_s: float = 300.0) -> None:
+    def wait_for(self, pattern: str, timeout_s: float = 600.0) -> None:
         """Until it has said that."""
         deadline = time.monotonic() + timeout_s
         ended = False
@@ -58,7 +60,7 @@ class Demo:
             ended = self.process.poll() is not None  # before the look: its last words count
             time.sleep(0.05)
 
-    def end(self, timeout_s: float = 240.0) -> int:
+    def end(self, timeout_s: float = 600.0) -> int:
         """Its exit code, once it has ended."""
         try:
             return self.process.wait(timeout_s)

@@ -53,7 +53,7 @@ class Shell:
     def process(self, *arguments: str) -> Ended:
         """The same in a process of its own."""
         command = [sys.executable, "-m", "eo_pipeline.cli", *arguments]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        found = subprocess.run(command, capture_output=True, text=True, timeout=240)
         return self._checked(Ended(found.returncode, found.stdout, found.stderr))
 
     def document(self, file: str = "pipeline.yaml", /, **changes: Any) -> Path:

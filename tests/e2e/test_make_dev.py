@@ -37,12 +37,12 @@ def versions(demo: Demo) -> list[int]:
     return [int(version) for version in re.findall(r"version (\d+): [\d,]+ rows", demo.text)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_table_grows_also_after_a_kill_and_nothing_is_left_behind(demo: Demo) -> None:
     demo.start("dev", "--rate", "200")
     demo.wait_for(r"version \d+: [\d,]+ rows")
     [ui] = re.findall(r"Dagster UI (http://127.0.0.1:\d+)", demo.text)
-    with urllib.request.urlopen(ui, timeout=30) as answer:
+    with urllib.request.urlopen(ui, timeout=120) as answer:
         assert answer.status == 200
     refused = beside(demo, "run")
     assert refused.returncode == 1
@@ -55,7 +55,7 @@ def test_the_table_grows_also_after_a_kill_and_nothing_is_left_behind(demo: Demo
 
     shown = versions(demo)
     demo.kill()
-    wait_until(lambda: all(is_gone(process.pid) for process in left), 60)
+    wait_until(lambda: all(is_gone(process.pid) for process in left))
 
     demo.start("dev", "--rate", "200")
     demo.wait_for(r"version \d+: [\d,]+ rows")

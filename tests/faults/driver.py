@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 
-from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going, reaching
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.testing import crash_at
@@ -30,18 +30,23 @@ def main() -> None:
     parser.add_argument("--rewind", type=int, metavar="TO")
     parser.add_argument("--replay", type=int, nargs=2, metavar=("FIRST", "LAST"))
     options = parser.parse_args()
-    reach: Reach = keep_going
+    hook: Reach = keep_going
     if options.crash_at:
         point, nth = options.crash_at
-        reach = crash_at(CrashPoint(point), int(nth))
+        hook = crash_at(CrashPoint(point), int(nth))
     pipeline = Pipeline.from_config(options.config)
-    if options.rewind is not None:
-        pipeline.rewind(options.rewind, on_checkpoint=say, reach=reach)
-    elif options.replay:
-        pipeline.replay(*options.replay, on_checkpoint=say, reach=reach)
-    else:
-        pipeline.run(on_checkpoint=say, reach=reach)
+    with reaching(hook):
+        _work(pipeline, options)
     sys.stdout.write("done\n")
+
+
+def _work(pipeline: Pipeline, options: argparse.Namespace) -> None:
+    if options.rewind is not None:
+        pipeline.plan_rewind(options.rewind).apply(on_checkpoint=say)
+    elif options.replay:
+        pipeline.plan_replay(*options.replay).apply(on_checkpoint=say)
+    else:
+        pipeline.run(on_checkpoint=say)
 
 
 if __name__ == "__main__":

@@ -237,7 +237,7 @@ def test_compaction_is_told_apart_from_loss(
     assert assert_passes(pipeline).checkpoints[0].holes is Holes.NONE
 
     clean_up(admin, topic.name, "compact")
-    wait_until(lambda: _count(topic) < 30, timeout_s=30)
+    wait_until(lambda: _count(topic) < 30)
     clean_up(admin, topic.name, "delete")
     lost = 30 - _count(topic)
     report = audited(pipeline)

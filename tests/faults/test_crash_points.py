@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Watcher, staged_attempts
 
 #: Which points leave a promise behind that the next run keeps without reading again.
@@ -19,8 +20,12 @@ PROMISED = {
 }
 
 
-@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
-@pytest.mark.parametrize("point", list(CrashPoint))
+#: Rows through files at every point; small batches without files where that makes a difference.
+EVERYWHERE = [(point, 0) for point in CrashPoint] + [(point, 10_000) for point in CrashPoint]
+TELLING = [*EVERYWHERE[: len(CrashPoint)], (CrashPoint.ENTRY_SENT, 10_000)]
+
+
+@pytest.mark.parametrize(("point", "inline_records"), rest_is_chaos(EVERYWHERE, but=TELLING))
 def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     bench: Bench, point: CrashPoint, inline_records: int
 ) -> None:
@@ -29,7 +34,7 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     nth = {"recovered": 1, "committed": 3, "planned": 2, "staging": 2, "reported": 2}.get(point, 2)
     nth = 3 if point is CrashPoint.ENTRY_SENT else nth
     killed = bench.run_in_a_process("--crash-at", point, str(nth), inline_records=inline_records)
-    out, err = killed.communicate(timeout=120)
+    out, err = killed.communicate(timeout=240)
     assert killed.returncode == -signal.SIGKILL, err
     assert "done" not in out
     bench.table.assert_consistent()
@@ -49,7 +54,7 @@ def test_a_promised_checkpoint_is_committed_without_kafka_records_and_without_sp
 ) -> None:
     bench.topic.write(80, partitions=range(4))
     killed = bench.run_in_a_process("--crash-at", CrashPoint.PRE_COMMITTED, "1")
-    assert killed.wait(120) == -signal.SIGKILL
+    assert killed.wait(240) == -signal.SIGKILL
 
     def no_spark() -> None:
         pytest.fail("Spark was started although everything was staged already")
@@ -60,16 +65,20 @@ def test_a_promised_checkpoint_is_committed_without_kafka_records_and_without_sp
     bench.table.assert_holds_once(bench.topic.written)
 
 
-def test_killed_at_random_moments_again_and_again_while_records_arrive(bench: Bench) -> None:
-    """Scenario: SIGKILL after a seeded random delay, eight times, the topic growing throughout, a
-    reader polling. Outcome: no snapshot shows part of a checkpoint; at the end, exact sets.
+@pytest.mark.parametrize("times", rest_is_chaos([4, 40], but=[4]))
+@pytest.mark.timeout(1800)
+def test_killed_at_random_moments_again_and_again_while_records_arrive(
+    bench: Bench, times: int
+) -> None:
+    """Scenario: SIGKILL after a seeded random delay, again and again, the topic growing, a reader
+    polling. Outcome: no snapshot shows part of a checkpoint; at the end, exact sets.
     """
     seed = random.SystemRandom().randrange(10**6)
     chance = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201
     kills = 0
     with Watcher(bench.table):
-        for _ in range(8):
+        for _ in range(times):
             bench.topic.write(150, partitions=range(4))
             run = bench.run_in_a_process()
             # a run of two checkpoints takes about three seconds, one of them Python's start
@@ -78,7 +87,7 @@ def test_killed_at_random_moments_again_and_again_while_records_arrive(bench: Be
             except subprocess.TimeoutExpired:
                 run.kill()
                 kills += 1
-            run.communicate(timeout=60)
+            run.communicate(timeout=240)
         bench.pipeline().run()
-    assert kills >= 2, f"seed {seed} killed too few runs to prove anything"
+    assert kills >= times // 4, f"seed {seed} killed too few runs to prove anything"
     bench.table.assert_holds_once(bench.topic.written)

@@ -23,6 +23,7 @@ from eo_pipeline.errors import (
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.entry import Operation
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Watcher, staged_attempts
 from tests.faults.test_two_runs import at
 from tests.servers import MakeTopic
@@ -55,7 +56,7 @@ class TestRewind:
     ) -> None:
         pipeline = filled.pipeline()
         with Watcher(filled.table, may_fall=True):
-            report = pipeline.rewind(2, reason="a bad day", asked_by="ada")
+            report = pipeline.plan_rewind(2).apply(reason="a bad day", asked_by="ada")
             assert by_checkpoint(filled) == {1: 100, 2: 100}
             pipeline.run()
         (entry,) = report.entries
@@ -115,7 +116,7 @@ class TestRewind:
     ) -> None:
         with Watcher(filled.table, may_fall=True):
             killed = filled.run_in_a_process("--rewind", "1", "--crash-at", point, "1")
-            assert killed.wait(120) == -signal.SIGKILL
+            assert killed.wait(240) == -signal.SIGKILL
         assert filled.table.versions()[-1] == (5 if landed else 4)
         assert by_checkpoint(filled) == ({1: 100} if landed else dict.fromkeys(range(1, 5), 100))
         filled.pipeline().run()
@@ -127,21 +128,14 @@ class TestRewind:
         pipeline = filled.pipeline()
         filled.topic.write(100, partitions=range(4))
         rewinds = at(CrashPoint.STAGED, lambda: filled.pipeline().rewind(2))
-        with pytest.raises(FencedError):
-            pipeline.run(reach=rewinds)
+        with rewinds, pytest.raises(FencedError):
+            pipeline.run()
         assert by_checkpoint(filled) == {1: 100, 2: 100}
 
+        plan = pipeline.plan_rewind(1)
         runs = at(CrashPoint.RECOVERED, lambda: filled.pipeline().run())
-        with pytest.raises(FencedError):
-            pipeline.rewind(1, reach=runs)
-        filled.table.assert_holds_once(filled.topic.written)
-
-    def test_what_was_approved_is_what_happens_or_nothing(self, filled: Bench) -> None:
-        plan = filled.pipeline().plan_rewind(2)
-        filled.topic.write(4, partitions=range(4))
-        filled.pipeline().run()
-        with pytest.raises(FencedError):
-            filled.pipeline().rewind(2, expected_head=plan.head.id)
+        with runs, pytest.raises(FencedError, match="another run was faster"):
+            plan.apply()
         filled.table.assert_holds_once(filled.topic.written)
 
 
@@ -163,7 +157,7 @@ class TestRefusals:
         with pytest.raises(RangesGoneError):
             filled.pipeline().replay(1, 3)
         with pytest.raises(RangesGoneError):
-            filled.pipeline().plan_fork(2)
+            filled.pipeline().plan_fork(2, "events-two", filled.config["sink"])
         # what is left can be gone back over
         assert filled.pipeline().plan_rewind(3).rows == 100
 
@@ -226,13 +220,16 @@ class TestReplay:
 
     @pytest.mark.parametrize(
         "point",
-        [
-            CrashPoint.STAGED,
-            CrashPoint.PRE_COMMITTED,
-            CrashPoint.ROWS_SENT,
-            CrashPoint.ENTRY_SENT,
-            CrashPoint.COMMITTED,
-        ],
+        rest_is_chaos(
+            [
+                CrashPoint.STAGED,
+                CrashPoint.PRE_COMMITTED,
+                CrashPoint.ROWS_SENT,
+                CrashPoint.ENTRY_SENT,
+                CrashPoint.COMMITTED,
+            ],
+            but=[CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.ENTRY_SENT],
+        ),
     )
     def test_killed_half_way_the_next_run_finishes_or_forgets_it(
         self, filled: Bench, point: CrashPoint
@@ -241,7 +238,7 @@ class TestReplay:
             killed = filled.run_in_a_process(
                 "--replay", "2", "3", "--crash-at", point, "1", transform=SHOUTING
             )
-            assert killed.wait(120) == -signal.SIGKILL
+            assert killed.wait(240) == -signal.SIGKILL
             filled.pipeline().run()
         promised = point is not CrashPoint.STAGED
         assert shouted(filled) == ({2} if promised else set())
@@ -257,8 +254,8 @@ class TestReplay:
         pipeline = filled.pipeline(transform=SHOUTING)
         runs = at(CrashPoint.REPORTED, lambda: filled.pipeline().run())
         with Watcher(filled.table):
-            with pytest.raises(FencedError):
-                pipeline.replay(1, 3, reach=runs)
+            with runs, pytest.raises(FencedError):
+                pipeline.replay(1, 3)
             pipeline.replay(2, 3)
         assert shouted(filled) == {1, 2, 3}
         filled.table.assert_holds_once(filled.topic.written)
@@ -295,7 +292,9 @@ class TestAcceptLoss:
         (loss,) = pipeline.status().losses
         assert (loss.expected, loss.beginning) == (100, 110)
 
-        entry = pipeline.accept_loss("the broker's disk died", asked_by="ada")
+        plan = pipeline.plan_accept_loss()
+        assert plan.losses == (loss,)
+        (entry,) = plan.apply(reason="the broker's disk died", asked_by="ada").entries
 
         (hole,) = entry.details["holes"]
         assert (hole["partition"], hole["expected"], hole["resumed_at"]) == (1, 100, 110)

@@ -74,7 +74,7 @@ def test_killed_within_the_transaction_the_next_run_keeps_the_promise(
     topic.write(300, partitions=range(4))
     # the start entry and the first checkpoint pass the point before
     killed = mysql_bench.run_in_a_process("--crash-at", point, "3")
-    out, err = killed.communicate(timeout=120)
+    out, err = killed.communicate(timeout=240)
     assert killed.returncode == -signal.SIGKILL, err
     assert "done" not in out
     assert observed.checkpoints() == observed.ledger() == {1: 100}

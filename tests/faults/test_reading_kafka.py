@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from itertools import product
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import functions as F
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import BadRecordError, ConfigError
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import braced
+from eo_pipeline.spark import SparkSettings
+from eo_pipeline.staging.attempt import StagingArea
 from tests.engine import Bench
 from tests.servers import SASL_USERS, MakeTopic
 
@@ -157,6 +164,47 @@ def test_dead_letters_arrive_raw_with_the_rows_of_their_checkpoint(
     ]
     assert all(expected in said for (*_, said, _), (_, expected) in zip(letters, BAD, strict=True))
     assert {checkpoint for *_, checkpoint in letters} == {1}
+
+
+#: Put together in every way up to three, they are every end a value can have: JSON's white space
+#: and what only looks like it, braces, quotes, and bytes that are no UTF-8.
+PIECES: list[bytes | str] = [
+    *(b"", b" ", b"\t", b"\r", b"\n", b"\r\n", b"\x0b", b"\x0c", b"\x00"),
+    *("\u00a0", "\u2003", "\u2028", "\u3000", "\ufeff", "é", "\U0001f600"),
+    *(b"\xff", b"\xc3", b"\xf0\x9f"),
+    *(b"{", b"}", b"{}", b"[", b"]", b'"', b"x", b'{"id": 1}', b'{"o": {"id": 1}}'),
+]
+
+
+def test_what_is_a_json_object_is_told_as_if_every_value_were_trimmed(
+    spark_server: EmbeddedSpark,
+) -> None:
+    pieces = [p.encode() if isinstance(p, str) else p for p in PIECES]
+    values = [None, *(b"".join(parts) for parts in product(pieces, repeat=3))]
+    frame = (
+        SparkSettings(remote=spark_server.remote)
+        .session()
+        .createDataFrame(pa.table({"value": pa.array(values, pa.binary())}))
+    )
+    text = F.col("value").cast("string")
+    trimmed = F.btrim(text, F.lit(" \t\r\n"))
+    verdict = frame.select(
+        "value",
+        (trimmed.startswith("{") & trimmed.endswith("}")).alias("before"),
+        braced(text).alias("now"),
+    )
+    assert verdict.where(~F.col("before").eqNullSafe(F.col("now"))).collect() == []
+    counted = {row["now"]: row["count"] for row in verdict.groupBy("now").count().collect()}
+    assert counted.keys() == {True, False, None}
+    assert counted[True] > 500
+
+
+def test_a_run_that_fails_while_it_stages_leaves_no_folder_behind(bench: Bench) -> None:
+    bench.topic.write_value(b"not JSON")
+    pipeline = bench.pipeline(inline_records=0)
+    with pytest.raises(BadRecordError):
+        pipeline.run()
+    assert StagingArea(pipeline.staging, pipeline.name).attempts() == []
 
 
 def test_more_dead_letters_than_the_limit_fail_the_run(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,11 +20,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going, reaching
 from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import raise_at
 from eo_pipeline.testing.crashes import CrashRequested
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Coordinates, Table, Topic
 from tests.servers import MakeDatabase, MakeTopic
 
@@ -33,9 +35,9 @@ TRANSFORMS = {
     "shouting": ("tests.faults.transforms:shouting", "RECORD"),
 }
 
-#: Enough to catch, nearly always, a rewind that leaves a row or takes one too many, offsets that
-#: move where they must not, and a replay that adds instead of replacing.
-EXAMPLES, STEPS = 12, 10
+#: Twelve lives are enough to catch, nearly always, a rewind that leaves a row or takes one too
+#: many, offsets that move where they must not, and a replay that adds instead of replacing.
+LIVES, STEPS = [4, 12, 60], 10
 
 transforms = st.sampled_from(sorted(TRANSFORMS))
 files = st.booleans()
@@ -73,8 +75,8 @@ class Life(RuleBasedStateMachine):
 
     def run(self, by: str, through_files: bool, crash: Any) -> None:
         pipeline = self.pipeline(by, through_files)
-        with contextlib.suppress(CrashRequested):
-            report = pipeline.run(run_id=by, reach=_reach(crash))
+        with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
+            report = pipeline.run(run_id=by)
             assert report.lag == 0
 
     def rewind(self, choice: int, crash: Any) -> None:
@@ -83,8 +85,8 @@ class Life(RuleBasedStateMachine):
         if not earlier:
             return
         target = earlier[choice % len(earlier)]
-        with contextlib.suppress(CrashRequested):
-            (done,) = pipeline.rewind(target.version, reach=_reach(crash)).entries
+        with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
+            (done,) = pipeline.rewind(target.version).entries
             assert (done.target, done.offsets) == (target.version, target.offsets)
 
     def replay(self, choice: int, by: str, through_files: bool, crash: Any) -> None:
@@ -94,8 +96,9 @@ class Life(RuleBasedStateMachine):
         first = choice % len(standing)
         chosen = standing[first : first + 2]
         pipeline = self.pipeline(by, through_files)
-        with contextlib.suppress(CrashRequested):
-            report = pipeline.replay(versions=chosen, run_id=by, reach=_reach(crash))
+        with contextlib.suppress(CrashRequested), reaching(_hook(crash)):
+            pipeline.recover()
+            report = pipeline.plan_replay(versions=chosen).apply(run_id=by)
             assert [entry.target for entry in report.entries] == chosen
 
     def pipeline(self, by: str, through_files: bool) -> Pipeline:
@@ -142,12 +145,14 @@ def expected(table: Table) -> dict[int, dict[Coordinates, str]]:
     return rows
 
 
-def _reach(crash: tuple[CrashPoint, int] | None) -> Reach:
+def _hook(crash: tuple[CrashPoint, int] | None) -> Reach:
     return raise_at(*crash) if crash else keep_going
 
 
+@pytest.mark.parametrize("count", rest_is_chaos(LIVES, but=[4]))
+@pytest.mark.timeout(3600)
 def test_in_any_order_the_table_follows_the_ledger(
-    bench: Bench, make_topic: MakeTopic, make_database: MakeDatabase
+    bench: Bench, make_topic: MakeTopic, make_database: MakeDatabase, count: int
 ) -> None:
     lives = iter(range(1000))
 
@@ -166,7 +171,7 @@ def test_in_any_order_the_table_follows_the_ledger(
     run_state_machine_as_test(
         NewLife,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=count,
             stateful_step_count=STEPS,
             deadline=None,
             database=None,

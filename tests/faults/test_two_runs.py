@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import psycopg
 import pytest
 
-from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.crashpoints import CrashPoint, reaching
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.errors import (
@@ -17,6 +18,7 @@ from eo_pipeline.errors import (
     LedgerBehindError,
     NothingToDoError,
     RefusedError,
+    StalePlanError,
 )
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.run.reports import RunReport
@@ -24,16 +26,16 @@ from eo_pipeline.sinks.protocol import CommitOutcome
 from tests.engine import Bench, Watcher, staged_attempts
 
 
-def at(point: CrashPoint, action: Callable[[], object]) -> Callable[[CrashPoint], None]:
-    """Do ``action`` the first time a run reaches ``point``: what the world does meanwhile."""
+def at(point: CrashPoint, action: Callable[[], object]) -> AbstractContextManager[None]:
+    """Do ``action`` the first time a run within reaches ``point``: what the world does then."""
     done = threading.Event()
 
-    def reach(reached: CrashPoint) -> None:
+    def hook(reached: CrashPoint) -> None:
         if reached is point and not done.is_set():
             done.set()
             action()
 
-    return reach
+    return reaching(hook)
 
 
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
@@ -44,10 +46,12 @@ def test_a_run_that_slept_while_another_went_on_is_fenced_and_leaves_nothing(
     bench.topic.write(80, partitions=range(4))
     other = bench.pipeline(inline_records=inline_records)
 
-    with Watcher(bench.table), pytest.raises(FencedError, match="another run was faster"):
-        bench.pipeline(inline_records=inline_records).run(
-            reach=at(CrashPoint.STAGED, lambda: other.run(run_id="other"))
-        )
+    with (
+        Watcher(bench.table),
+        at(CrashPoint.STAGED, lambda: other.run(run_id="other")),
+        pytest.raises(FencedError, match="another run was faster"),
+    ):
+        bench.pipeline(inline_records=inline_records).run()
 
     bench.table.assert_holds_once(bench.topic.written)
     assert {e.run_id for e in bench.pipeline().history(1)} == {"other"}
@@ -60,9 +64,8 @@ def test_a_promise_kept_by_somebody_else_is_already_committed_not_an_error(bench
     bench.topic.write(80, partitions=range(4))
     kept: list[RunReport] = []
 
-    report = bench.pipeline().run(
-        reach=at(CrashPoint.PRE_COMMITTED, lambda: kept.append(bench.pipeline().run()))
-    )
+    with at(CrashPoint.PRE_COMMITTED, lambda: kept.append(bench.pipeline().run())):
+        report = bench.pipeline().run()
 
     assert [r.recovered for r in kept[0].checkpoints] == [True]
     assert report.checkpoints[0].outcome is CommitOutcome.ALREADY_COMMITTED
@@ -71,8 +74,9 @@ def test_a_promise_kept_by_somebody_else_is_already_committed_not_an_error(bench
 
 def test_of_two_first_runs_ever_one_writes_the_start_and_the_other_is_told(bench: Bench) -> None:
     bench.topic.write(80, partitions=range(4))
-    with pytest.raises(FencedError):
-        bench.pipeline().run(reach=at(CrashPoint.RECOVERED, lambda: bench.pipeline().run()))
+    first = at(CrashPoint.RECOVERED, lambda: bench.pipeline().run())
+    with first, pytest.raises(FencedError):
+        bench.pipeline().run()
     bench.table.assert_holds_once(bench.topic.written)
 
 
@@ -82,8 +86,8 @@ def test_postgres_killed_before_commit_is_sent_leaves_nothing_and_the_next_run_c
     bench.pipeline().run()
     bench.topic.write(80, partitions=range(4))
     try:
-        with pytest.raises(EoPipelineError) as failed:
-            bench.pipeline().run(reach=at(CrashPoint.ENTRY_SENT, postgres.kill))
+        with at(CrashPoint.ENTRY_SENT, postgres.kill), pytest.raises(EoPipelineError) as failed:
+            bench.pipeline().run()
         assert failed.value.retryable
     finally:
         postgres.start()
@@ -105,7 +109,8 @@ def test_the_broker_killed_while_spark_reads_costs_time_and_no_record(
         threading.Timer(1.0, kafka.start).start()
 
     try:
-        bench.pipeline().run(reach=at(CrashPoint.STAGING, broker_dies_for_a_while))
+        with at(CrashPoint.STAGING, broker_dies_for_a_while):
+            bench.pipeline().run()
     except EoPipelineError as error:
         assert error.retryable, error  # noqa: PT017
     finally:
@@ -144,9 +149,14 @@ def test_a_ledger_from_an_older_backup_is_refused_until_it_is_adopted(bench: Ben
 
     with pytest.raises(LedgerBehindError, match=r"version 2 .* does not hold it"):
         bench.pipeline().run()
+    plan = bench.pipeline().plan_adopt()
+    assert plan.lost_versions == [2]
     adopted = bench.pipeline().adopt("restored from backup")
     assert adopted is not None
     assert adopted.operation is Operation.ADOPT
+    assert adopted.details["reason"] == "restored from backup"
+    with pytest.raises(StalePlanError, match="at version 1; now it is at version 2"):
+        plan.apply(reason="somebody else looked at the same")
     bench.pipeline().run()
 
     bench.table.assert_holds_once(bench.topic.written)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,3 +20,12 @@ def nothing(df: DataFrame) -> DataFrame:
 def shouting(df: DataFrame) -> DataFrame:
     """Another transform of the same records, of which a reader can tell."""
     return df.withColumn("name", F.upper("name"))
+
+
+def slow_the_first_time(df: DataFrame) -> DataFrame:
+    """Two seconds a record, the first time in this process; EO_TEST_REACHED is then a file."""
+    reached = Path(os.environ["EO_TEST_REACHED"])
+    if reached.exists():
+        return df
+    reached.touch()
+    return df.where(F.expr("java_method('java.lang.Thread', 'sleep', 2000L) is null"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eo_pipeline.ledger.branch import checkpoints, live_branch, records_per_second, spans
-from eo_pipeline.ledger.contiguity import breaks
+from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.testing.staging import first_entry
@@ -103,7 +103,7 @@ def test_whatever_happened_the_checkpoints_are_those_whose_rows_are_in_the_table
             ledger.append(replay(head, target, rows=choice))
             table[target.version] = head.version + 1
     assert {each.version: each.written.version for each in checkpoints(ledger)} == table
-    assert breaks(ledger) == []
+    assert contiguity_errors(ledger) == []
     read = sorted(r for each in checkpoints(ledger) for r in each.entry.ranges)
     # what stands was read from the start without a gap, up to where the ledger stands
     assert [r.start for r in read] == [0, *(r.end for r in read[:-1])] if read else True

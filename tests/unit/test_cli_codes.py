@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
         (errors.CommitUnknownError("perhaps"), 4),
         (errors.FencedError("p", 3, None), 4),
         (errors.SparkJobError("failed"), 4),
+        (errors.SparkUnavailableError("away"), 4),
         (errors.LedgerBehindError("older"), 1),
         (errors.RangesGoneError("p", "the rewind", []), 1),
         (errors.NothingToDoError("there already"), 1),
@@ -41,7 +42,7 @@ def test_the_page_lists_every_code_and_every_command() -> None:
     for code in (0, 1, 2, 3, 4, 5, 130):
         assert f"| {code} |" in page
     names = [c.name or (c.callback.__name__ if c.callback else "") for c in app.registered_commands]
-    assert len(names) == 14
+    assert len(names) == 15
     for name in names:
         assert f"eo {name.replace('_', '-')}" in page
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from eo_pipeline import ConfigError, KafkaSource, Pipeline
+from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkSettings
+from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
-from eo_pipeline.source.config import StartAtTimestamp
-from eo_pipeline.source.discovery import LossKind
+from eo_pipeline.source.config import LossKind, StartAtTimestamp
+from eo_pipeline.source.reader import read_ranges
 
 GOOD: dict[str, Any] = {
     "name": "orders",
@@ -78,6 +80,74 @@ def test_every_wrong_field_is_named_at_once() -> None:
     assert all(
         f"  {field}: " in str(wrong.value) for field in ("name", "lineage", "inline_records")
     )
+
+
+def test_what_is_wrong_in_source_and_sink_and_beside_them_is_told_at_once() -> None:
+    config = {
+        "name": "NO",
+        "source": {**GOOD["source"], "max_records": 0, "start": {"offsets": {"t": {"0": -1}}}},
+        "sink": {**GOOD["sink"], "mode": "upset", "colour": 1, "lock_timeout": "hunter2"},
+        "spark": {"cores": 3},
+        "transform": "no_such_module:f",
+    }
+    with pytest.raises(ConfigError) as wrong:
+        Pipeline.from_config(config)
+    heading, *lines = str(wrong.value).splitlines()
+    assert heading == "the pipeline's configuration is not valid:"
+    assert [line.partition(": ")[0].strip() for line in lines] == [
+        "name",
+        "source.start.offsets.offsets.t.0",
+        "source.max_records",
+        "sink.mode",
+        "sink.lock_timeout",
+        "sink.colour",
+        "transform",
+        "spark.cores",
+    ]
+    assert "hunter2" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ({"type": "floppy"}, "sink.type: no sink 'floppy'; there are "),
+        ({"table": "orders"}, "sink.type: is required, one of "),
+        ("postgres", "sink: Input should be "),
+        (None, "sink: Input should be "),
+    ],
+)
+def test_a_sink_that_is_none_hides_nothing_else(sink: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        Pipeline.from_config({**GOOD, "name": "NO", "sink": sink})
+    assert "\n  name: " in str(wrong.value)
+    assert f"\n  {said}" in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("construct", "said"),
+    [
+        (lambda: source(max_records=0), ["KafkaSource is not valid:", "max_records: "]),
+        (lambda: source(topics=()), ["KafkaSource is not valid:", "give either topics or "]),
+        (
+            lambda: PostgresSink(dsn="postgresql://u:hunter2@h/db", table="t", mode="x"),
+            ["PostgresSink is not valid:", "mode: "],
+        ),
+        (
+            lambda: Pipeline(**{**GOOD, "name": "NO", "source": {"topics": ["hunter2"]}}),
+            ["Pipeline is not valid:", "name: ", "source.bootstrap_servers: "],
+        ),
+        (lambda: SparkSettings(cores=3), ["SparkSettings is not valid:", "cores: "]),  # type: ignore[call-arg]
+    ],
+)
+def test_in_python_too_every_wrong_field_is_named_and_no_value_shown(
+    construct: Callable[[], object], said: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        construct()
+    lines = str(wrong.value).splitlines()
+    assert len(lines) == len(said)
+    assert all(line.strip().startswith(text) for line, text in zip(lines, said, strict=True))
+    assert "hunter2" not in str(wrong.value)
 
 
 def test_a_pattern_that_is_no_regular_expression_is_an_error() -> None:
@@ -170,6 +240,40 @@ def test_settings_reach_both_clients_each_in_its_own_words() -> None:
     assert 'password="with \\"quotes\\" and \\\\";' in spark["kafka.sasl.jaas.config"]
     assert "ScramLoginModule" in spark["kafka.sasl.jaas.config"]
     assert "kafka.sasl.password" not in spark
+
+
+class Reader:
+    """Stands in for Spark's reader, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+
+    @property
+    def read(self) -> Reader:
+        return self
+
+    def format(self, name: str) -> Reader:
+        assert name == "kafka"
+        return self
+
+    def options(self, **options: str) -> Reader:
+        self.told = options
+        return self
+
+    def load(self) -> Reader:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [({}, "10"), ({"kafka.fetch.max.wait.ms": "250"}, "250")]
+)
+def test_spark_is_told_not_to_wait_half_a_second_at_the_end_of_a_log(
+    given: dict[str, str], told: str
+) -> None:
+    reader: Any = Reader()
+    ranges = [OffsetRange("orders", 0, 3, 5)]
+    read_ranges(reader, source(spark_options=given), ranges, pipeline="p", topic_ids={})
+    assert reader.told["kafka.fetch.max.wait.ms"] == told
 
 
 def test_certificates_reach_java_as_pem_text(tmp_path: Path) -> None:

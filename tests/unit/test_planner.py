@@ -135,8 +135,8 @@ def test_ten_thousand_partitions_are_planned_in_well_under_a_second() -> None:
     cluster = Cluster(
         {TopicPartition("t", p): Bounds(0, 1 + p % 977) for p in range(10_000)}, {"t": "id"}
     )
-    started = time.perf_counter()
+    started = time.process_time()
     batch = plan({}, cluster, limit=1_000_000, turn=7)
-    # the promise is "well under a second"; a second of slack is for a busy machine
-    assert time.perf_counter() - started < 1.0
+    # of this process's own: what others do meanwhile does not count
+    assert time.process_time() - started < 1.0
     assert batch.span == 1_000_000

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from eo_pipeline.embedded import guard
 from eo_pipeline.embedded.guard import GuardedProcess
 from eo_pipeline.embedded.locks import hold
 from eo_pipeline.embedded.ports import HOST, free_port, is_free
@@ -95,7 +96,7 @@ def test_a_lock_is_refused_while_another_holds_it_and_given_afterwards(tmp_path:
 
 def test_output_goes_to_the_log_and_the_exit_code_comes_back(log: Path) -> None:
     process = GuardedProcess.start(["sh", "-c", "echo out; echo err >&2; exit 7"], log=log)
-    assert process.wait(10) == 7
+    assert process.wait(120) == 7
     process.terminate()
     assert log.read_text() == "out\nerr\n"
 
@@ -169,7 +170,7 @@ def test_a_lock_is_held_until_the_last_process_of_a_server_is_gone(
     process.kill()
     if sys.platform != "linux":
         os.kill(orphan, signal.SIGKILL)
-    with hold(lock, wait_s=5):
+    with hold(lock, wait_s=120):
         pass
 
 
@@ -238,8 +239,18 @@ def test_ctrl_c_at_the_terminal_reaches_neither_guard_nor_server(log: Path) -> N
     process.terminate()
 
 
-def test_a_guard_is_up_in_a_moment(log: Path) -> None:
-    """It imports nothing but the standard library: this would take a second otherwise."""
-    start = time.monotonic()
-    GuardedProcess.start(SLEEP, log=log).terminate()
-    assert time.monotonic() - start < 2.0
+def test_a_guard_imports_only_the_standard_library() -> None:
+    """So it is up in a moment, and stays small."""
+    tree = ast.parse(Path(guard.__file__).read_text())
+    modules = {
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert {name.partition(".")[0] for name in modules} <= sys.stdlib_module_names

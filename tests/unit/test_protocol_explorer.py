@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from tests.chaos import rest_is_chaos
 from tests.explorer.explore import Exploration, explore, walk
 from tests.explorer.rules import Bounds, Rules, Scenario
 
@@ -250,19 +251,20 @@ def test_a_lake_that_deletes_nothing_may_be_restored_under_live_runs() -> None:
     assert seen.found is None, f"\n{seen.found}"
 
 
+@pytest.mark.parametrize("walks", rest_is_chaos([WALKS, 10 * WALKS], but=[WALKS]))
 @pytest.mark.parametrize("name", WALKED)
-def test_random_walks_break_no_promise(name: str) -> None:
+def test_random_walks_break_no_promise(name: str, walks: int) -> None:
     """Scenario: more runs, records, faults and restores than can be explored exhaustively.
     Outcome: no walk finds a violation; a failure prints its seed and its events.
     """
     began, total = time.process_time(), Exploration()
-    for seed in range(FIRST_SEED, FIRST_SEED + WALKS):
+    for seed in range(FIRST_SEED, FIRST_SEED + walks):
         seen = walk(WALKED[name], seed)
         assert seen.found is None, f"\n{name}: {seen.found}"
         total.states += seen.states
         total.events |= seen.events
-    note(f"{WALKS} walks, {name}", total, time.process_time() - began)
-    assert total.events >= TELLING or WALKS < 100
+    note(f"{walks} walks, {name}", total, time.process_time() - began)
+    assert total.events >= TELLING or walks < 100
 
 
 def test_a_walk_can_be_repeated_from_its_seed() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from eo_pipeline.crashpoints import Reach, keep_going
-from eo_pipeline.errors import FencedError, LedgerBehindError, NothingToDoError, RefusedError
+from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.run.adopt import adopt_head
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
-from eo_pipeline.staging.attempt import Attempt, Manifest, StagingArea
+from eo_pipeline.staging.attempt import Attempt, StagingArea
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput
 from tests.unit.test_staging import START
 
@@ -80,9 +82,9 @@ def ids(area: StagingArea) -> list[EntryId]:
 def test_a_promise_on_top_of_the_head_is_kept(area: StagingArea) -> None:
     ledger, entry = Ledger(START), child(START)
     promise(area, entry)
-    head, committed = recovery(ledger, area).settle(keep_going)
+    head, committed = recovery(ledger, area).recover()
     assert (head, committed) == (entry, [entry])
-    assert area.witnesses() == [entry.id]
+    assert area.witnesses.entry_ids() == [entry.id]
     assert ids(area) == []
 
 
@@ -91,7 +93,7 @@ def test_a_promise_that_is_not_a_child_of_the_head_is_neither_kept_nor_deleted(
 ) -> None:
     stranger = child(child(START))
     promise(area, stranger)
-    head, committed = recovery(Ledger(START), area).settle(keep_going)
+    head, committed = recovery(Ledger(START), area).recover()
     assert (head, committed) == (START, [])
     assert ids(area) == [stranger.id]
 
@@ -100,7 +102,7 @@ def test_a_child_by_number_of_another_parent_is_not_kept(area: StagingArea) -> N
     """Scenario: the ledger came back with another version 1. Outcome: a number is no identity."""
     old, new = child(START), child(START)
     promise(area, child(old))
-    head, committed = recovery(Ledger(START, new), area).settle(keep_going)
+    head, committed = recovery(Ledger(START, new), area).recover()
     assert (head, committed) == (new, [])
 
 
@@ -109,7 +111,7 @@ def test_of_two_promises_at_one_version_one_is_kept_and_the_other_deleted(
 ) -> None:
     for _ in range(2):
         promise(area, child(START))
-    _, committed = recovery(Ledger(START), area).settle(keep_going)
+    _, committed = recovery(Ledger(START), area).recover()
     assert len(committed) == 1
     assert ids(area) == []
 
@@ -118,10 +120,10 @@ def test_a_refused_promise_is_marked_kept_in_place_and_never_met_again(area: Sta
     ledger = Ledger(START)
     ledger.refuses = True
     attempt = promise(area, child(START))
-    assert recovery(ledger, area).settle(keep_going) == (START, [])
+    assert recovery(ledger, area).recover() == (START, [])
     assert attempt.is_refused
     ledger.refuses = False
-    assert recovery(ledger, area).settle(keep_going) == (START, [])
+    assert recovery(ledger, area).recover() == (START, [])
     assert ids(area) == [attempt.id]
 
 
@@ -130,9 +132,9 @@ def test_a_folder_without_manifest_is_left_alone_until_its_version_is_taken(
 ) -> None:
     taken = child(START)
     area.begin(child(START).id)
-    recovery(Ledger(START), area).settle(keep_going)
+    recovery(Ledger(START), area).recover()
     assert len(ids(area)) == 1
-    recovery(Ledger(START, taken), area).settle(keep_going)
+    recovery(Ledger(START, taken), area).recover()
     assert ids(area) == []
 
 
@@ -141,7 +143,7 @@ def test_in_a_lake_the_committed_files_stay_and_only_the_promise_goes(tmp_path: 
     kept, lost = child(START), child(START)
     for entry in (kept, lost):
         promise(area, entry).rows_folder().mkdir(parents=True)
-    recovery(Ledger(START, kept), area, copies_rows=False).settle(keep_going)
+    recovery(Ledger(START, kept), area, copies_rows=False).recover()
     assert ids(area) == []
     left = sorted(path.name for path in (tmp_path / "table" / "p").iterdir())
     assert left == [f"{1:012d}-{kept.transaction_id}"]
@@ -152,16 +154,16 @@ def test_a_faster_run_is_not_called_a_restored_backup(area: StagingArea) -> None
     witness. Outcome: each witness is looked up, not compared with the head we read.
     """
     ledger, faster = Ledger(START), child(START)
-    area.bear_witness(START)
+    area.witnesses.remember(START)
 
     def meanwhile() -> None:
         ledger.entries.append(faster)
-        area.bear_witness(faster)
+        area.witnesses.remember(faster)
 
     ledger.meanwhile = meanwhile
-    recovery(ledger, area).settle(keep_going)
-    area.bear_witness(faster)
-    assert recovery(ledger, area).settle(keep_going)[0] == faster
+    recovery(ledger, area).recover()
+    area.witnesses.remember(faster)
+    assert recovery(ledger, area).recover()[0] == faster
 
 
 def test_whoever_is_fenced_goes_on_from_the_ledgers_new_head(area: StagingArea) -> None:
@@ -180,7 +182,7 @@ def test_whoever_is_fenced_goes_on_from_the_ledgers_new_head(area: StagingArea) 
                 self.entries.append(faster)
             return super().publish(entry, staged, reach)
 
-    found, committed = recovery(Late(START), area).settle(keep_going)
+    found, committed = recovery(Late(START), area).recover()
     assert (found, committed) == (faster, [])
 
 
@@ -189,22 +191,24 @@ def test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted(
     area: StagingArea, restored: tuple[LedgerEntry, ...]
 ) -> None:
     confirmed = child(START)
-    area.bear_witness(confirmed)
+    area.witnesses.remember(confirmed)
     ledger = Ledger(*restored)
     with pytest.raises(LedgerBehindError, match="version 1"):
-        recovery(ledger, area).settle(keep_going)
-    adopted = recovery(ledger, area).adopt("restored", "run")
+        recovery(ledger, area).recover()
+    assert recovery(ledger, area).lost(area.witnesses.entry_ids()) == [confirmed.id]
+    adopted = adopt_head(
+        recovery(ledger, area), ledger.head(), area.witnesses.entry_ids(), "run", {}
+    )
     assert (adopted is None) == (restored == ())
-    head, _ = recovery(ledger, area).settle(keep_going)
+    head, _ = recovery(ledger, area).recover()
     assert head == adopted
-    with pytest.raises(NothingToDoError, match="nothing to adopt"):
-        recovery(ledger, area).adopt("again", "run")
+    assert recovery(ledger, area).lost(area.witnesses.entry_ids()) == []
 
 
 def test_another_transaction_at_a_confirmed_version_is_a_ledger_that_went_back(
     area: StagingArea,
 ) -> None:
     """Scenario: restored, then another host went on to the same number."""
-    area.bear_witness(child(START))
+    area.witnesses.remember(child(START))
     with pytest.raises(LedgerBehindError):
-        recovery(Ledger(START, child(START)), area).settle(keep_going)
+        recovery(Ledger(START, child(START)), area).recover()

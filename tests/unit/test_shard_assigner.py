@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from eo_pipeline.sinks.kafka.assigner import java_hash, owner_of, start_index
+from eo_pipeline.sinks.kafka.assigner import assign, java_hash, start_index
 
 
 @pytest.mark.parametrize(
@@ -27,36 +27,36 @@ def test_the_hash_is_that_of_a_java_string(text: str, expected: int) -> None:
 @pytest.mark.parametrize("shards", [5, 6])
 def test_eleven_partitions_are_spread_evenly_and_in_turn(shards: int) -> None:
     start = start_index("test-topic", shards)
-    owners = [owner_of("test-topic", partition, shards) for partition in range(11)]
-    assert owners == [(start + partition) % shards for partition in range(11)]
-    counts = Counter(owners)
+    shard_of = [assign("test-topic", partition, shards) for partition in range(11)]
+    assert shard_of == [(start + partition) % shards for partition in range(11)]
+    counts = Counter(shard_of)
     assert sum(counts.values()) == 11
     assert max(counts.values()) - min(counts.values()) <= 1
     assert len(counts) == shards
 
 
 def test_eleven_partitions_on_five_shards_and_then_on_six() -> None:
-    """Scenario: rescaling. Outcome: every partition has one owner under both, by the same rule."""
+    """Scenario: rescaling. Outcome: every partition has one shard under both, by the same rule."""
     # (hash * 31) & 0x7FFFFFFF of "test-topic" is 505157196: 1 of five, 0 of six
     assert (start_index("test-topic", 5), start_index("test-topic", 6)) == (1, 0)
     on_five: dict[int, list[int]] = {shard: [] for shard in range(5)}
     on_six: dict[int, list[int]] = {shard: [] for shard in range(6)}
     for partition in range(11):
-        on_five[owner_of("test-topic", partition, 5)].append(partition)
-        on_six[owner_of("test-topic", partition, 6)].append(partition)
+        on_five[assign("test-topic", partition, 5)].append(partition)
+        on_six[assign("test-topic", partition, 6)].append(partition)
     assert on_five == {1: [0, 5, 10], 2: [1, 6], 3: [2, 7], 4: [3, 8], 0: [4, 9]}
     assert on_six == {0: [0, 6], 1: [1, 7], 2: [2, 8], 3: [3, 9], 4: [4, 10], 5: [5]}
 
 
-def test_a_negative_hash_starts_at_no_negative_owner() -> None:
+def test_a_negative_hash_starts_at_no_negative_shard() -> None:
     assert all(start_index(f"topic-{n}", 7) in range(7) for n in range(200))
     assert start_index("polygenelubricants", 6) in range(6)
 
 
-def test_topics_do_not_all_start_at_one_owner() -> None:
+def test_topics_do_not_all_start_at_one_shard() -> None:
     assert len({start_index(f"topic-{n}", 6) for n in range(50)}) == 6
 
 
-def test_no_owner_is_an_error() -> None:
-    with pytest.raises(ValueError, match="0 owners"):
-        owner_of("t", 0, 0)
+def test_no_shard_is_an_error() -> None:
+    with pytest.raises(ValueError, match="one of 0"):
+        assign("t", 0, 0)

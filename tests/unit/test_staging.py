@@ -12,7 +12,8 @@ import pytest
 from eo_pipeline.errors import RefusedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.staging.attempt import MANIFEST, Attempt, Manifest, StagingArea
+from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
+from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 START = LedgerEntry(
@@ -133,12 +134,12 @@ def test_a_witness_takes_its_parents_place_and_no_other(tmp_path: Path) -> None:
     sibling = START.child(Operation.FORWARD, "zombie", {})
     second = first.child(Operation.FORWARD, "run", {})
     for entry in (START, first, second):
-        area.bear_witness(entry)
-    assert area.witnesses() == [second.id]
-    area.bear_witness(sibling)
-    assert area.witnesses() == [sibling.id, second.id]
-    area.dismiss([sibling.id, second.id])
-    assert area.witnesses() == []
+        area.witnesses.remember(entry)
+    assert area.witnesses.entry_ids() == [second.id]
+    area.witnesses.remember(sibling)
+    assert area.witnesses.entry_ids() == [sibling.id, second.id]
+    area.witnesses.forget([sibling.id, second.id])
+    assert area.witnesses.entry_ids() == []
 
 
 def test_a_ledger_entry_survives_json(tmp_path: Path) -> None:

@@ -43,6 +43,24 @@ def test_functions_are_short() -> None:
     assert statistics.median(lengths.values()) <= FUNCTION_LINES_MEDIAN_MAX
 
 
+def broad_excepts() -> Iterator[str]:
+    """Every function outside the sinks that catches whatever comes."""
+    for path in files():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef) or "sinks" in path.parts:
+                continue
+            caught = [
+                each.type for each in ast.walk(function) if isinstance(each, ast.ExceptHandler)
+            ]
+            names = [ast.unparse(kind) if kind else "" for kind in caught]
+            if {"", "Exception", "BaseException"} & {*names}:
+                yield f"{path.relative_to(ROOT)}:{function.name}"
+
+
+def test_whatever_comes_is_caught_in_one_named_place_only() -> None:
+    assert list(broad_excepts()) == ["eo_pipeline/run/stage.py:_calling_the_users_code"]
+
+
 def test_the_exported_names_are_exactly_the_public_ones_sorted() -> None:
     public = {
         name

@@ -65,7 +65,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def promised(session: SinkSession, attempt: Attempt | None = None) -> SinkTransaction:
-    transaction = SinkTransaction(session, ENTRY, attempt, keep_going)
+    transaction = SinkTransaction(session, ENTRY, attempt)
     transaction.write(lambda *_: (StagedOutput(), Counts(rows=3)))
     transaction.pre_commit()
     return transaction
@@ -88,6 +88,17 @@ def test_a_store_that_never_answers_leaves_the_outcome_unknown() -> None:
     assert store.answers == []
 
 
+def test_each_wait_before_another_try_is_twice_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("eo_pipeline.run.transaction.COMMIT_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("time.sleep", waits.append)
+    with pytest.raises(CommitUnknownError):
+        promised(Answers(*[CommitUnknownError("?")] * COMMIT_TRIES)).commit()
+    assert waits == [0.5, 1.0, 2.0]
+
+
 @pytest.mark.parametrize("later", [RefusedError("constraint"), SinkUnavailableError("down")])
 def test_after_a_lost_reply_no_later_answer_proves_that_nothing_landed(
     tmp_path: Path, later: Exception
@@ -96,6 +107,7 @@ def test_after_a_lost_reply_no_later_answer_proves_that_nothing_landed(
     transaction = promised(Answers(CommitUnknownError("?"), later), attempt)
     with pytest.raises(CommitUnknownError, match="may still land"):
         transaction.commit()
+    assert transaction.state is TransactionState.UNKNOWN
     assert not attempt.is_refused
     assert attempt.manifest() is not None
 
@@ -127,7 +139,7 @@ def test_a_refused_attempt_is_marked_and_deletes_nothing(tmp_path: Path) -> None
 
 def test_an_abort_before_the_promise_removes_the_folder(tmp_path: Path) -> None:
     attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
-    SinkTransaction(Answers(), ENTRY, attempt, keep_going).abort()
+    SinkTransaction(Answers(), ENTRY, attempt).abort()
     assert not attempt.folder.exists()
 
 

@@ -2,6 +2,6 @@
 same commit.
 """
 
-from eo_pipeline.sinks.delta.sink import DeltaSink
+from eo_pipeline.sinks.delta.config import DeltaSink
 
 __all__ = ["DeltaSink"]

@@ -7,38 +7,36 @@ from contextlib import contextmanager
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import (
-    CommitFailedError,
-    DeltaError,
-    DeltaProtocolError,
-    SchemaMismatchError,
-)
+from deltalake.exceptions import CommitFailedError, DeltaProtocolError, SchemaMismatchError
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.errors import CommitUnknownError, RefusedError
-from eo_pipeline.sinks.delta.table import APP_PREFIX, TOKEN_SUFFIX
-from eo_pipeline.sinks.lake.frame import OvertakenError
-from eo_pipeline.sinks.lake.ledger import Record
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.delta.store import APP_PREFIX, TOKEN_SUFFIX, explained
+from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.sinks.protocol import OvertakenError
 
 #: No hooks: a checkpoint of the log that fails raises although the commit landed.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
+#: Arguments of a delta-rs call that commits.
+Arguments = dict[str, Any]
 
-def plain_commit() -> dict[str, Any]:
-    """Arguments of a delta-rs call for a commit of its own that must not be retried."""
+
+def plain_commit() -> Arguments:
+    """For a commit of its own that must not be retried."""
     return {
         "commit_properties": CommitProperties(max_commit_retries=0),
         "post_commithook_properties": _NO_HOOKS,
     }
 
 
-def ledger_commit(record: Record) -> dict[str, Any]:
-    """Arguments of a delta-rs call whose commit makes ``record`` the head.
+def ledger_commit(entry: LedgerEntry, at: Pointer) -> Arguments:
+    """For the commit that makes ``entry``, kept ``at``, the head.
 
     With retries off the commit is refused when anybody committed since the handle was opened; with
     retries on delta-rs would let it follow a foreign commit, and never looks at the version given.
     """
-    entry, app = record.entry, APP_PREFIX + record.entry.pipeline
+    app = APP_PREFIX + entry.pipeline
     return {
         "commit_properties": CommitProperties(
             # for people who read the table's history; lost when the log is cleaned
@@ -50,8 +48,8 @@ def ledger_commit(record: Record) -> dict[str, Any]:
             },
             max_commit_retries=0,
             app_transactions=[
-                Transaction(app, record.at.version),
-                Transaction(app + TOKEN_SUFFIX, record.at.token),
+                Transaction(app, at.version),
+                Transaction(app + TOKEN_SUFFIX, at.token),
             ],
         ),
         "post_commithook_properties": _NO_HOOKS,
@@ -59,7 +57,7 @@ def ledger_commit(record: Record) -> dict[str, Any]:
 
 
 def commit_files(
-    table: DeltaTable, actions: Sequence[AddAction | RemoveAction], record: Record
+    table: DeltaTable, actions: Sequence[AddAction | RemoveAction], arguments: Arguments
 ) -> None:
     """One commit on this handle: files that come and go, perhaps none, and the ledger's head."""
     table.create_write_transaction(
@@ -67,27 +65,20 @@ def commit_files(
         mode="append",
         schema=table.schema(),
         partition_by=list(table.metadata().partition_columns),
-        **ledger_commit(record),
+        **arguments,
     )
 
 
 @contextmanager
-def outcome_told(uri: str) -> Iterator[None]:
+def commit_errors(uri: str) -> Iterator[None]:
     """Turns what delta-rs raises for a commit into what it means for the rows.
 
     Only ``CommitFailedError`` says that nothing landed because the log moved on. A protocol or
-    schema error is raised before anything is sent. Of anything else nobody knows.
+    schema error is raised before anything is sent. Of anything else nobody knows, and it passes.
     """
     try:
         yield
     except CommitFailedError as error:
         raise OvertakenError(str(error)) from error
     except (DeltaProtocolError, SchemaMismatchError) as error:
-        raise RefusedError(
-            f"{uri}: delta-rs does not write this: {error}. Nothing was written."
-        ) from error
-    except (DeltaError, OSError) as error:
-        raise CommitUnknownError(
-            f"{uri}: the commit's outcome is not known: {error}. Only the same transaction may "
-            "be tried again; the ledger tells the next run."
-        ) from error
+        raise explained(uri, error) from error

@@ -18,17 +18,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.delta.commit import commit_files, ledger_commit, outcome_told
-from eo_pipeline.sinks.delta.table import Snapshot
-from eo_pipeline.sinks.lake.frame import Publication
-from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles, Pointer, Record
+from eo_pipeline.sinks.delta.commit import Arguments, commit_files
+from eo_pipeline.sinks.delta.store import Snapshot
+from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointer
 from eo_pipeline.sinks.removal import target_of
 
 #: Commits of maintenance, which change no row.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 
 
-class NotThereError(Exception):
+class NotRestorableError(Exception):
     """The earlier state cannot be had back; its text says why. Raised only within the sink."""
 
 
@@ -38,17 +37,17 @@ class Restore:
 
     table: Snapshot
     ledger: LedgerFiles
-    head: Record
+    head: LedgerFile
     options: dict[str, str]
 
     def version(self, entry: LedgerEntry) -> int | None:
         """The table's version, ``None`` if there was no table yet.
 
         Raises:
-            NotThereError: rows would be lost that are not the pipeline's, or are lost already.
+            NotRestorableError: rows would be lost that are not the pipeline's, or are lost already.
         """
         if entry.operation is Operation.REPLAY:
-            raise NotThereError(
+            raise NotRestorableError(
                 "an upsert overwrote rows of other checkpoints too; rewind to "
                 f"{target_of(entry) - 1} and run, which reads that checkpoint and all after it "
                 "again"
@@ -62,10 +61,10 @@ class Restore:
 
     def _refuse_replayed(self, target: int) -> None:
         """A replay since then, from when the table was appended to, is not in the old state."""
-        for record in self.ledger.chain(self.head, target + 1):
-            entry = record.entry
+        for file in self.ledger.chain(self.head, target + 1):
+            entry = file.entry
             if entry.operation is Operation.REPLAY and target_of(entry) <= target:
-                raise NotThereError(
+                raise NotRestorableError(
                     f"checkpoint {entry.target} was replayed by version {entry.version}, which "
                     "the older state does not hold"
                 )
@@ -85,7 +84,7 @@ class Restore:
             expected = version - 1
         if expected == -1:
             return None  # the table began with the pipeline, after the target
-        raise NotThereError(
+        raise NotRestorableError(
             f"the table's log of that time (version {expected} and before) is cleaned up"
         )
 
@@ -94,15 +93,15 @@ class Restore:
         at = self.ledger.at(self.head, target)
         if at is not None and at.at == FIRST and self._pointer(version) is None:
             return version
-        raise NotThereError(
+        raise NotRestorableError(
             f"version {version} of the table, a commit of somebody else "
             f"({commit.get('operation')}), came after it and would be lost"
         )
 
     def _checked(self, version: int, target: int) -> int:
-        record = self.ledger.at(self.head, target)
-        if record is None or self._pointer(version) != record.at:
-            raise NotThereError(f"version {version} of the table is not what checkpoint left")
+        file = self.ledger.at(self.head, target)
+        if file is None or self._pointer(version) != file.at:
+            raise NotRestorableError(f"version {version} of the table is not what checkpoint left")
         return version
 
     def _pointer(self, version: int) -> Pointer | None:
@@ -113,7 +112,7 @@ class Restore:
         try:
             old = DeltaTable(uri, version=version, storage_options=self.options)
         except (DeltaError, OSError) as error:
-            raise NotThereError(
+            raise NotRestorableError(
                 f"version {version} of the table cannot be read any more: {error}"
             ) from error
         return Snapshot(old, self.table.pipeline)
@@ -126,7 +125,7 @@ class Restore:
             actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True
         ):
             if _size(root / name) != size and _size(root / unquote(name)) != size:
-                raise NotThereError(
+                raise NotRestorableError(
                     f"the file {name}, which held rows then, is not there or not whole (vacuumed?)"
                 )
 
@@ -138,19 +137,16 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def restore(
-    table: DeltaTable, version: int | None, publication: Publication[Snapshot], uri: str
-) -> None:
+def restore(table: DeltaTable, version: int | None, arguments: Arguments) -> None:
     """One commit: the files of ``version`` are the table again, and the ledger's head moves.
 
     Conditional on this handle: refused if anybody committed since.
     """
-    with outcome_told(uri):
-        before = table.version()
-        if version is None:
-            table.delete(**ledger_commit(publication.record))
-        elif version < before:
-            table.restore(version, **ledger_commit(publication.record))
-            return
-        if version == before or table.version() == before:
-            commit_files(table, [], publication.record)
+    before = table.version()
+    if version is None:
+        table.delete(**arguments)
+    elif version < before:
+        table.restore(version, **arguments)
+        return
+    if version == before or table.version() == before:
+        commit_files(table, [], arguments)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,62 +14,64 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.delta.sink import ROWS_FOLDER
+from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
-from eo_pipeline.sinks.delta.types import stored_schema, stored_table
-from eo_pipeline.sinks.lake.ledger import Pointer, sync
+from eo_pipeline.sinks.delta.types import TYPES
+from eo_pipeline.sinks.lake.rows import PublishedFiles, one_file_each
+from eo_pipeline.sinks.lake.types import own_columns
 from eo_pipeline.staging.rows import StagedTable
 
-#: Below a pipeline's folder of rows: files made by publishing, each named by its ledger pointer.
-PUBLISHED_FOLDER = "published"
+
+def in_memory(rows: StagedTable) -> pa.Table:
+    """Staged rows as one table in the types Delta has."""
+    return _stored(
+        rows.table if rows.table is not None else pa.Table.from_batches(rows.batches(), rows.schema)
+    )
+
+
+def batches_of(rows: StagedTable) -> pa.RecordBatchReader:
+    """Staged rows, a batch at a time, in the types Delta has."""
+    batches = (
+        batch
+        for staged in rows.batches()
+        for batch in _stored(pa.Table.from_batches([staged])).to_batches()
+    )
+    return pa.RecordBatchReader.from_batches(TYPES.schema(own_columns(rows.schema)), batches)
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    return TYPES.table(table.select(own_columns(table.schema).names))
 
 
 @dataclass(frozen=True)
-class RowFiles:
-    """Makes add actions for one pipeline's rows in one table."""
+class AddActions:
+    """What makes staged rows part of the table in ``root``."""
 
     root: Path
-    pipeline: str
     partition_by: tuple[str, ...]
     #: columns of the table that may not be null
     required: frozenset[str] = frozenset()
 
-    def actions(self, staged: StagedTable, at: Pointer, written: list[Path]) -> list[AddAction]:
-        """What makes ``staged`` part of the table. Rows in memory are written first.
+    def of(self, staged: StagedTable, files: PublishedFiles) -> list[AddAction]:
+        """One action a file. Rows in memory become ``files`` first; so does what is staged where
+        the table's rows do not lie.
 
         Raises:
             RefusedError: a file is not what it should be, or a value cannot be stored.
         """
+        paths = staged.paths()
         if staged.table is not None:
-            paths = list(self._write(stored_table(staged.table), at, written))
-        else:
-            paths = [self._in_the_table(p, n, at, written) for n, p in enumerate(staged.paths())]
+            table = _stored(staged.table)
+            paths = files.write(one_file_each(table, [table[n] for n in self.partition_by]))
+        elif not all(path.is_relative_to(self.root / ROWS_FOLDER) for path in paths):
+            paths = files.link(paths)
         return [self._action(path) for path in paths]
-
-    def _in_the_table(self, path: Path, number: int, at: Pointer, written: list[Path]) -> Path:
-        """``path`` itself if it is staged where the table's rows lie; otherwise a second name for
-        the same file there, or where a file system has no such names, a copy.
-        """
-        if path.is_relative_to(self.root / ROWS_FOLDER):
-            return path
-        target = self._target(at, number)
-        written.append(target)
-        try:
-            os.link(path, target)
-        except OSError:
-            shutil.copyfile(path, target)
-        sync(target.parent)
-        return target
-
-    def _target(self, at: Pointer, number: int) -> Path:
-        folder = self.published_folder / at.bucket
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{at.stem}-{number}.parquet"
 
     def _action(self, path: Path) -> AddAction:
         try:
             with pq.ParquetFile(path) as file:
-                schema, metadata = stored_schema(file.schema_arrow), file.metadata
+                schema = TYPES.schema(own_columns(file.schema_arrow))
+                metadata = file.metadata
                 values = self._partition_values(file)
         except pa.ArrowException as error:
             raise RefusedError(f"the staged file {path} cannot be read: {error}") from error
@@ -112,34 +111,6 @@ class RowFiles:
                 "ranges again."
             )
         return partition_value(name, values[0])
-
-    def _write(self, table: pa.Table, at: Pointer, written: list[Path]) -> Iterator[Path]:
-        """One file for each partition; nothing refers to them until the commit."""
-        for number, part in enumerate(self._parts(table)):
-            path = self._target(at, number)
-            written.append(path)
-            with path.open("xb") as file:
-                pq.write_table(part, file, compression="snappy")
-            sync(path)
-            sync(path.parent)
-            yield path
-
-    def _parts(self, table: pa.Table) -> Iterator[pa.Table]:
-        if not table.num_rows:
-            return
-        if not self.partition_by:
-            yield table
-            return
-        rows: dict[tuple[Any, ...], list[int]] = {}
-        keys = zip(*(table[name].to_pylist() for name in self.partition_by), strict=True)
-        for index, key in enumerate(keys):
-            rows.setdefault(key, []).append(index)
-        for indices in rows.values():
-            yield table.take(indices)
-
-    @property
-    def published_folder(self) -> Path:
-        return self.root / ROWS_FOLDER / self.pipeline / PUBLISHED_FOLDER
 
 
 def partition_value(name: str, value: Any) -> str | None:

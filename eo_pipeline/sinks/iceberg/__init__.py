@@ -2,6 +2,6 @@
 the same commit.
 """
 
-from eo_pipeline.sinks.iceberg.sink import IcebergCatalog, IcebergSink
+from eo_pipeline.sinks.iceberg.config import IcebergCatalog, IcebergSink
 
 __all__ = ["IcebergCatalog", "IcebergSink"]

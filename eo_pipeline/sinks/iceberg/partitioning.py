@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import ConfigError, RefusedError
+from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,23 +22,19 @@ IDENTITY = "identity"
 _TIME_TRANSFORMS = ("year", "month", "day", "hour")
 _FORM = re.compile(r"(?:(?P<transform>\w+)\((?P<source>[^(),]+)\)|(?P<plain>[^(),]+))")
 
-#: Prefix of the copies of partition values by which Spark lays out the staged files. The columns
-#: themselves stay in the files, where Iceberg wants them.
-LAYOUT_PREFIX = "_eo_part_"
-
 _SECONDS_OF_AN_HOUR = 3600
 _HOURS_OF_A_DAY = 24
 
 
 @dataclass(frozen=True)
-class Partitioning:
+class PartitionField:
     """One partition field: ``column`` as it is, or ``day(column)`` ..."""
 
     source: str
     transform: str = IDENTITY
 
     @classmethod
-    def parse(cls, text: str) -> Partitioning:
+    def parse(cls, text: str) -> PartitionField:
         """From ``carrier`` or ``day(time_hour)``.
 
         Raises:
@@ -94,7 +90,7 @@ class Partitioning:
         return shapes[self.transform]
 
 
-def refuse_absent(partition_by: tuple[Partitioning, ...], columns: list[str]) -> None:
+def refuse_absent(partition_by: tuple[PartitionField, ...], columns: list[str]) -> None:
     """Raise ConfigError if the result lacks a column that the table is laid out by."""
     absent = [p.source for p in partition_by if p.source not in columns]
     if absent:
@@ -136,17 +132,3 @@ def _nulls(group: Any, index: int | None) -> int:
 def partition_values(column: pa.ChunkedArray, transform: str) -> pa.ChunkedArray:
     """Equal for rows of one partition. PyIceberg's own needs a further package (pyiceberg-core)."""
     return column if transform == IDENTITY else pc.floor_temporal(column, unit=transform)
-
-
-def one_file_each(table: pa.Table, keys: list[pa.ChunkedArray]) -> Iterator[pa.Table]:
-    """``table`` cut into the rows that share all ``keys``. Nothing for no rows."""
-    if not table.num_rows:
-        return
-    if not keys:
-        yield table
-        return
-    rows: dict[tuple[Any, ...], list[int]] = {}
-    for index, key in enumerate(zip(*(column.to_pylist() for column in keys), strict=True)):
-        rows.setdefault(key, []).append(index)
-    for indices in rows.values():
-        yield table.take(indices)

@@ -1,79 +1,51 @@
-"""Staged rows as files to add: those that are there already, and new ones for rows in memory."""
+"""Staged rows as files to add, and rows taken back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 
-from eo_pipeline.sinks.iceberg.partitioning import (
-    LAYOUT_PREFIX,
-    one_file_each,
-    partition_values,
-    refuse_unclear,
-)
-from eo_pipeline.sinks.iceberg.sink import ROWS_FOLDER, TYPES
-from eo_pipeline.sinks.lake.ledger import Pointer, sync
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.sinks.iceberg.partitioning import partition_values, refuse_unclear
+from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.rows import PublishedFiles, one_file_each
+from eo_pipeline.sinks.lake.types import own_columns
+from eo_pipeline.sinks.removal import goes_back, target_of
 from eo_pipeline.staging.rows import StagedTable
 
-#: Below a pipeline's folder of rows: files of batches that came in memory.
-_INLINE_FOLDER = "inline"
 
+def file_uris(
+    rows: StagedTable | None, metadata: TableMetadata, files: PublishedFiles
+) -> list[str]:
+    """The files that hold ``rows``. Rows in memory become ``files`` first.
 
-@dataclass(frozen=True)
-class RowFiles:
-    """Of one pipeline, in the table at ``root``."""
-
-    root: Path
-    pipeline: str
-
-    @property
-    def inline_folder(self) -> Path:
-        return self.root / ROWS_FOLDER / self.pipeline / _INLINE_FOLDER
-
-    def uris(
-        self, rows: StagedTable | None, metadata: TableMetadata, at: Pointer, written: list[Path]
-    ) -> list[str]:
-        """The files that hold ``rows``. Rows in memory are written first.
-
-        Raises:
-            RefusedError: a value cannot be stored, or a file does not show its partition.
-        """
-        if rows is None:
-            return []
-        schema = metadata.schema()
-        sources = [schema.find_field(f.source_id).name for f in metadata.spec().fields]
-        paths = rows.paths()
-        if rows.table is not None:
-            transforms = [str(field.transform) for field in metadata.spec().fields]
-            layout = list(zip(sources, transforms, strict=True))
-            paths = list(self._write(rows.table, layout, at, written))
-        for path in paths if sources else []:
-            refuse_unclear(path, sources)
-        return [f"file://{path}" for path in paths]
-
-    def _write(
-        self, table: pa.Table, layout: list[tuple[str, str]], at: Pointer, written: list[Path]
-    ) -> Iterator[Path]:
-        """One file for each partition; nothing refers to them until the commit."""
-        table = TYPES.table(table.select(own_columns(table.schema).names))
+    Raises:
+        RefusedError: a value cannot be stored, or a file does not show its partition.
+    """
+    if rows is None:
+        return []
+    schema, fields = metadata.schema(), metadata.spec().fields
+    sources = [schema.find_field(field.source_id).name for field in fields]
+    paths = rows.paths()
+    if rows.table is not None:
+        table = TYPES.table(rows.table.select(own_columns(rows.table.schema).names))
+        transforms = [str(field.transform) for field in fields]
+        layout = zip(sources, transforms, strict=True)
         keys = [partition_values(table[source], transform) for source, transform in layout]
-        folder = self.inline_folder / at.bucket
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, part in enumerate(one_file_each(table, keys)):
-            path = folder / f"{at.stem}-{number}.parquet"
-            written.append(path)
-            with path.open("xb") as file:
-                pq.write_table(part, file, compression="snappy")
-            sync(path)
-            yield path
-        sync(folder)
+        paths = files.write(one_file_each(table, keys))
+    for path in paths if sources else []:
+        refuse_unclear(path, sources)
+    return [f"file://{path}" for path in paths]
 
 
-def own_columns(schema: pa.Schema) -> pa.Schema:
-    """``schema`` without the copies by which Spark lays out files."""
-    return pa.schema([field for field in schema if not field.name.startswith(LAYOUT_PREFIX)])
+def take_back(transaction: Transaction, entry: LedgerEntry, summary: dict[str, str]) -> None:
+    """The rows that leave the table by ``entry``, if it is about that."""
+    if not goes_back(entry):
+        return
+    operator = ">" if entry.operation is Operation.REWIND else "="
+    with warnings.catch_warnings():
+        # that nothing matched is no news: a checkpoint may have no rows
+        warnings.filterwarnings("ignore", message="Delete operation did not match")
+        transaction.delete(f"{CHECKPOINT_COLUMN} {operator} {target_of(entry)}", summary)

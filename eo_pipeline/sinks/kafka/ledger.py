@@ -1,6 +1,6 @@
 """The ledger as a Kafka topic: one partition, one record a version, never deleted.
 
-With several shards there is also a marker for each that followed (:mod:`.publication`). An entry
+With several shards there is also a marker for each that followed (:mod:`.ledger_records`). An entry
 counts from the moment on at which all of them are there: until then it is nobody's parent, and
 nobody deletes its staged files.
 
@@ -15,16 +15,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from eo_pipeline.errors import ConfigError, LedgerBehindError, SinkUnavailableError
+from eo_pipeline.errors import ConfigError, FencedError, LedgerBehindError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.kafka.cluster import Cluster, Place
-from eo_pipeline.sinks.kafka.errors import error_of, while_asking
-from eo_pipeline.sinks.kafka.publication import Marker, Standing
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.sinks.kafka.ledger_records import DecidedEntry, Marker
+from eo_pipeline.sinks.kafka.store import KafkaStore, error_of, wait_until, while_asking
 from eo_pipeline.source.client_options import silent_logger
 
 #: What the topic is created with. The broker's clock stamps the entries (committed_at).
@@ -38,6 +37,9 @@ LEDGER_SETTINGS = {
 
 #: Settings under which a ledger loses entries.
 _NEEDED = ("cleanup.policy", "retention.ms", "retention.bytes")
+
+#: Seconds to watch the ledger after a producer was fenced: whoever did it has rows to send.
+RIVAL_SECONDS = 5.0
 
 #: Offsets read at the end to find the head: eight versions with their transaction markers.
 _TAIL = 16
@@ -57,7 +59,22 @@ _CONSUMER = {
 }
 
 
-def check_settings(topic: str, config: Mapping[str, str]) -> None:
+def open_ledger(store: KafkaStore, topic: str, pipeline: str) -> LedgerTopic:
+    """The ledger of ``pipeline``; its topic is created if it is not there.
+
+    Raises:
+        ConfigError: the topic cannot hold a ledger.
+    """
+    partitions = store.counts([topic])[topic]
+    if not partitions:
+        store.create(topic, LEDGER_SETTINGS)
+    elif partitions > 1:
+        raise ConfigError(f"sink.ledger_topic: {topic!r} has {partitions} partitions, not one")
+    _check_settings(topic, store.config(topic))
+    return LedgerTopic(store, topic, pipeline)
+
+
+def _check_settings(topic: str, config: Mapping[str, str]) -> None:
     """Refuse a ledger topic that would forget.
 
     Raises:
@@ -80,15 +97,14 @@ class LedgerTopic:
         SinkUnavailableError: the cluster does not answer.
     """
 
-    def __init__(
-        self, cluster: Cluster, settings: Mapping[str, Any], topic: str, pipeline: str
-    ) -> None:
-        self.place = Place(topic, 0)
-        self._cluster = cluster
+    def __init__(self, store: KafkaStore, topic: str, pipeline: str) -> None:
+        self.topic = topic
+        self.partition = TopicPartition(topic, 0)
+        self._store = store
         self._pipeline = pipeline
         # assigned by hand, commits nothing: the group is a name that must be there
         group = {"group.id": f"eo-ledger-{pipeline}"}
-        self._consumer = Consumer({**settings, **_CONSUMER, **group}, logger=silent_logger())
+        self._consumer = Consumer({**store.settings, **_CONSUMER, **group}, logger=silent_logger())
 
     def close(self) -> None:
         self._consumer.close()
@@ -106,15 +122,15 @@ class LedgerTopic:
 
     def entry(self, version: int) -> LedgerEntry | None:
         """The entry at ``version`` if its rows are all visible."""
-        found = self.standing(version)
+        found = self.decided(version)
         return None if found is None or found.missing else found.entry
 
-    def newest(self) -> Standing | None:
+    def newest(self) -> DecidedEntry | None:
         """The newest entry, though shards of it may still be missing."""
         tail = self._tail()
         return tail[-1] if tail else None
 
-    def standing(self, version: int) -> Standing | None:
+    def decided(self, version: int) -> DecidedEntry | None:
         """The entry at ``version``, and what is missing of it if it is the newest."""
         tail = self._tail()
         if not tail or version > tail[-1].entry.version:
@@ -123,7 +139,31 @@ class LedgerTopic:
             return tail[-1]
         if version < tail[0].entry.version:
             tail = self._around(version, tail[0].offset)
-        return next((found.settled() for found in tail if found.entry.version == version), None)
+        return next((found.completed() for found in tail if found.entry.version == version), None)
+
+    def is_decided(self, entry: LedgerEntry) -> bool:
+        """True if ``entry`` is in the ledger; shards of it may be missing.
+
+        Raises:
+            FencedError: another one has its version.
+        """
+        held = self.decided(entry.version)
+        if held is not None and held.entry.id != entry.id:
+            raise FencedError(entry.pipeline, entry.version, winner=held.entry.transaction_id)
+        return held is not None
+
+    def is_decided_soon(self, entry: LedgerEntry) -> bool:
+        """:meth:`is_decided`, watched for a moment."""
+        return wait_until(lambda: self.is_decided(entry), RIVAL_SECONDS)
+
+    def missing(self, entry: LedgerEntry) -> frozenset[int]:
+        """The shards of a decided ``entry`` that are not there."""
+        held = self.decided(entry.version)
+        return frozenset() if held is None else held.missing
+
+    def is_complete_soon(self, entry: LedgerEntry) -> bool:
+        """True if no shard of a decided ``entry`` is missing, watched for a moment."""
+        return wait_until(lambda: not self.missing(entry), RIVAL_SECONDS)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         """Entries from ``since`` on whose rows are all visible, oldest first."""
@@ -134,23 +174,23 @@ class LedgerTopic:
             yield from (found.entry for found in page if found.entry.version in wanted)
             offset = page[-1].offset + 1
 
-    def wait_until_settled(self) -> None:
+    def wait_for_open_transactions(self) -> None:
         """Wait until no transaction is open here, so that the last entry shown is the last.
 
         To be called after ``init_transactions``, which ends those of this pipeline.
         """
-        end = self._cluster.ends([self.place], committed=False)
-        if not self._cluster.wait_until_readable(end, self._cluster.timeout):
+        end = self._store.ends([self.partition], committed=False)
+        if not self._store.wait_until_readable(end, self._store.timeout):
             raise SinkUnavailableError(
-                f"{self.place.topic}: a producer that is not this pipeline's holds a transaction "
+                f"{self.topic}: a producer that is not this pipeline's holds a transaction "
                 "open in the ledger. Nothing was published. kafka-transactions.sh "
                 "find-hanging shows it; abort it there."
             )
 
     def _end(self) -> int:
-        return self._cluster.ends([self.place], committed=True)[self.place]
+        return self._store.ends([self.partition], committed=True)[self.partition]
 
-    def _tail(self) -> list[Standing]:
+    def _tail(self) -> list[DecidedEntry]:
         """The last entries, oldest first; empty only for an empty ledger."""
         end, size = self._end(), _TAIL
         while not (found := self._read(max(0, end - size), end)):
@@ -160,7 +200,7 @@ class LedgerTopic:
             size *= 4
         return found
 
-    def _around(self, version: int, stop: int) -> list[Standing]:
+    def _around(self, version: int, stop: int) -> list[DecidedEntry]:
         start = self._lower_bound(version, stop)
         return self._read(start, min(stop, start + _TAIL))
 
@@ -180,33 +220,31 @@ class LedgerTopic:
                     break
         return low
 
-    def _read(self, start: int, stop: int, limit: int | None = None) -> list[Standing]:
+    def _read(self, start: int, stop: int, limit: int | None = None) -> list[DecidedEntry]:
         """At most ``limit`` entries in ``[start, stop)``, with the markers that follow them but
         for those of the last one if there is a limit; ``stop`` must be readable by now.
         """
-        found: list[Standing] = []
+        found: list[DecidedEntry] = []
         if start >= stop:
             return found
-        self._consumer.assign([ClientTopicPartition(*self.place, start)])
+        self._consumer.assign([ClientTopicPartition(*self.partition, start)])
         try:
             for message in self._messages(stop):
                 self._note(message, found)
                 if len(found) == limit:
                     break
         except KafkaException as error:
-            raise while_asking(error_of(error), self.place.topic) from error
+            raise while_asking(error_of(error), self.topic) from error
         finally:
             self._consumer.unassign()
         return found
 
     def _messages(self, stop: int) -> Iterator[Message]:
-        deadline = time.monotonic() + self._cluster.timeout
+        deadline = time.monotonic() + self._store.timeout
         while True:
             message = self._consumer.poll(max(0.0, deadline - time.monotonic()))
             if message is None:
-                raise SinkUnavailableError(
-                    f"{self.place.topic}: the ledger could not be read in time"
-                )
+                raise SinkUnavailableError(f"{self.topic}: the ledger could not be read in time")
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
@@ -216,29 +254,29 @@ class LedgerTopic:
             if error is None:
                 yield message
 
-    def _note(self, message: Message, found: list[Standing]) -> None:
+    def _note(self, message: Message, found: list[DecidedEntry]) -> None:
         """Add the entry to ``found``, or the marker to the entry that is there."""
         raw = json.loads(message.value() or b"")
         self._refuse_strangers(raw["pipeline"])
         marker = Marker.from_json(raw)
         if marker is None:
             moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-            found.append(Standing.from_json(raw, message.offset() or 0, moment))
+            found.append(DecidedEntry.from_json(raw, message.offset() or 0, moment))
         elif found:
-            found[-1] = found[-1].and_landed(marker)
+            found[-1] = found[-1].with_marker(marker)
 
     def _refuse_strangers(self, pipeline: str) -> None:
         if pipeline != self._pipeline:
             raise ConfigError(
-                f"sink.ledger_topic: {self.place.topic!r} is the ledger of the pipeline "
+                f"sink.ledger_topic: {self.topic!r} is the ledger of the pipeline "
                 f"{pipeline!r}; every pipeline needs one of its own"
             )
 
     def _refuse_emptied(self) -> None:
-        beginning = self._cluster.beginning(self.place)
+        beginning = self._store.beginning(self.partition)
         if beginning > 0:
             raise LedgerBehindError(
-                f"{self.place.topic}: every entry of the ledger was deleted (its first offset is "
+                f"{self.topic}: every entry of the ledger was deleted (its first offset is "
                 f"{beginning}). Nothing was read or written. The topic must keep its records for "
                 "ever (retention.ms=-1, retention.bytes=-1, cleanup.policy=delete)."
             )

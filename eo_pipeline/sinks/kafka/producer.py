@@ -160,7 +160,7 @@ class RecordProducer:
         producer of its id ends its transaction.
         """
         call: Future[None] = Future()
-        Thread(target=_settle, args=(call, action), daemon=True).start()
+        Thread(target=_run_into, args=(call, action), daemon=True).start()
         try:
             call.result(seconds)
         except FutureTimeoutError as error:
@@ -177,7 +177,7 @@ class RecordProducer:
             self._failed = error
 
 
-def _settle(call: Future[None], action: Callable[[], None]) -> None:
+def _run_into(call: Future[None], action: Callable[[], None]) -> None:
     try:
         action()
     except (KafkaException, SystemError) as error:

@@ -14,26 +14,26 @@ open there, and only then looks for the marker, so that no shard is published tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Guarantee
-from eo_pipeline.sinks.kafka.errors import TransactionLostError
-from eo_pipeline.sinks.kafka.layout import has_origin
-from eo_pipeline.sinks.kafka.publication import (
-    Publication,
-    Standing,
+from eo_pipeline.sinks.kafka.config import KafkaSink
+from eo_pipeline.sinks.kafka.ledger_records import (
+    DecidedEntry,
+    ShardCounts,
     entry_record,
     marker_record,
 )
-from eo_pipeline.sinks.kafka.records import dead_letters, shares
-from eo_pipeline.sinks.kafka.sink import KafkaSink
-from eo_pipeline.sinks.kafka.transaction import Publisher
+from eo_pipeline.sinks.kafka.rows import dead_letters, shares
+from eo_pipeline.sinks.kafka.store import TransactionLostError
+from eo_pipeline.sinks.kafka.transaction import ShardProducer
+from eo_pipeline.sinks.kafka.types import has_origin
 from eo_pipeline.staging.rows import StagedOutput
 
 _T = TypeVar("_T")
@@ -41,18 +41,19 @@ _T = TypeVar("_T")
 
 class Shards:
     """The producers that one session holds. Whatever they raise, they are closed and not used
-    again; see :class:`Publisher` for what that is.
+    again; see :class:`ShardProducer` for what that is.
     """
 
     def __init__(
         self, sink: KafkaSink, pipeline: str, ledger: str, settings: Mapping[str, Any]
     ) -> None:
         self._sink = sink
-        self._publisher = partial(Publisher, sink, pipeline, ledger, settings)
-        self._publishers: list[Publisher] = []
+        self._producer = partial(ShardProducer, sink, pipeline, ledger, settings)
+        self._producers: list[ShardProducer] = []
+        self._rows: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._publishers)
+        return len(self._producers)
 
     def fence(self, count: int) -> None:
         """Have at least ``count`` shards, and shut out everybody else from them. To be called
@@ -61,37 +62,38 @@ class Shards:
         Raises:
             SinkUnavailableError, ConfigError: see :func:`while_asking`.
         """
-        fresh = [self._publisher(shard) for shard in range(len(self), count)]
-        self._publishers += fresh
-        _at_once(Publisher.fence, fresh)
+        fresh = [self._producer(shard) for shard in range(len(self), count)]
+        self._producers += fresh
+        _at_once(ShardProducer.fence, fresh)
 
-    def write(
-        self,
-        entry: LedgerEntry,
-        staged: StagedOutput,
-        allowed: int,
-        partitions: int,
-        reach: Reach,
-    ) -> Publication:
-        """Rows and entry are with the brokers, and none of it is decided. ``allowed``: how many
-        shards may have a transaction open.
+    def send(self, staged: StagedOutput, allowed: int, partitions: int) -> None:
+        """The rows are with the brokers, and none of it is decided. ``allowed``: how many shards
+        may have a transaction open.
         """
+        with self._ours():
+            self._rows = self._send_all(staged, self._count(staged, allowed), partitions)
+
+    def enter(self, entry: LedgerEntry) -> ShardCounts:
+        """The entry is with the brokers too, and names how many rows each shard sent."""
+        counts = ShardCounts(tuple(self._rows), self._sink.shards)
+        with self._ours():
+            self._producers[0].record(entry_record(entry, counts), entry.offsets)
+        return counts
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """What a lost transaction means while shard 0 is this session's."""
         try:
-            rows = self._send_all(staged, self._count(staged, allowed), partitions)
-            reach(CrashPoint.ROWS_SENT)
-            publication = Publication(tuple(rows), self._sink.shards)
-            self._publishers[0].record(entry_record(entry, publication), entry.offsets)
-            reach(CrashPoint.ENTRY_SENT)
+            yield
         except TransactionLostError as lost:
-            if lost.is_stale or not self._publishers[0].abort():
+            if lost.is_stale or not self._producers[0].abort():
                 raise
             # shard 0 was still ours: who took another one cannot win, and need not be waited for
             raise TransactionLostError(str(lost), is_stale=True) from lost
-        return publication
 
     def decide(self) -> None:
-        """Commit shard 0, and with it the entry; see :meth:`Publisher.commit`."""
-        self._publishers[0].commit()
+        """Commit shard 0, and with it the entry; see :meth:`ShardProducer.commit`."""
+        self._producers[0].commit()
 
     def follow(self, entry: LedgerEntry, shards: Collection[int]) -> None:
         """Commit the other ``shards``, after shard 0. The first error is raised once every one of
@@ -99,19 +101,19 @@ class Shards:
         """
 
         def land(shard: int) -> None:
-            self._publishers[shard].record(marker_record(entry, shard))
-            self._publishers[shard].commit()
+            self._producers[shard].record(marker_record(entry, shard))
+            self._producers[shard].commit()
 
         _at_once(land, sorted(shards))
 
-    def complete(self, standing: Standing, staged: StagedOutput, partitions: int) -> None:
+    def complete(self, decided: DecidedEntry, staged: StagedOutput, partitions: int) -> None:
         """Publish what is missing of an entry that shard 0 committed.
 
         Raises:
             RefusedError: these are not the rows that the entry names, or Kafka refuses them.
         """
-        missing = standing.missing
-        named = standing.publication.rows
+        missing = decided.missing
+        named = decided.shards.rows
         rows = self._send_rows(staged, len(named), partitions, missing)
         for shard in sorted(missing):
             if rows[shard] != named[shard]:
@@ -119,12 +121,12 @@ class Shards:
                     f"shard {shard} has {rows[shard]} rows in the staged files, the ledger names "
                     f"{named[shard]}"
                 )
-        _at_once(Publisher.flush, [self._publishers[shard] for shard in sorted(missing)])
-        self.follow(standing.entry, missing)
+        _at_once(ShardProducer.flush, [self._producers[shard] for shard in sorted(missing)])
+        self.follow(decided.entry, missing)
 
     def close(self) -> None:
-        for publisher in self._publishers:
-            publisher.close()
+        for producer in self._producers:
+            producer.close()
 
     def _count(self, staged: StagedOutput, allowed: int) -> int:
         """Who dies in between is followed by somebody who has the files: rows in memory, which
@@ -139,8 +141,8 @@ class Shards:
         rows = self._send_rows(staged, count, partitions)
         if staged.dead_letters is not None:
             letters = dead_letters(staged.dead_letters)
-            self._publishers[0].send(self._sink.dead_letters, letters)
-        _at_once(Publisher.flush, self._publishers[:count])
+            self._producers[0].send(self._sink.dead_letters, letters)
+        _at_once(ShardProducer.flush, self._producers[:count])
         return rows
 
     def _send_rows(
@@ -157,7 +159,7 @@ class Shards:
         if staged.rows is not None:
             dealt = shares(staged.rows, self._sink.layout, partitions, count, wanted)
             for share in dealt:
-                self._publishers[share.shard].send(self._sink.topic, share.records)
+                self._producers[share.shard].send(self._sink.topic, share.records)
                 rows[share.shard] += share.rows
         return rows
 

@@ -12,7 +12,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from eo_pipeline.ledger.offsets import Offsets
 from eo_pipeline.sinks.config import Guarantee
-from eo_pipeline.sinks.kafka.errors import (
+from eo_pipeline.sinks.kafka.config import KafkaSink
+from eo_pipeline.sinks.kafka.ledger_records import LedgerRecord
+from eo_pipeline.sinks.kafka.producer import Arguments, RecordProducer
+from eo_pipeline.sinks.kafka.store import (
     LOST,
     TransactionLostError,
     UnansweredError,
@@ -20,9 +23,6 @@ from eo_pipeline.sinks.kafka.errors import (
     while_asking,
     while_publishing,
 )
-from eo_pipeline.sinks.kafka.producer import Arguments, RecordProducer
-from eo_pipeline.sinks.kafka.publication import LedgerRecord
-from eo_pipeline.sinks.kafka.sink import KafkaSink
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _NEARLY = 0.8
 
 
-class Publisher:
+class ShardProducer:
     """A fenced-in transactional producer, and a plain one for rows that need no transaction.
 
     Whatever it raises, it is closed and not used again. Raises (but for ``fence`` and ``commit``):

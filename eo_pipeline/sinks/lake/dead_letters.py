@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer, sync
+from eo_pipeline.files import sync
+from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer
 from eo_pipeline.staging.rows import StagedTable
 
 _FOLDER = "dead_letters"

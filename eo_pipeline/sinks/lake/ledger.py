@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eo_pipeline.errors import SinkError
+from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 
 LEDGER_FOLDER = "_eo_ledger"
@@ -37,7 +38,7 @@ BUCKET = 1000
 
 _FORMAT = 1
 _VERSION_DIGITS = 12
-_RECORDS_CACHED = 256
+_FILES_CACHED = 256
 
 #: Fits a signed 64-bit integer, which is what tables keep.
 _TOKEN_BITS = 62
@@ -75,7 +76,7 @@ FIRST = Pointer(START_VERSION, 0)
 
 
 @dataclass(frozen=True)
-class Record:
+class LedgerFile:
     """One file: the entry, where it is kept, the file before it, and one further back."""
 
     entry: LedgerEntry
@@ -95,7 +96,7 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Record:
+    def from_json(cls, raw: dict[str, Any]) -> LedgerFile:
         return cls(
             entry=LedgerEntry.from_json(raw["entry"]),
             at=Pointer(*raw["at"]),
@@ -110,16 +111,16 @@ class LedgerFiles:
 
     def __init__(self, table: Path, pipeline: str) -> None:
         self.folder = table / LEDGER_FOLDER / pipeline
-        self._cached = lru_cache(_RECORDS_CACHED)(self._read)
+        self._cached = lru_cache(_FILES_CACHED)(self._read)
 
     def path(self, pointer: Pointer) -> Path:
         return self.folder / pointer.bucket / f"{pointer.stem}.json"
 
-    def first(self) -> Record | None:
+    def first(self) -> LedgerFile | None:
         """The first entry, None for a pipeline that never started."""
         return self.get(FIRST) if self.path(FIRST).exists() else None
 
-    def get(self, pointer: Pointer) -> Record:
+    def get(self, pointer: Pointer) -> LedgerFile:
         """The entry that the table, or a later entry, points to.
 
         Raises:
@@ -127,10 +128,10 @@ class LedgerFiles:
         """
         return self._cached(pointer)
 
-    def _read(self, pointer: Pointer) -> Record:
+    def _read(self, pointer: Pointer) -> LedgerFile:
         path = self.path(pointer)
         try:
-            return Record.from_json(json.loads(path.read_text()))
+            return LedgerFile.from_json(json.loads(path.read_text()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SinkError(
                 f"the ledger file {path} cannot be read: {error}. The table says that version "
@@ -138,7 +139,7 @@ class LedgerFiles:
                 f"{LEDGER_FOLDER} back from a backup of the same moment as the table."
             ) from error
 
-    def at(self, head: Record, version: int) -> Record | None:
+    def at(self, head: LedgerFile, version: int) -> LedgerFile | None:
         """The entry at ``version`` in the chain that ends in ``head``. O(log n) files are read."""
         if not START_VERSION <= version <= head.at.version:
             return None
@@ -149,48 +150,41 @@ class LedgerFiles:
             found = self.get(found.jump if found.jump.version >= version else near)
         return found
 
-    def chain(self, head: Record, since: int) -> Iterator[Record]:
+    def chain(self, head: LedgerFile, since: int) -> Iterator[LedgerFile]:
         """The entries from version ``since`` to ``head``, oldest first."""
         pointers = [head.at]
-        while (record := self.get(pointers[-1])).at.version > since and record.previous:
-            pointers.append(record.previous)
+        while (file := self.get(pointers[-1])).at.version > since and file.previous:
+            pointers.append(file.previous)
         for pointer in reversed(pointers):
             if pointer.version >= since:
                 yield self.get(pointer)
 
     def child(
-        self, entry: LedgerEntry, at: Pointer, parent: Record, *, dead_letters: bool
-    ) -> Record:
-        """The record of ``entry`` on top of ``parent``, not written yet."""
+        self, entry: LedgerEntry, at: Pointer, parent: LedgerFile, *, dead_letters: bool
+    ) -> LedgerFile:
+        """The file of ``entry`` on top of ``parent``, not written yet."""
         back = self.get(parent.jump)
         even = parent.at.version - back.at.version == back.at.version - back.jump.version
         jump = back.jump if even else parent.at
-        return Record(entry, at, parent.at, jump, dead_letters)
+        return LedgerFile(entry, at, parent.at, jump, dead_letters)
 
-    def write(self, record: Record) -> None:
-        """Keep ``record`` where its pointer says. It means nothing until the table points to it."""
-        path = self.path(record.at)
+    def write(self, file: LedgerFile) -> None:
+        """Keep ``file`` where its pointer says. It means nothing until the table points to it."""
+        path = self.path(file.at)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _dump(record, path)
+        write_new(path, json.dumps(file.to_json()))
         sync(path.parent)
 
-    def write_first(self, entry: LedgerEntry) -> None:
-        """Take the first entry's name, whole or not at all.
-
-        Raises:
-            FileExistsError: another run took it.
+    def write_first_aside(self, entry: LedgerEntry) -> Path:
+        """Keep the first entry under another name than its own, :data:`FIRST`, to be linked to it
+        whole or not at all.
         """
-        path = self.path(FIRST)
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path(Pointer.new(START_VERSION))
-        try:
-            _dump(Record(entry, FIRST, None, FIRST), aside)
-            os.link(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
-        sync(path.parent)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        write_new(aside, json.dumps(LedgerFile(entry, FIRST, None, FIRST).to_json()))
+        return aside
 
-    def lost(self, head: Record, *folders: Path) -> Iterator[Path]:
+    def lost(self, head: LedgerFile, *folders: Path) -> Iterator[Path]:
         """Files of attempts that can never land: at a version that another token holds.
 
         Looks at the thousand versions around the head, in the ledger's folder and in ``folders``,
@@ -209,25 +203,9 @@ class LedgerFiles:
                 if pointer != held:
                     yield path
 
-    def _held(self, head: Record, version: int) -> Pointer | None:
+    def _held(self, head: LedgerFile, version: int) -> Pointer | None:
         found = self.at(head, version)
         return found.at if found else None
-
-
-def sync(folder: Path) -> None:
-    """Flush a folder: a name is durable only when its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _dump(record: Record, path: Path) -> None:
-    with path.open("x") as file:
-        json.dump(record.to_json(), file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _files(folder: Path) -> list[tuple[Pointer, Path]]:

@@ -1,165 +1,23 @@
-"""Which types a store of Parquet files holds, and the one form of each that is compared."""
+"""Which types and names a folder of Parquet files holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.types as pt
+from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.lake.types import StoredTypes
 
-from eo_pipeline.errors import RefusedError, SchemaChangeError
+TYPES = StoredTypes("Parquet")
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
-
-_SPARK_NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"}
-_SPARK_TEXTS = {"string", "char", "varchar", "binary"}
-_SPARK_TIMES = {"date", "timestamp", "timestamp_ntz"}
-_SPARK_SCALARS = frozenset({"boolean"} | _SPARK_NUMBERS | _SPARK_TEXTS | _SPARK_TIMES)
-_PLAIN = (
-    pt.is_boolean,
-    pt.is_int8,
-    pt.is_int16,
-    pt.is_int32,
-    pt.is_int64,
-    pt.is_float32,
-    pt.is_float64,
-    pt.is_date32,
-)
+#: The column that readers take from the folders' names.
+PARTITION_COLUMN = "checkpoint"
 
 
-@dataclass(frozen=True)
-class StoredTypes:
-    """The types of one store. ``short_integers``: it tells 8 and 16 bits from 32."""
-
-    store: str
-    short_integers: bool = True
-
-    def refuse_unknown(self, df: DataFrame) -> None:
-        """Before anything is read.
-
-        Raises:
-            SchemaChangeError: names every column of a type that the store has nothing for.
-        """
-        bad = [f"{f.name!r} ({f.dataType.simpleString()})" for f in df.schema if not held(f)]
-        if bad:
-            raise SchemaChangeError(
-                f"{self.store} has no type for {', '.join(bad)}. Nothing was read; cast or drop "
-                "these columns in the transform (a void column needs a type: "
-                "lit(None).cast('string'))."
-            )
-
-    def schema(self, schema: pa.Schema) -> pa.Schema:
-        """``schema`` in the one form of each type, every column nullable: timestamps are in
-        microseconds, UTC or without zone; text and bytes have no large or dictionary form.
-
-        Raises:
-            SchemaChangeError: a column has a type the store has nothing for.
-        """
-        fields = []
-        for field in schema:
-            stored = self._stored(field.type)
-            if stored is None:
-                raise SchemaChangeError(
-                    f"column {field.name!r}: {self.store} has no type for {field.type}. "
-                    "Nothing was written; cast or drop it in the transform."
-                )
-            fields.append(pa.field(field.name, stored))
-        return pa.schema(fields)
-
-    def comparable(self, schema: pa.Schema) -> pa.Schema:
-        """Like :meth:`schema`, of a table that may have types of its own."""
-        return pa.schema([(field.name, self._stored(field.type) or field.type) for field in schema])
-
-    def table(self, table: pa.Table) -> pa.Table:
-        """``table`` in :meth:`schema`.
-
-        Raises:
-            SchemaChangeError: see :meth:`schema`.
-            RefusedError: a value does not fit (nanoseconds that are not whole microseconds).
-        """
-        schema = self.schema(table.schema)
-        try:
-            return table.cast(schema)
-        except pa.ArrowInvalid as error:
-            raise RefusedError(
-                f"a column holds values that {self.store} cannot: {error}. Nothing was written; "
-                "correct them in the transform."
-            ) from error
-
-    def _stored(self, kind: pa.DataType) -> pa.DataType | None:
-        if (pt.is_int8(kind) or pt.is_int16(kind)) and not self.short_integers:
-            return pa.int32()
-        if any(is_it(kind) for is_it in _PLAIN) or (pt.is_decimal128(kind) and kind.scale >= 0):
-            return kind
-        if pt.is_dictionary(kind):
-            return self._stored(kind.value_type)
-        if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
-            return pa.string()
-        if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
-            return pa.binary()
-        if pt.is_timestamp(kind):
-            return pa.timestamp("us", "UTC" if kind.tz else None)
-        return self._nested(kind)
-
-    def _nested(self, kind: pa.DataType) -> pa.DataType | None:
-        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-            item = self._stored(kind.value_type)
-            return item and pa.list_(pa.field("element", item))
-        if pt.is_map(kind):
-            key, value = self._stored(kind.key_type), self._stored(kind.item_type)
-            return key and value and pa.map_(key, value)
-        if pt.is_struct(kind):
-            inner = [(field.name, self._stored(field.type)) for field in kind]
-            return pa.struct(inner) if all(stored for _, stored in inner) else None
-        return None
-
-
-def held(field: DataType | object) -> bool:
-    """True if Parquet has a type for this Spark type, or for a field of it."""
-    from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
-
-    if isinstance(field, StructField):
-        return held(field.dataType)
-    if isinstance(field, ArrayType):
-        return held(field.elementType)
-    if isinstance(field, MapType):
-        return held(field.keyType) and held(field.valueType)
-    if isinstance(field, StructType):
-        return all(map(held, field))
-    assert isinstance(field, DataType)
-    return field.simpleString().partition("(")[0].partition(" ")[0] in _SPARK_SCALARS
-
-
-def new_columns(known: pa.Schema, result: pa.Schema) -> list[str]:
-    """The columns of ``result`` that ``known`` has not. Both in the one form of each type.
-
-    Raises:
-        SchemaChangeError: a column's type is another one, or its name differs only in case.
-    """
-    folded = {name.lower(): name for name in known.names}
-    new = []
-    for field in result:
-        mine = folded.get(field.name.lower())
-        if mine is None:
-            new.append(field.name)
-        elif mine != field.name:
-            raise SchemaChangeError(
-                f"column {field.name!r}: the table has {mine!r}, and not every reader tells them "
-                "apart. Nothing was written; rename it in the transform."
-            )
-        elif known.field(mine).type != field.type:
-            raise SchemaChangeError(
-                f"column {mine!r}: the table has {known.field(mine).type}, the result "
-                f"{field.type}. Nothing was written; cast it in the transform, or give it "
-                "another name."
-            )
-    return new
-
-
-def widened(known: pa.Schema, result: pa.Schema, new: Iterable[str]) -> pa.Schema:
-    """``known`` with the ``new`` columns of ``result`` after its own."""
-    return pa.schema([*known, *(result.field(name) for name in new)])
+def refuse_partition_name(names: Iterable[str]) -> None:
+    """Raise SchemaChangeError if a column has the name that readers take from the folders."""
+    taken = [name for name in names if name.lower() == PARTITION_COLUMN]
+    if taken:
+        raise SchemaChangeError(
+            f"column {taken[0]!r}: readers take a column of that name from the folders "
+            f"{PARTITION_COLUMN}=<version>. Nothing was written; rename it in the transform."
+        )

@@ -1,17 +1,46 @@
-"""How a row's key is made of its columns, so that different rows never meet in one key."""
+"""Names of keys: the pipeline's own, and how a row's is made of its columns."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_PLACE = re.compile(r"\{([^{}]+)\}")
+#: What the names of the pipeline's own keys begin with.
+RESERVED = "eo_"
+
+_COLUMN = re.compile(r"\{([^{}]+)\}")
+
+
+class Keys(NamedTuple):
+    """Names of a pipeline's keys. The braces are the hash tag that puts them in one slot."""
+
+    pipeline: str
+
+    def named(self, name: str) -> bytes:
+        return f"{{{self.pipeline}}}:{name}".encode()
+
+    @property
+    def ledger(self) -> bytes:
+        """A hash: a field for every version, ``head`` and ``target``."""
+        return self.named(f"{RESERVED}ledger")
+
+    @property
+    def schema(self) -> bytes:
+        """A hash: the kind of every column there ever was."""
+        return self.named(f"{RESERVED}schema")
+
+    @property
+    def dead_letters(self) -> bytes:
+        """A stream."""
+        return self.named(f"{RESERVED}dead_letters")
 
 
 @dataclass(frozen=True)
 class KeyTemplate:
-    """``flight:{carrier}:{number}``: literal text around the columns that identify a row.
+    """``flight:{carrier}:{number}``: literal text around the columns that identify a row, so that
+    different rows never meet in one key.
 
     ``literals`` has one element more than ``columns``. In a value the character that begins the
     literal after it is percent-encoded, and ``%`` itself: ``a:b`` + ``c`` and ``a`` + ``b:c`` are
@@ -28,8 +57,8 @@ class KeyTemplate:
         Raises:
             ValueError: it names no column, or two columns that nothing separates.
         """
-        pieces = _PLACE.split(text)
-        columns, literals = tuple(pieces[1::2]), tuple(pieces[0::2])
+        parts = _COLUMN.split(text)
+        columns, literals = tuple(parts[1::2]), tuple(parts[0::2])
         if not columns:
             raise ValueError("name the columns in braces, as in 'flight:{carrier}:{number}'")
         if any(brace in literal for literal in literals for brace in "{}"):

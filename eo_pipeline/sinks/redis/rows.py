@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
-from eo_pipeline.sinks.redis.script import packed, packed_list, packed_text
-from eo_pipeline.sinks.redis.types import KEY_KINDS, Kind, hash_texts, json_texts, kinds_of
+from eo_pipeline.sinks.redis.types import KEY_KINDS, RedisKind, hash_texts, json_texts, kinds_of
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.upsert import OFFSET_COLUMN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 if TYPE_CHECKING:
-    from eo_pipeline.sinks.redis.sink import RedisSink
+    from eo_pipeline.sinks.redis.config import RedisSink
 
 _Texts = list[bytes | None]
 
 
 @dataclass
-class Batch:
+class PackedOutput:
     """What one checkpoint writes. ``columns`` are those that the pipeline did not have yet."""
 
-    columns: dict[str, Kind] = field(default_factory=dict)
+    columns: dict[str, RedisKind] = field(default_factory=dict)
     rows: dict[bytes, bytes] = field(default_factory=dict)
     dead_letters: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Packer:
-    """Makes a :class:`Batch` of one checkpoint; ``known`` are the columns so far."""
+    """Makes a :class:`PackedOutput` of one checkpoint; ``known`` are the columns so far."""
 
     sink: RedisSink
-    known: Mapping[str, Kind]
+    known: Mapping[str, RedisKind]
 
-    def pack(self, staged: StagedOutput) -> Batch:
+    def pack(self, staged: StagedOutput) -> PackedOutput:
         """Everything the script needs, in memory.
 
         Raises:
@@ -47,15 +47,15 @@ class Packer:
         """
         tables = [table for table in (staged.rows, staged.dead_letters) if table is not None]
         self._refuse_rows(sum(table.rows for table in tables))
-        batch = Batch()
+        output = PackedOutput()
         if staged.rows is not None:
-            batch.columns = self._new_columns(staged.rows)
-            batch.rows = self._rows(staged.rows)
+            output.columns = self._new_columns(staged.rows)
+            output.rows = self._rows(staged.rows)
         if staged.dead_letters is not None:
-            batch.dead_letters = list(_letters(staged.dead_letters))
-        sizes = [len(key) + len(value) for key, value in batch.rows.items()]
-        self._refuse_bytes(sum(sizes) + sum(map(len, batch.dead_letters)))
-        return batch
+            output.dead_letters = list(_letters(staged.dead_letters))
+        sizes = [len(key) + len(value) for key, value in output.rows.items()]
+        self._refuse_bytes(sum(sizes) + sum(map(len, output.dead_letters)))
+        return output
 
     def _refuse_rows(self, rows: int) -> None:
         if rows > self.sink.max_rows:
@@ -75,7 +75,7 @@ class Packer:
                 "sink.max_bytes."
             )
 
-    def _new_columns(self, staged: StagedTable) -> dict[str, Kind]:
+    def _new_columns(self, staged: StagedTable) -> dict[str, RedisKind]:
         kinds = kinds_of(staged.schema)
         absent = [name for name in self.sink.template.columns if name not in kinds]
         if absent:
@@ -184,3 +184,18 @@ def _letters(staged: StagedTable) -> Iterator[bytes]:
             pairs = [(n, v) for n, v in zip(names, row, strict=True) if v is not None]
             yield packed([text for pair in pairs for text in pair])
     check_all_sent("dead letters", seen, staged)
+
+
+def packed(values: Sequence[bytes]) -> bytes:
+    """A list of byte strings in MessagePack, which scripts can read (``cmsgpack``)."""
+    return packed_list(map(packed_text, values), len(values))
+
+
+def packed_list(texts: Iterable[bytes], count: int) -> bytes:
+    """``count`` packed texts as one packed list."""
+    return struct.pack(">BI", 0xDD, count) + b"".join(texts)
+
+
+def packed_text(value: bytes) -> bytes:
+    """One element: a length and the bytes."""
+    return struct.pack(">BI", 0xDB, len(value)) + value

@@ -1,13 +1,8 @@
-"""The one script that publishes a checkpoint, and how its arguments are packed.
+"""The one script that publishes a checkpoint.
 
 Redis runs a script alone: whoever reads sees all of it or nothing. But it does not take back what
 a script wrote before an error, so that everything an error could come from is tried first.
 """
-
-from __future__ import annotations
-
-import struct
-from collections.abc import Iterable, Sequence
 
 #: ``KEYS``: ledger, schema, dead letters, then one a row. ``ARGV``: version, transaction id,
 #: parent, entry, target, form, time to live, new columns, number of dead letters; then a packed
@@ -98,18 +93,3 @@ local stamped = '{"committed_at_us":' .. now[1] .. string.format('%06d', now[2])
 redis.call('HSET', ledger, version, stamped, 'head', version .. ' ' .. transaction)
 return {'committed', ''}
 """
-
-
-def packed(values: Sequence[bytes]) -> bytes:
-    """A list of byte strings in MessagePack, which scripts can read (``cmsgpack``)."""
-    return packed_list(map(packed_text, values), len(values))
-
-
-def packed_list(texts: Iterable[bytes], count: int) -> bytes:
-    """``count`` packed texts as one packed list."""
-    return struct.pack(">BI", 0xDD, count) + b"".join(texts)
-
-
-def packed_text(value: bytes) -> bytes:
-    """One element: a length and the bytes."""
-    return struct.pack(">BI", 0xDB, len(value)) + value

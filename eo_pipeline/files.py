@@ -1,0 +1,40 @@
+"""Files that outlive a power cut: what is flushed, and what appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Flush a file; or a folder, which makes the names in it durable.
+
+    Raises:
+        OSError: it may not outlive a power cut.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Make the file ``path``, flushed. Its name is durable once its folder is (:func:`sync`).
+
+    Raises:
+        FileExistsError: there is one.
+    """
+    with path.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Make or replace the file ``path``: whole or not at all, and durable when this returns."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    write_new(aside, text)
+    aside.replace(path)
+    sync(path.parent)

@@ -1,0 +1,163 @@
+"""Replay: the ranges of checkpoints are read again with today's transform, their rows replaced.
+
+One transaction and one ledger version for each checkpoint. Offsets do not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from eo_pipeline.errors import GoingBackError, UnknownCheckpointError
+from eo_pipeline.ledger.branch import Checkpoint, checkpoints, spans
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.plans import OpenSteps, RereadingPlan
+from eo_pipeline.run.targets import (
+    check_rereading,
+    current_head,
+    find_live_entry,
+    first_topic_ids,
+    refuse_stale,
+)
+
+#: Versions named in a message before they are only counted.
+_NAMED_MAX = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayPlan(RereadingPlan):
+    """A replay of ``checkpoints``, oldest first. Those committed before an error stay replayed."""
+
+    operation: ClassVar = Operation.REPLAY
+
+    def __str__(self) -> str:
+        return (
+            f"replay in {self.pipeline} at version {self.head.version}: reads again and replaces "
+            f"{self._rows_of_checkpoints()}"
+        )
+
+    def check(self, steps: Steps) -> tuple[str, ...]:
+        return _check(steps, self.head, self.checkpoints, accept_compacted=self.accept_compacted)
+
+    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        refuse_stale(self.head, steps.recover())
+        self.check(steps)
+        head, done = self.head, []
+        for checkpoint in self.checkpoints:
+            cluster = steps.admin.cluster()
+            entry = _entry(head, checkpoint, steps.run_id, remarks)
+            head = steps.checkpoint(head, entry, cluster, checkpoint.entry.counts)
+            steps.recovery.delete_decided_attempts(head)
+            done.append(head)
+        return tuple(done)
+
+
+def plan_replay(
+    open_steps: OpenSteps,
+    first: int | None,
+    last: int | None,
+    versions: Collection[int] | None,
+    *,
+    accept_compacted: bool,
+) -> ReplayPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_replay`."""
+    with open_steps() as steps:
+        head = current_head(steps)
+        found = _find(steps, head, versions or _stretch(steps, head, first, last))
+        plan = ReplayPlan(
+            pipeline=steps.pipeline,
+            open_steps=open_steps,
+            head=head,
+            checkpoints=found,
+            ranges=spans(found),
+            topic_ids=first_topic_ids([each.entry for each in found]),
+            accept_compacted=accept_compacted,
+        )
+        return replace(plan, warnings=plan.check(steps))
+
+
+def check_replay(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> None:
+    """Return if exactly ``versions`` could be replayed on top of ``head``.
+
+    Raises:
+        GoingBackError, RefusedError: they cannot.
+    """
+    _check(steps, head, _find(steps, head, versions), accept_compacted=False)
+
+
+def _stretch(steps: Steps, head: LedgerEntry, first: int | None, last: int | None) -> list[int]:
+    """The versions from ``first`` to ``last`` (or ``first`` alone) that read something.
+
+    Raises:
+        UnknownCheckpointError: one of the two does not stand.
+        GoingBackError: there is nothing to replay between them.
+    """
+    if first is None:
+        raise GoingBackError("no checkpoint was named to be replayed")
+    last = first if last is None else last
+    if first > last:
+        raise GoingBackError(f"a replay from {first} to {last} goes backwards")
+    entry, later = find_live_entry(steps.session, head, first)
+    find_live_entry(steps.session, head, last)
+    found = [each.version for each in checkpoints([entry, *later]) if each.version <= last]
+    if not found:
+        raise GoingBackError(
+            f"Pipeline {head.pipeline!r}: no checkpoint from {first} to {last} read anything; "
+            "there is nothing to replay."
+        )
+    return found
+
+
+def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[Checkpoint, ...]:
+    """The checkpoints of exactly ``versions``, oldest first.
+
+    Raises:
+        UnknownCheckpointError: one of them does not stand, or read nothing.
+    """
+    wanted = set(versions)
+    for version in sorted(wanted):
+        find_live_entry(steps.session, head, version)
+    history = list(steps.session.history(min(wanted)))
+    found = tuple(each for each in checkpoints(history) if each.version in wanted)
+    without = sorted(wanted - {each.version for each in found})
+    if without:
+        raise UnknownCheckpointError(
+            f"Pipeline {head.pipeline!r}: version {_named(without)} read nothing and holds no "
+            "rows, so that there is nothing to replay. `eo checkpoints` lists those that do."
+        )
+    return found
+
+
+def _check(
+    steps: Steps, head: LedgerEntry, found: Sequence[Checkpoint], *, accept_compacted: bool
+) -> tuple[str, ...]:
+    """Warnings, if the sink can replace these rows and Kafka can be read again."""
+    for each in found:
+        steps.session.check_going_back(_entry(head, each, steps.run_id, {}))
+    return check_rereading(
+        steps,
+        f"the replay of {_named([each.version for each in found])}",
+        spans(found),
+        first_topic_ids([each.entry for each in found]),
+        accept_compacted=accept_compacted,
+    )
+
+
+def _entry(
+    head: LedgerEntry, checkpoint: Checkpoint, run_id: str, remarks: Mapping[str, str]
+) -> LedgerEntry:
+    return replace(
+        head.child(Operation.REPLAY, run_id, head.offsets),
+        ranges=checkpoint.entry.ranges,
+        target=checkpoint.version,
+        counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
+        details=dict(remarks),
+    )
+
+
+def _named(versions: Sequence[int]) -> str:
+    named = ", ".join(map(str, versions[:_NAMED_MAX]))
+    more = len(versions) - _NAMED_MAX
+    return f"{named} and {more} more" if more > 0 else named

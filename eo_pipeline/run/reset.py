@@ -1,0 +1,77 @@
+"""Reset, for development: all one pipeline has is dropped, and its next run starts anew.
+
+No ledger version remains to tell of it: this is not a way to go back (a rewind is), nor one past a
+loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from eo_pipeline.errors import StalePlanError
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.plans import OpenSteps, counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetPlan:
+    """What would be dropped, a line each; ``head`` is ``None`` where there is no ledger."""
+
+    pipeline: str
+    head: LedgerEntry | None
+    drops: tuple[str, ...]
+    open_steps: OpenSteps = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        stands = f"at version {self.head.version}" if self.head else "without a ledger"
+        return f"reset of {self.pipeline}, {stands}: drops {', '.join(self.drops) or 'nothing'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "pipeline": self.pipeline,
+            "operation": "reset",
+            "head": self.head.version if self.head else None,
+            "drops": list(self.drops),
+        }
+
+    def apply(self) -> None:
+        """Drop it: first what is in the store, then what is staged.
+
+        Raises:
+            StalePlanError: the ledger has moved on since; nothing was dropped.
+            SinkError: the store did not do it; what is staged is still there.
+        """
+        with self.open_steps() as steps:
+            head = steps.session.head()
+            if _id(head) != _id(self.head):
+                planned = self.head.version if self.head else None
+                found = (head.version, head.transaction_id) if head else (None, None)
+                raise StalePlanError(self.pipeline, planned, *found)
+            steps.session.reset(dry_run=False)
+            staging = steps.recovery.staging
+            for attempt in staging.attempts():
+                attempt.delete()
+            staging.witnesses.forget(staging.witnesses.entry_ids())
+
+
+def plan_reset(open_steps: OpenSteps) -> ResetPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_reset`."""
+    with open_steps() as steps:
+        return ResetPlan(
+            pipeline=steps.pipeline,
+            open_steps=open_steps,
+            head=steps.session.head(),
+            drops=(*steps.session.reset(dry_run=True), *_staged(steps)),
+        )
+
+
+def _staged(steps: Steps) -> list[str]:
+    attempts = len(steps.recovery.staging.attempts())
+    return [counted(attempts, "staged attempt")] if attempts else []
+
+
+def _id(head: LedgerEntry | None) -> EntryId | None:
+    return head.id if head else None

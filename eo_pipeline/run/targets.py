@@ -1,0 +1,139 @@
+"""What a rewind, a replay or a fork aims at: versions that stand, and ranges Kafka still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from eo_pipeline.errors import GoingBackError, StalePlanError, UnknownCheckpointError
+from eo_pipeline.ledger.branch import checkpoints, live_branch, spans
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.source.losses import Rereading
+
+
+def current_head(steps: Steps) -> LedgerEntry:
+    """The head as it is; nothing is changed.
+
+    Raises:
+        UnknownCheckpointError: the pipeline has no ledger yet.
+    """
+    head = steps.session.head()
+    if head is None:
+        raise UnknownCheckpointError(
+            f"Pipeline {steps.pipeline!r} has no ledger yet: nothing was ever committed. Run it "
+            "first."
+        )
+    return head
+
+
+def refuse_stale(planned: LedgerEntry, head: LedgerEntry | None) -> None:
+    """Return if the ledger's ``head`` is still the one that was ``planned`` from.
+
+    Raises:
+        StalePlanError: it is not.
+    """
+    if head is None or head.id != planned.id:
+        found = (head.version, head.transaction_id) if head else (None, None)
+        raise StalePlanError(planned.pipeline, planned.version, *found)
+
+
+def find_live_entry(
+    session: SinkSession, head: LedgerEntry, wanted: int | datetime
+) -> tuple[LedgerEntry, list[LedgerEntry]]:
+    """The live entry ``wanted`` names, and all entries after it, oldest first.
+
+    A moment names the newest version committed by then that still stands.
+
+    Raises:
+        UnknownCheckpointError: there is none, or a rewind left it behind.
+    """
+    moment = isinstance(wanted, datetime)
+    version = _newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
+    if not START_VERSION <= version <= head.version:
+        raise UnknownCheckpointError(
+            f"Pipeline {head.pipeline!r} has the versions {START_VERSION} to {head.version}; there "
+            f"is no version {version}. `eo checkpoints` lists them."
+        )
+    while True:
+        entries = list(session.history(version))
+        if entries[0] in live_branch(entries):
+            return entries[0], entries[1:]
+        left_behind = next(e for e in entries if e.target is not None and _leaves(e, version))
+        if not moment:
+            raise UnknownCheckpointError(
+                f"Pipeline {head.pipeline!r}: version {version} no longer stands: version "
+                f"{left_behind.version} went back to {left_behind.target}. Choose "
+                f"{left_behind.target}, or another version that `eo checkpoints` shows as live."
+            )
+        version = left_behind.target or START_VERSION
+
+
+def _leaves(entry: LedgerEntry, version: int) -> bool:
+    """True if ``entry`` is a rewind that left ``version`` behind."""
+    target = entry.target
+    return entry.operation is Operation.REWIND and target is not None and target < version
+
+
+def _newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
+    """The newest version committed not after ``moment``, by bisection: O(log versions) looks."""
+    if moment.tzinfo is None:
+        raise GoingBackError(f"{moment.isoformat()} names no time zone; add one, Z for UTC")
+    low, high = START_VERSION, head.version + 1
+    while low < high:
+        middle = (low + high) // 2
+        entry = session.entry(middle)
+        if entry is not None and entry.committed_at is not None and entry.committed_at <= moment:
+            low = middle + 1
+        else:
+            high = middle
+    if low == START_VERSION:
+        raise UnknownCheckpointError(
+            f"Pipeline {head.pipeline!r} did not exist at {moment.isoformat()}: its first version "
+            "was committed later."
+        )
+    return low - 1
+
+
+def ranges_since(
+    target: LedgerEntry, head: LedgerEntry, later: Sequence[LedgerEntry]
+) -> tuple[OffsetRange, ...]:
+    """What is read again when reading goes on from ``target``, up to where ``head`` stands.
+
+    ``later`` are the entries after ``target``. A partition found later begins where it was first
+    read. One whose topic was replaced since is named by an empty range at least, so that the check
+    finds it.
+    """
+    ranges = {r.topic_partition: r for r in spans(checkpoints(later))}
+    for tp, start in target.offsets.items():
+        reached = max(ranges[tp].end if tp in ranges else start, head.offsets.get(tp, start))
+        replaced = head.topic_ids.get(tp.topic) != target.topic_ids.get(tp.topic)
+        if reached > start or replaced:
+            ranges[tp] = OffsetRange(tp.topic, tp.partition, start, reached)
+    return tuple(sorted(ranges.values()))
+
+
+def first_topic_ids(entries: Sequence[LedgerEntry]) -> dict[str, str]:
+    """The UUIDs of the topics that ``entries``, oldest first, read; the oldest of each counts."""
+    topic_ids: dict[str, str] = {}
+    for entry in reversed(entries):
+        topic_ids |= entry.topic_ids
+    return topic_ids
+
+
+def check_rereading(
+    steps: Steps,
+    operation: str,
+    ranges: Iterable[OffsetRange],
+    topic_ids: Mapping[str, str],
+    *,
+    accept_compacted: bool,
+) -> tuple[str, ...]:
+    """Warnings about reading ``ranges`` again; see :meth:`Rereading.check`, also for errors."""
+    wanted = list(ranges)
+    if not wanted:
+        return ()
+    check = Rereading(steps.pipeline, steps.source, steps.admin, steps.admin.cluster())
+    return check.check(operation, wanted, topic_ids, accept_compacted=accept_compacted)

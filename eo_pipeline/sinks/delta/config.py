@@ -1,0 +1,102 @@
+"""The configuration of a Delta table that follows Kafka topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.sinks.config import Guarantee, StagingFolders
+from eo_pipeline.sinks.delta.types import TYPES
+from eo_pipeline.sinks.files import check_folder, folder
+from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
+from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
+from eo_pipeline.sinks.options import UpsertOptions, each_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Below the table's folder: rows, where a vacuum looks.
+ROWS_FOLDER = "eo_rows"
+
+
+_NOT_SUPPORTED = (
+    "is not supported yet: rows are staged in a folder of the table, which must be a file system "
+    "that Spark and this process share. Use a mounted folder"
+)
+
+
+class DeltaSink(UpsertOptions, FolderSink):
+    """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
+
+    Args:
+        path: the table's folder, or its ``file://`` URL. Created by the first rows.
+        mode: ``append`` every row, or ``upsert`` by ``key``.
+        key: columns that identify a row; for upsert, and only there.
+        sequence_by: upsert only: columns that tell which of two rows with one key is the newer.
+            An older row never overwrites a newer one, whatever the order they arrive in. Without
+            it the later record in Kafka is the newer one.
+        partition_by: columns by which the table is laid out; used when the table is created, and
+            then the same as the table's.
+        storage_options: handed to delta-rs. Never shown.
+    """
+
+    type: Literal["delta"] = "delta"
+    path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED))]
+    partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
+    storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    copies_rows: ClassVar[bool] = False
+    session_class: ClassVar[str] = "eo_pipeline.sinks.delta.session:DeltaSession"
+    extra: ClassVar[str | None] = "delta"
+
+    @property
+    def root(self) -> Path:
+        return folder(self.path)
+
+    @property
+    def table_name(self) -> str:
+        return self.root.name
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Copies of ``partition_by``; see :data:`eo_pipeline.sinks.lake.types.LAYOUT_PREFIX`."""
+        in_place = self.mode == "append"
+        return tuple(LAYOUT_PREFIX + name for name in self.partition_by) if in_place else ()
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "deltalake", "uri": self.root.as_uri(), "table": self.table_name}
+
+    def staging_folders(self) -> StagingFolders:
+        """Promises in a hidden folder of the table, and rows in a visible one: no vacuum ever
+        removes a file from a hidden folder, once a rewind or OPTIMIZE took it out of the table.
+
+        Rows to upsert are copied by the merge, and wait with their promise. So do rows that Spark
+        lays out in ``name=value`` folders, which readers would take for columns: publishing gives
+        each file a second name in the visible folder.
+        """
+        in_place = self.mode == "append" and not self.partition_by
+        rows = self.root / ROWS_FOLDER if in_place else None
+        return StagingFolders(manifests=self.root / STAGING_FOLDER, rows=rows)
+
+    def project(self, df: DataFrame) -> DataFrame:
+        """Adds the columns for laying out; changes no type.
+
+        Raises:
+            SchemaChangeError: a column has a type that Delta has nothing for.
+            RefusedError: a column's name cannot be used.
+            ConfigError: a column that the sink goes by is not there.
+        """
+        TYPES.refuse_unknown(df)
+        absent = [name for name in self.partition_by if name not in df.columns]
+        if absent:
+            raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
+        if rule := self.upsert_rule:
+            rule.check_columns(df.columns)
+        copies = {LAYOUT_PREFIX + name: df[name] for name in self.partition_by}
+        return df.withColumns(copies) if self.partition_columns else df

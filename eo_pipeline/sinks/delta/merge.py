@@ -1,0 +1,80 @@
+"""Rows that replace their predecessors by key: one merge, and what it goes by."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from eo_pipeline.sinks.delta.commit import Arguments, commit_files
+from eo_pipeline.sinks.upsert import UpsertRule
+
+
+def merge(table: DeltaTable, source: pa.Table, rule: UpsertRule, arguments: Arguments) -> None:
+    """One commit on this handle: ``source``, one row a key, replaces and adds rows; columns that
+    the table lacks are added.
+    """
+    before = table.version()
+    merger = table.merge(
+        source,
+        _same_key(rule, "old", "new"),
+        source_alias="new",
+        target_alias="old",
+        merge_schema=True,
+        streamed_exec=False,
+        **arguments,
+    )
+    merger = merger.when_matched_update_all(_may_replace(rule, "old", "new"))
+    merger.when_not_matched_insert_all().execute()
+    if table.version() == before:
+        # a merge that changes nothing makes no commit, and says nothing
+        commit_files(table, [], arguments)
+
+
+def newest_rows(table: pa.Table, rule: UpsertRule) -> pa.Table:
+    """One row for each key: the newest.
+
+    Raises:
+        ConfigError: a column is absent.
+        RefusedError: a row has no key, or nothing to be sequenced by.
+    """
+    rule.check_columns(table.schema.names)
+    rule.check_nulls(table[name].null_count for name in rule.never_null)
+    by_key = [(name, "ascending") for name in rule.key]
+    newest_first = [(name, "descending") for name in rule.age_columns(table.schema.names)]
+    ordered = table.sort_by([*by_key, *newest_first]).combine_chunks()
+    return ordered.filter(_first_of_each_key(ordered, rule.key))
+
+
+def _first_of_each_key(ordered: pa.Table, key: tuple[str, ...]) -> pa.Array:
+    if ordered.num_rows < 2:
+        return pa.array([True] * ordered.num_rows, pa.bool_())
+    above, below = ordered.slice(0, ordered.num_rows - 1), ordered.slice(1)
+    differs = None
+    for name in key:
+        column = pc.not_equal(above[name], below[name])
+        differs = column if differs is None else pc.or_(differs, column)
+    assert differs is not None, "an upsert has a key"
+    return pa.concat_arrays([pa.array([True]), *differs.chunks])
+
+
+def _same_key(rule: UpsertRule, old: str, new: str) -> str:
+    """SQL: two rows have one key."""
+    return " AND ".join(f"{old}.{_quoted(n)} = {new}.{_quoted(n)}" for n in rule.key)
+
+
+def _may_replace(rule: UpsertRule, old: str, new: str) -> str | None:
+    """SQL: the new row may replace the old one. ``None``: it always may."""
+    if not rule.sequence_by:
+        return None
+    pairs = [(f"{old}.{_quoted(n)}", f"{new}.{_quoted(n)}") for n in rule.sequence_by]
+    within = "true"
+    for mine, other in reversed(pairs):
+        within = f"({mine} < {other} OR ({mine} = {other} AND {within}))"
+    # a row that came from elsewhere may have nothing to be sequenced by: it gives way
+    return " OR ".join([within, *(f"{mine} IS NULL" for mine, _ in pairs)])
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'

@@ -1,0 +1,269 @@
+"""A Delta table as it is at one moment: what it says of the ledger, what it can take, and what an
+error of delta-rs means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import (
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+
+from eo_pipeline.errors import (
+    ConfigError,
+    EoPipelineError,
+    RefusedError,
+    SchemaChangeError,
+    SinkUnavailableError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.delta.types import TYPES
+from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.sinks.lake.types import own_columns
+from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
+
+#: Application ids of the ledger's head in the table's log (Delta protocol, "Transaction
+#: Identifiers"): its version and the token that names its file.
+APP_PREFIX = "eo:"
+TOKEN_SUFFIX = ":token"  # noqa: S105 - no secret
+
+#: Writer features whose rules hold for files that are added by reference (Delta protocol, "Valid
+#: Feature Names in Table Features"). Any other one asks a writer for more than this one does.
+_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+#: Settings and column annotations behind which a writer must check or fill in values.
+_SETTINGS_REFUSED = {"delta.columnMapping.mode": "none"}
+_CONSTRAINT = "delta.constraints."
+_COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
+
+#: Rows of a table looked at in one go.
+_SCANNED = 50_000
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A handle on one version of the table; a commit on it is refused once it moved on."""
+
+    table: DeltaTable
+    pipeline: str
+
+    @classmethod
+    def open(cls, uri: str, options: dict[str, str], pipeline: str) -> Snapshot | None:
+        """The newest version, ``None`` where there is no table.
+
+        Raises:
+            SinkUnavailableError: it cannot be read.
+        """
+        try:
+            return cls(DeltaTable(uri, storage_options=options), pipeline)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise SinkUnavailableError(f"{uri}: the Delta table cannot be read: {error}") from error
+
+    @property
+    def pointer(self) -> Pointer | None:
+        """The head of this pipeline's ledger, ``None`` if no commit of it is in the table."""
+        app = APP_PREFIX + self.pipeline
+        version = self.table.transaction_version(app)
+        token = self.table.transaction_version(app + TOKEN_SUFFIX)
+        return None if version is None or token is None else Pointer(version, token)
+
+    def lineage(self, since: int) -> Iterator[pa.RecordBatch]:
+        """See ``SinkSession.lineage``.
+
+        Raises:
+            RefusedError: the table has deletion vectors.
+            SinkUnavailableError: a file was vacuumed meanwhile.
+        """
+        schema = lineage_schema(self.columns)
+        try:
+            batches = self._batches([n for n in schema.names if n in self.columns], since)
+            yield from lineage_of_batches(batches, schema, since)
+        except DeltaProtocolError as error:
+            raise RefusedError(f"the rows cannot be read back: {error}") from error
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            raise SinkUnavailableError(
+                f"{self.table.table_uri} cannot be read: {error}. Was it vacuumed meanwhile? Ask "
+                "again."
+            ) from error
+
+    def _batches(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
+        """Rows of every file that may hold some of checkpoint ``since`` or later, or of none.
+
+        No filter is given to the scan: delta-rs tells pyarrow of a file without the column that the
+        column is not null there (``>= null``), so that its rows would be left out.
+        """
+        rows = self.table.to_pyarrow_dataset()
+        older = self._older_files(since)
+        for file in rows.get_fragments():
+            if file.path not in older:
+                scanner = file.scanner(
+                    schema=rows.schema, columns=columns or None, batch_size=_SCANNED
+                )
+                yield from scanner.to_batches()
+
+    def _older_files(self, since: int) -> set[str]:
+        """Files whose rows all belong to checkpoints before ``since``, by the log."""
+        highest, nulls = f"max.{CHECKPOINT_COLUMN}", f"null_count.{CHECKPOINT_COLUMN}"
+        return {
+            action["path"]
+            for action in pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+            if action.get(nulls) == 0 and (action.get(highest) or since) < since
+        }
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Columns that may not be null."""
+        return frozenset(f["name"] for f in self.columns.values() if not f["nullable"])
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        return self.table.metadata().configuration
+
+    @property
+    def partition_by(self) -> list[str]:
+        return list(self.table.metadata().partition_columns)
+
+    @property
+    def columns(self) -> dict[str, dict[str, Any]]:
+        """The schema's fields, as the log has them, by name."""
+        fields = json.loads(self.table.schema().to_json())["fields"]
+        return {field["name"]: field for field in fields}
+
+    def check(self, partition_by: tuple[str, ...]) -> None:
+        """Refuse a table that this sink must not write to.
+
+        Raises:
+            ConfigError: names the feature, setting or column.
+        """
+        found = ", ".join(self._obstacles())
+        if found:
+            raise ConfigError(
+                f"sink.path: the table needs what a writer of whole files cannot do: {found}. "
+                "Write to a table without it."
+            )
+        if list(partition_by) != self.partition_by:
+            raise ConfigError(
+                f"sink.partition_by: the table is partitioned by "
+                f"{', '.join(self.partition_by) or 'nothing'}, "
+                f"not by {', '.join(partition_by) or 'nothing'}"
+            )
+
+    def refuse_removal(self) -> None:
+        """Refuse to take rows out of a table where that is forbidden, or would go wrong.
+
+        Raises:
+            RefusedError: says why. Nothing was changed.
+        """
+        reason = self._reason_not_to_remove()
+        if reason:
+            raise RefusedError(f"no row can be taken out of the table: {reason}")
+
+    def _reason_not_to_remove(self) -> str | None:
+        if self.configuration.get("delta.appendOnly") == "true":
+            return "it has delta.appendOnly=true. Nothing was changed"
+        if "deletionVectors" in (self.table.protocol().writer_features or ()):
+            return "it has deletion vectors, which delta-rs does not write. Nothing was changed"
+        paths = pa.table(self.table.get_add_actions())["path"].to_pylist()
+        # delta-rs writes a path's letters beyond ASCII encoded and Spark writes them as they are.
+        # The log compares the two as text: the file would stay, with every row that was rewritten
+        odd = next((path for path in paths if not path.isascii()), None)
+        return odd and (
+            f"the file {odd!r} was written by another engine, below a folder whose name has "
+            "letters that delta-rs cannot remove again (not ASCII): its rows would be there "
+            "twice. Nothing was changed; rewrite that partition with values in ASCII"
+        )
+
+    def _obstacles(self) -> list[str]:
+        features = set(self.table.protocol().writer_features or ())
+        found = [f"the feature {name}" for name in sorted(features - _FEATURES)]
+        settings = self.configuration
+        for name, harmless in _SETTINGS_REFUSED.items():
+            if settings.get(name, harmless) != harmless:
+                found.append(f"{name}={settings[name]}")
+        found += [f"the check {name}" for name in settings if name.startswith(_CONSTRAINT)]
+        for name, field in self.columns.items():
+            rules = [rule for rule in field.get("metadata", {}) if rule.startswith(_COLUMN_RULES)]
+            found += [f"column {name!r} with {rule}" for rule in rules]
+        return found
+
+    def missing(self, schema: pa.Schema) -> list[str]:
+        """The columns of ``schema`` that the table has not.
+
+        Raises:
+            SchemaChangeError: a column's type is not the table's.
+        """
+        mine, folded = self.columns, {name.lower(): name for name in self.columns}
+        absent = []
+        for name, field in fields_of(schema).items():
+            if name in mine:
+                _same_type(name, mine[name]["type"], field["type"])
+            elif name.lower() in folded:
+                raise SchemaChangeError(
+                    f"column {name!r}: the table has {folded[name.lower()]!r}, and readers do not "
+                    "tell them apart. Nothing was written; rename it in the transform."
+                )
+            else:
+                absent.append(name)
+        return absent
+
+
+def explained(uri: str, error: DeltaError) -> EoPipelineError:
+    """What an error means that delta-rs raised before anything was sent."""
+    if isinstance(error, DeltaProtocolError | SchemaMismatchError):
+        return RefusedError(f"{uri}: delta-rs does not write this: {error}. Nothing was written.")
+    return SinkUnavailableError(f"{uri} cannot be used: {error}. Nothing was published.")
+
+
+def delta_schema(schema: pa.Schema) -> Schema:
+    """The Delta schema of staged rows, every column nullable."""
+    return Schema.from_arrow(TYPES.schema(own_columns(schema)))
+
+
+def fields_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Like :attr:`Snapshot.columns`, of staged rows."""
+    fields = json.loads(delta_schema(schema).to_json())["fields"]
+    return {field["name"]: field for field in fields}
+
+
+def _same_type(name: str, table: Any, result: Any) -> None:
+    if _plain(table) != _plain(result):
+        raise SchemaChangeError(
+            f"column {name!r}: the table has {_plain(table)}, the result {_plain(result)}. "
+            "Nothing was written; cast it in the transform, or give it another name."
+        )
+
+
+def _plain(kind: Any) -> Any:
+    """A type without whether it may be null, and without remarks."""
+    if isinstance(kind, list):
+        return [_plain(item) for item in kind]
+    if not isinstance(kind, dict):
+        return kind
+    remarks = {"nullable", "containsNull", "valueContainsNull", "metadata"}
+    return {key: _plain(value) for key, value in kind.items() if key not in remarks}

@@ -1,0 +1,52 @@
+"""Folders that a configuration names, and files that get a second name instead of a copy."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from eo_pipeline.files import sync
+
+#: What ``link`` answers where there are no hard links, or not to there.
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
+
+
+def local_folder(path: str) -> Path | None:
+    """The folder that a path or ``file://`` URL names, absolute; ``None`` for anything else."""
+    url = urlsplit(path)
+    if url.scheme not in ("", "file") or url.netloc or not path.strip():
+        return None
+    return Path(unquote(url.path) if url.scheme else path).absolute()
+
+
+def check_folder(path: str, why_not: str) -> str:
+    """``path``, for a pydantic validator; ``why_not`` says why a URL of another kind is refused.
+
+    Raises:
+        ValueError: it names no folder.
+    """
+    if not path.strip():
+        raise ValueError("is empty")
+    if local_folder(path) is None:
+        raise ValueError(f"{urlsplit(path).scheme}:// {why_not}")
+    return path
+
+
+def folder(path: str) -> Path:
+    """The folder that ``path`` names, which :func:`check_folder` let through."""
+    found = local_folder(path)
+    assert found is not None, "checked when the sink was made"
+    return found
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for the file; or a copy, flushed, where a file system has no such names."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+        sync(target)

@@ -1,0 +1,281 @@
+"""The catalog, the table as it is at one moment, and what an error of either means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+    ValidationError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import compute_statistics_plan
+from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.transforms import parse_transform
+from sqlalchemy.exc import SQLAlchemyError
+
+from eo_pipeline.errors import (
+    ConfigError,
+    EoPipelineError,
+    RefusedError,
+    SinkError,
+    SinkUnavailableError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.iceberg.config import IcebergSink
+from eo_pipeline.sinks.iceberg.partitioning import PartitionField
+from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.ledger import Pointer
+
+#: The embedded catalog: its name and file.
+EMBEDDED = "eo"
+_FILE = "catalog.db"
+
+#: What a catalog that cannot be asked raises.
+UNREACHABLE = (OSError, RESTError, SQLAlchemyError)
+
+#: What PyIceberg raises when the table as it is does not take a file or a condition.
+_NOT_TAKEN = (ValueError, NotImplementedError, ValidationException, pa.ArrowException)
+
+#: A second process may be making the embedded catalog's own tables at this moment.
+_CONNECT_TRIES = 3
+
+
+def connect(sink: IcebergSink) -> Catalog:
+    """The sink's catalog.
+
+    Raises:
+        ConfigError: PyIceberg does not know it.
+        SinkUnavailableError: it does not answer.
+    """
+    for left in reversed(range(_CONNECT_TRIES)):
+        try:
+            return _catalog(sink)
+        except UNREACHABLE as error:
+            if not left:
+                raise SinkUnavailableError(
+                    f"the catalog of {sink.table} does not answer: {error}"
+                ) from error
+        except (ValueError, ValidationError) as error:
+            raise ConfigError(f"sink.catalog: {error}") from error
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _catalog(sink: IcebergSink) -> Catalog:
+    if sink.catalog is not None:
+        return load_catalog(sink.catalog.name, **sink.catalog.values())
+    warehouse = sink.warehouse.absolute()
+    warehouse.mkdir(parents=True, exist_ok=True)
+    uri = f"sqlite:///{warehouse / _FILE}"
+    return load_catalog(EMBEDDED, type="sql", uri=uri, warehouse=f"file://{warehouse}")
+
+
+def load(catalog: Catalog, sink: IcebergSink) -> Table | None:
+    """The table as it is now, None where there is none.
+
+    Raises:
+        SinkUnavailableError: the catalog, or the table's metadata, cannot be read.
+    """
+    try:
+        return catalog.load_table(sink.identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    except UNREACHABLE as error:
+        raise SinkUnavailableError(f"{sink.table} cannot be read: {error}") from error
+
+
+def make_namespace(catalog: Catalog, sink: IcebergSink) -> None:
+    """The table's namespace, if it is not there. Two runs may make it at once."""
+    namespace = sink.identifier[:-1]
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except UNREACHABLE:
+        if not catalog.namespace_exists(namespace):
+            raise
+
+
+class _VerifyingCatalog:
+    """Before a refused commit is believed, asks whether it is there.
+
+    A transport that repeats a request on its own is refused by what it has just made. PyIceberg
+    then deletes the commit's manifests, and with them the table's.
+    """
+
+    def __init__(self, catalog: Catalog, landed: Callable[[], Table | None]) -> None:
+        self._catalog = catalog
+        self._landed = landed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *request: Any) -> CommitTableResponse:
+        try:
+            return self._catalog.commit_table(*request)
+        except CommitFailedException:
+            table = self._landed()
+            if table is None:
+                raise
+            return CommitTableResponse(
+                metadata=table.metadata, metadata_location=table.metadata_location
+            )
+
+
+def verifying(catalog: Catalog, landed: Callable[[], Table | None]) -> Catalog:
+    """``catalog``, with :class:`_VerifyingCatalog`'s caution. ``landed`` gives the table that holds
+    the commit, None if it is not there and never will be.
+    """
+    return cast(Catalog, _VerifyingCatalog(catalog, landed))
+
+
+#: The table's property that names the head of a pipeline's ledger.
+HEAD_PROPERTY = "eo.head."
+
+#: With retries on, PyIceberg puts a stale commit on top of whatever came in between.
+NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+
+#: Of tables made here: a commit must not cost more because there were many before it.
+_NEW_TABLE = {
+    **NO_RETRIES,
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+}
+
+_MODES_WITHOUT_BOUNDS = frozenset({"NONE", "COUNTS"})
+
+#: The columns of a table that is made before there are rows.
+NO_ROWS = pa.schema([(CHECKPOINT_COLUMN, pa.int64())])
+
+
+def new_properties(fields: tuple[PartitionField, ...]) -> dict[str, str]:
+    """Of a table made here. Bounds are kept of the columns that the sink goes by, however many
+    columns precede them: PyIceberg keeps those of the first hundred.
+    """
+    prefix = TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
+    columns = [CHECKPOINT_COLUMN, *(p.source for p in fields)]
+    return _NEW_TABLE | {f"{prefix}.{name}": "full" for name in columns}
+
+
+def pointer_of(table: Table, pipeline: str) -> Pointer | None:
+    """The head of ``pipeline``'s ledger, None if no commit of it is in the table.
+
+    Raises:
+        SinkError: somebody changed the property.
+    """
+    text = table.properties.get(HEAD_PROPERTY + pipeline)
+    if text is None:
+        return None
+    pointer = Pointer.of_file(text)
+    if pointer is None or pointer.stem != text:
+        raise SinkError(f"{table.name()}: the property {HEAD_PROPERTY}{pipeline} is {text!r}")
+    return pointer
+
+
+def has_retries(table: Table) -> bool:
+    return table.properties.get(TableProperties.COMMIT_NUM_RETRIES) != "0"
+
+
+def forget_old_snapshots(table: Table) -> None:
+    """From this handle only, which a commit needs for its updates and its requirements.
+
+    PyIceberg copies the handle's metadata some twenty times a commit, snapshots and all; the
+    catalog applies the updates to the metadata it holds itself.
+    """
+    metadata = table.metadata
+    kept = {reference.snapshot_id for reference in metadata.refs.values()}
+    snapshots = [each for each in metadata.snapshots if each.snapshot_id in kept]
+    table.metadata = metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
+
+
+def columns_of(table: Table) -> pa.Schema:
+    """The table's columns in the form in which results are compared."""
+    return TYPES.comparable(table.schema().as_arrow())
+
+
+def layout_of(table: Table) -> list[tuple[str, str]]:
+    """Source column and transform of each partition field."""
+    schema = table.schema()
+    return [
+        (schema.find_column_name(field.source_id) or "", str(field.transform))
+        for field in table.spec().fields
+    ]
+
+
+def lacks_layout(table: Table, sink: IcebergSink) -> bool:
+    """True for a table made before there were rows: its columns are not known yet."""
+    known = table.schema().column_names
+    return not layout_of(table) and any(p.source not in known for p in sink.partition_fields)
+
+
+def check(table: Table, sink: IcebergSink) -> None:
+    """Refuse a table that this sink must not write to.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    location = Path(urlsplit(table.location()).path)
+    if location.resolve() != sink.root.resolve():
+        raise ConfigError(
+            f"sink.location: the table {sink.table} lies at {table.location()}, not at {sink.root}"
+        )
+    wanted = [(p.source, str(parse_transform(p.transform))) for p in sink.partition_fields]
+    if layout_of(table) != wanted and not lacks_layout(table, sink):
+        raise ConfigError(
+            f"sink.partition_by: the table is partitioned by {_in_words(layout_of(table))}, not "
+            f"by {_in_words(wanted)}. Only columns and year, month, day or hour of one are possible"
+        )
+    _check_bounds(table)
+
+
+def _check_bounds(table: Table) -> None:
+    """PyIceberg takes a partition's value from the bounds it keeps, and null if it keeps none."""
+    plan = compute_statistics_plan(table.schema(), table.properties)
+    for field in table.spec().fields:
+        mode = plan[field.source_id].mode.type.name
+        if mode in _MODES_WITHOUT_BOUNDS:
+            name = table.schema().find_column_name(field.source_id)
+            prefix = TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
+            raise ConfigError(
+                f"sink.table: {table.name()} keeps no bounds of {name!r}, by which it is "
+                f"partitioned. Set the table's property {prefix}.{name} to full."
+            )
+
+
+def _in_words(layout: list[tuple[str, str]]) -> str:
+    return ", ".join(str(PartitionField(*field)) for field in layout) or "nothing"
+
+
+def explained(table: str, error: Exception) -> EoPipelineError | None:
+    """What an error means that came before the commit was asked for, ``None`` if it is unknown."""
+    if isinstance(error, NotInstalledError):
+        return RefusedError(
+            f"{table}: files that hold rows of several checkpoints must be written anew, by "
+            f"partition, and that needs one more package: {error}. Nothing was written."
+        )
+    if isinstance(error, _NOT_TAKEN):
+        return RefusedError(
+            f"{table}: PyIceberg does not write this: {error}. Nothing was written."
+        )
+    if isinstance(error, UNREACHABLE):
+        return SinkUnavailableError(f"{table} cannot be written: {error}. Nothing was published.")
+    return None
+
+
+@contextmanager
+def read_errors(table: str) -> Iterator[None]:
+    """Turns what a scan raises into words."""
+    try:
+        yield
+    except (pa.ArrowException, *UNREACHABLE) as error:
+        raise SinkUnavailableError(
+            f"{table} cannot be read: {error}. Was a snapshot expired meanwhile? Ask again."
+        ) from error

@@ -1,0 +1,164 @@
+"""The configuration of a Kafka topic that follows other Kafka topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+
+from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
+from eo_pipeline.source.client_options import ClientSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: A topic's name, short enough for ``<topic>._eo_ledger.<pipeline>`` to be one too (249).
+_Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,170}$")]
+_LongTopic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+#: Settings the guarantee rests on.
+FORBIDDEN_CLIENT_SETTINGS = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "delivery.report.only.error",
+        "enable.auto.commit",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "isolation.level",
+        "request.required.acks",
+        "transaction.timeout.ms",
+        "transactional.id",
+    }
+)
+
+
+class KafkaSink(Sink):
+    """A Kafka topic, with the ledger in a topic of its own beside it.
+
+    Args:
+        bootstrap_servers: ``host:port,host:port``.
+        topic: where rows go. Must exist.
+        semantics: ``exactly_once``: rows, ledger record and offsets in one Kafka transaction.
+            ``at_least_once``: rows by an idempotent producer, visible at once, the ledger after
+            them; whoever is killed in between writes them again. ``none``: rows without waiting
+            for an answer. The ledger itself is exact under all three.
+        key: column that becomes the record's key: text, binary or an integer.
+        value: column that is the record's value as it is; null is a tombstone. Without it the
+            value is a JSON object of all columns that are nothing else.
+        headers: a column of ``array<struct<key string, value binary>>``, or column by header name.
+        timestamp: column that becomes the record's timestamp (milliseconds).
+        partitioning: ``key``, ``source`` or ``assigner``, see :class:`Partitioner`.
+        shards: how many producers publish a checkpoint that was staged in files. With more than
+            one, each has a transaction of its own: atomic per shard, see
+            :mod:`eo_pipeline.sinks.kafka.shards`. Needs the pipeline's lineage.
+        offsets_group: a consumer group whose offsets for the source topics move in the same
+            transaction. Only where source and sink are one cluster, and only for tools to look at.
+        ledger_topic: ``<topic>._eo_ledger.<pipeline>``. Created if it is absent.
+        dead_letter_topic: ``<topic>._dead_letters``. Created when the first one comes.
+        replication: replicas of topics made here; -1 is the cluster's default.
+        transaction_timeout: seconds after which the broker ends a transaction on its own, at most
+            its ``transaction.max.timeout.ms``.
+        request_timeout: seconds to wait for an answer.
+        client: librdkafka settings for authentication, transport and batching.
+    """
+
+    type: Literal["kafka"] = "kafka"
+    bootstrap_servers: str = Field(min_length=1)
+    topic: _Topic
+    semantics: Guarantee = Guarantee.EXACTLY_ONCE
+    key: str | None = None
+    value: str | None = None
+    headers: str | Mapping[str, str] | None = None
+    timestamp: str | None = None
+    partitioning: Partitioner = Partitioner.KEY
+    shards: PositiveInt = 1
+    offsets_group: str | None = Field(default=None, min_length=1)
+    ledger_topic: _LongTopic | None = None
+    dead_letter_topic: _LongTopic | None = None
+    replication: Annotated[int, Field(ge=-1)] = -1
+    transaction_timeout: Annotated[PositiveFloat, Field(ge=1.0)] = 300.0
+    request_timeout: PositiveFloat = 30.0
+    client: ClientSettings = Field(default_factory=dict, repr=False)
+
+    session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
+
+    @field_validator("client")
+    @classmethod
+    def _leaves_the_guarantee_alone(cls, client: ClientSettings) -> ClientSettings:
+        clash = FORBIDDEN_CLIENT_SETTINGS & client.keys()
+        if clash:
+            raise ValueError(f"these settings are decided by the sink: {', '.join(sorted(clash))}")
+        return client
+
+    @field_validator("ledger_topic", "dead_letter_topic")
+    @classmethod
+    def _is_another_topic(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and name in (info.data.get("topic"), info.data.get("ledger_topic")):
+            raise ValueError("needs a topic of its own")
+        return name
+
+    @field_validator("offsets_group")
+    @classmethod
+    def _needs_a_transaction(cls, group: str | None, info: ValidationInfo) -> str | None:
+        if group is not None and info.data.get("semantics") is not Guarantee.EXACTLY_ONCE:
+            raise ValueError("only with semantics: exactly_once")
+        return group
+
+    @field_validator("shards")
+    @classmethod
+    def _need_transactions(cls, shards: int, info: ValidationInfo) -> int:
+        if shards > 1 and info.data.get("semantics") is not Guarantee.EXACTLY_ONCE:
+            raise ValueError("more than one only with semantics: exactly_once")
+        return shards
+
+    @property
+    def guarantee(self) -> Guarantee:  # type: ignore[override]  # the configuration decides here
+        return self.semantics
+
+    @property
+    def layout(self) -> Layout:
+        """Which column becomes what."""
+        return Layout(self.key, self.value, self.headers, self.timestamp, self.partitioning)
+
+    @property
+    def table_name(self) -> str:
+        return self.topic
+
+    def ledger_of(self, pipeline: str) -> str:
+        """The topic with the ledger of ``pipeline``."""
+        return self.ledger_topic or f"{self.topic}._eo_ledger.{pipeline}"
+
+    @property
+    def dead_letters(self) -> str:
+        """The topic for records that could not be read."""
+        return self.dead_letter_topic or f"{self.topic}._dead_letters"
+
+    def transactional_id(self, pipeline: str, shard: int) -> str:
+        """The same in every run, so that a run shuts out whatever an earlier one left alive."""
+        return f"eo-{pipeline}-{self.topic}-{shard}"
+
+    def describe(self) -> dict[str, str]:
+        """``kind``, ``bootstrap_servers``, ``table`` and ``guarantee``."""
+        return {
+            "kind": "kafka",
+            "bootstrap_servers": self.bootstrap_servers,
+            "table": self.topic,
+            "guarantee": self.semantics.value,
+        }
+
+    def project(self, df: DataFrame) -> DataFrame:
+        """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.types`.
+
+        Raises:
+            ConfigError: a column the configuration names is not there.
+            SchemaChangeError: ... or has a type a record has no place for.
+        """
+        if self.shards > 1:
+            check_origin(df.columns, "sink.shards: more than one need")
+        return project(df, self.layout)

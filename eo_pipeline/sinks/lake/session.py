@@ -1,0 +1,325 @@
+"""One pipeline's ledger and rows in a lake table, and the steps of publishing to one.
+
+A format fills in how its table is opened, and what its one commit is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pyarrow as pa
+
+from eo_pipeline.errors import (
+    CommitUnknownError,
+    ConfigError,
+    EoPipelineError,
+    RefusedError,
+    SinkUnavailableError,
+)
+from eo_pipeline.files import sync
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
+from eo_pipeline.sinks.lake.ledger import (
+    FIRST,
+    LEDGER_FOLDER,
+    LedgerFile,
+    LedgerFiles,
+    Pointer,
+)
+from eo_pipeline.sinks.protocol import OvertakenError, Publication, SinkSession, has_landed
+from eo_pipeline.sinks.removal import target_of
+from eo_pipeline.staging.rows import StagedOutput
+
+#: Names that are folders of their own, and need no escaping in a table's log.
+_PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+#: The format's handle on one version of its table; None where the table does not exist yet.
+Handle = TypeVar("Handle")
+
+#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError:
+#: the table never takes it, and it did not land; CommitUnknownError: it may have landed.
+Commit = Callable[[], None]
+
+
+class LakeSession(SinkSession, Generic[Handle]):
+    """One pipeline's ledger and rows in a lake table.
+
+    The steps are those of :meth:`SinkSession.publish`. What is a lake's own: the table is opened
+    once (1), and the commit is one on that handle, with the library's own retries off (6), so that
+    it is refused if anybody committed since. Rows that are in memory, and dead letters, become
+    files that nothing refers to yet (4); the ledger entry is a file too, under a token never used
+    before (5). The commit makes files and pointer real together, or the format says that somebody
+    was faster. Then the table is opened again and everything is looked at anew: our own entry
+    there, another one of ours (fenced), or foreign work, after which the same transaction is tried
+    with a new token.
+
+    Whoever is killed between 4 and 6 leaves files that :meth:`recover` removes once another token
+    holds their version.
+    """
+
+    publish_tries: ClassVar[int] = 12
+
+    def __init__(self, pipeline: str, root: Path) -> None:
+        if not _PIPELINE.fullmatch(pipeline):
+            raise ConfigError(f"name: {pipeline!r} cannot be a folder's name below the table's")
+        super().__init__(pipeline)
+        self.root = root
+        self.ledger = LedgerFiles(root, pipeline)
+        self.dead_letters = DeadLetterFiles(self.ledger)
+
+    def recover(self) -> LedgerEntry | None:
+        """Removes what attempts left that lost their version; never what may still land."""
+        head = self.head_of(self.open_table())
+        if head is None:
+            return None
+        for path in self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()):
+            path.unlink(missing_ok=True)
+        return head.entry
+
+    def head(self) -> LedgerEntry | None:
+        head = self.head_of(self.open_table())
+        return head.entry if head else None
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        return self._entry_below(self.head_of(self.open_table()), version)
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        head = self.head_of(self.open_table())
+        if head is not None:
+            yield from (file.entry for file in self.ledger.chain(head, since))
+
+    def read_dead_letters(self, since: int = 0) -> pa.Table:
+        """Every record that could not be read, of the checkpoints from version ``since``; without
+        those that a rewind or a replay took back.
+        """
+        head = self.head_of(self.open_table())
+        chain = self.ledger.chain(head, since) if head else iter(())
+        kept = [file for number, file in _live(chain).items() if number >= since]
+        return self.dead_letters.read(file.at for file in kept if file.dead_letters)
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        target_of(entry)
+        ledgers = sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
+        if len(ledgers) > 1:
+            raise self.cannot_go_back(
+                entry, f"the pipelines {', '.join(ledgers)} share it, and number their rows alike"
+            )
+        self._refuse_going_back(entry, self.open_table())
+
+    def cannot_go_back(self, entry: LedgerEntry, reason: str) -> RefusedError:
+        return RefusedError(
+            f"{self.root}: {entry.operation} is not possible: {reason}. Nothing was changed; start "
+            "a new pipeline and table from that checkpoint (fork)."
+        )
+
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        table = self.open_table()
+        head = self.head_of(table)
+        if head is None:
+            return FirstEntry(self, entry, staged)
+        return self._publication(entry, staged, table, head)
+
+    def has_landed(self, entry: LedgerEntry) -> bool:
+        return self.has_landed_below(self.head_of(self.open_table()), entry)
+
+    def has_landed_below(self, head: LedgerFile | None, entry: LedgerEntry) -> bool:
+        """:meth:`has_landed`, of the ledger that ends in ``head``."""
+        return has_landed(entry, lambda version: self._entry_below(head, version))
+
+    def _entry_below(self, head: LedgerFile | None, version: int) -> LedgerEntry | None:
+        found = self.ledger.at(head, version) if head else None
+        return found.entry if found else None
+
+    def explain(self, error: Exception) -> EoPipelineError:
+        if isinstance(error, OSError):
+            return SinkUnavailableError(
+                f"{self.root} cannot be written: {error}. Nothing was published."
+            )
+        return super().explain(error)
+
+    def head_of(self, table: Handle | None) -> LedgerFile | None:
+        """The ledger's head by this version of the table; without one, the first entry if any."""
+        pointer = self._pointer(table) if table is not None else None
+        return self.ledger.get(pointer) if pointer else self.ledger.first()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    # What a format fills in.
+
+    @abstractmethod
+    def open_table(self) -> Handle | None:
+        """The table as it is now, None where there is none.
+
+        Raises:
+            SinkUnavailableError: it cannot be read just now.
+        """
+
+    @abstractmethod
+    def _pointer(self, table: Handle) -> Pointer | None:
+        """What this version of the table says the ledger's head is, None if nothing."""
+
+    @abstractmethod
+    def _publication(
+        self, entry: LedgerEntry, staged: StagedOutput, table: Handle | None, head: LedgerFile
+    ) -> LakePublication[Handle]:
+        """A publication on ``table``, whose ledger ends in ``head``."""
+
+    @abstractmethod
+    def _refuse_going_back(self, entry: LedgerEntry, table: Handle | None) -> None:
+        """Raise RefusedError where the format cannot take rows back; changes nothing."""
+
+    def _side_folders(self) -> tuple[Path, ...]:
+        """Folders of files named by pointer, bucketed as the ledger's are; see ``lost``."""
+        return ()
+
+
+class FirstEntry(Publication):
+    """A ledger's first entry has no rows and comes before the table: it is written under another
+    name (5) and linked to its own (6), which can be taken once.
+    """
+
+    session: LakeSession[Any]
+    _aside: Path | None = None
+
+    def has_landed(self) -> bool:
+        return self.session.has_landed_below(None, self.entry)
+
+    def write(self) -> None:
+        """There are no rows."""
+
+    def enter(self) -> None:
+        stamped = replace(self.entry, committed_at=datetime.now(UTC))
+        self._aside = self.session.ledger.write_first_aside(stamped)
+
+    def commit(self) -> None:
+        assert self._aside is not None, "entered before it is committed"
+        path = self.session.ledger.path(FIRST)
+        try:
+            os.link(self._aside, path)
+        except (FileExistsError, FileNotFoundError) as error:
+            # taken, perhaps by somebody who has tidied our file away too
+            raise OvertakenError("another run wrote the first entry") from error
+        except OSError as error:
+            raise SinkUnavailableError(
+                f"the ledger cannot be kept in {self.session.ledger.folder}: {error}"
+            ) from error
+        sync(path.parent)
+
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002
+        if self._aside is not None:
+            with suppress(OSError):
+                self._aside.unlink()
+
+
+class LakePublication(Publication, Generic[Handle]):
+    """One try, on one handle: the one on which the head was compared is the one whose commit is
+    refused if the table moved on.
+    """
+
+    session: LakeSession[Handle]
+    _commit: Commit
+
+    def __init__(
+        self,
+        session: LakeSession[Handle],
+        entry: LedgerEntry,
+        staged: StagedOutput,
+        table: Handle | None,
+        head: LedgerFile,
+    ) -> None:
+        super().__init__(session, entry, staged)
+        self.table = table
+        self.head = head
+        #: under which the ledger keeps the entry if this try lands
+        self.at = Pointer.new(entry.version)
+        #: files made by this try, to which nothing refers yet
+        self.written: list[Path] = []
+
+    def has_landed(self) -> bool:
+        return self.session.has_landed_below(self.head, self.entry)
+
+    def write(self) -> None:
+        self._commit = self._prepare()
+        letters = self.staged.dead_letters
+        if self._has_dead_letters and letters is not None:
+            self.written.append(self.session.dead_letters.path(self.at))
+            self.session.dead_letters.write(self.at, letters)
+
+    def enter(self) -> None:
+        ledger = self.session.ledger
+        stamped = replace(self.entry, committed_at=datetime.now(UTC))
+        self.written.append(ledger.path(self.at))
+        ledger.write(ledger.child(stamped, self.at, self.head, dead_letters=self._has_dead_letters))
+
+    def commit(self) -> None:
+        # from here on they may be the table's, whatever happens
+        written, self.written = self.written, []
+        try:
+            self._commit()
+        except OvertakenError:
+            # by its own, perhaps: a transport that repeats a request is refused by what it made
+            if self.landed():
+                return
+            # this token can never land now, and nobody else knows it
+            self.written = written
+            raise
+
+    def close(self, error: BaseException | None) -> None:
+        """Removes what nothing will ever refer to. Interrupted, it leaves that to ``recover``, as
+        a killed one does.
+        """
+        if error is None or isinstance(error, Exception):
+            for path in self.written:
+                with suppress(OSError):
+                    path.unlink()
+
+    def landed(self) -> Handle | None:
+        """The table, if this very try is in its ledger, as it may be although it was refused.
+
+        Raises:
+            CommitUnknownError: the ledger cannot be read just now.
+        """
+        try:
+            table = self.session.open_table()
+            head = self.session.head_of(table)
+        except SinkUnavailableError as error:
+            raise CommitUnknownError(
+                f"{self.session.root}: a commit was refused, and whether by its own is not known: "
+                f"{error}"
+            ) from error
+        found = self.session.ledger.at(head, self.at.version) if head else None
+        return table if found is not None and found.at == self.at else None
+
+    @property
+    def _has_dead_letters(self) -> bool:
+        return self.staged.dead_letters is not None and self.staged.dead_letters.rows > 0
+
+    @abstractmethod
+    def _prepare(self) -> Commit:
+        """Step 4: the one commit on :attr:`table`, ready to be made; it carries :attr:`at`. Adds to
+        :attr:`written` each file it creates, before it does.
+
+        Raises:
+            RefusedError: the table will never take these rows.
+        """
+
+
+def _live(chain: Iterable[LedgerFile]) -> dict[int, LedgerFile]:
+    """By a checkpoint's number: who wrote what is there of it now, after rewinds and replays."""
+    found: dict[int, LedgerFile] = {}
+    for file in chain:
+        entry = file.entry
+        if entry.operation is Operation.REWIND:
+            found = {n: each for n, each in found.items() if n <= target_of(entry)}
+        number = target_of(entry) if entry.operation is Operation.REPLAY else entry.version
+        found[number] = file
+    return found

@@ -1,0 +1,182 @@
+"""Which types a store of Parquet files holds, and the one form of each that is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.sinks.projection import is_scalar
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+_PLAIN = (
+    pt.is_boolean,
+    pt.is_int8,
+    pt.is_int16,
+    pt.is_int32,
+    pt.is_int64,
+    pt.is_float32,
+    pt.is_float64,
+    pt.is_date32,
+)
+
+
+#: Prefix of the copies of partition values by which Spark lays out the staged files. The columns
+#: themselves stay in the files, so that their type and value need not be guessed from folder names.
+LAYOUT_PREFIX = "_eo_part_"
+
+
+def own_columns(schema: pa.Schema) -> pa.Schema:
+    """``schema`` without the copies by which Spark lays out files."""
+    return pa.schema([field for field in schema if not field.name.startswith(LAYOUT_PREFIX)])
+
+
+@dataclass(frozen=True)
+class StoredTypes:
+    """The types of one store. ``short_integers``: it tells 8 and 16 bits from 32."""
+
+    store: str
+    short_integers: bool = True
+
+    def refuse_unknown(self, df: DataFrame) -> None:
+        """Before anything is read.
+
+        Raises:
+            SchemaChangeError: names every column of a type that the store has nothing for.
+            RefusedError: see :meth:`check_names`.
+        """
+        self.check_names(df.columns)
+        fields = [f for f in df.schema if not self._holds(f.dataType)]
+        bad = [f"{f.name!r} ({f.dataType.simpleString()})" for f in fields]
+        if bad:
+            raise SchemaChangeError(
+                f"{self.store} has no type for {', '.join(bad)}. Nothing was read; cast or drop "
+                "these columns in the transform (a void column needs a type: "
+                "lit(None).cast('string'))."
+            )
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Of columns, and of the fields of a struct. Most stores take any.
+
+        Raises:
+            RefusedError: a name cannot be used.
+        """
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """``schema`` in the one form of each type, every column nullable: timestamps are in
+        microseconds, UTC or without zone; text and bytes have no large or dictionary form.
+
+        Raises:
+            SchemaChangeError: a column has a type the store has nothing for.
+            RefusedError: see :meth:`check_names`.
+        """
+        self.check_names(schema.names)
+        fields = []
+        for field in schema:
+            stored = self._stored(field.type)
+            if stored is None:
+                raise SchemaChangeError(
+                    f"column {field.name!r}: {self.store} has no type for {field.type}. "
+                    "Nothing was written; cast or drop it in the transform."
+                )
+            fields.append(pa.field(field.name, stored))
+        return pa.schema(fields)
+
+    def comparable(self, schema: pa.Schema) -> pa.Schema:
+        """Like :meth:`schema`, of a table that may have types of its own."""
+        return pa.schema([(field.name, self._stored(field.type) or field.type) for field in schema])
+
+    def table(self, table: pa.Table) -> pa.Table:
+        """``table`` in :meth:`schema`.
+
+        Raises:
+            SchemaChangeError: see :meth:`schema`.
+            RefusedError: a value does not fit (nanoseconds that are not whole microseconds).
+        """
+        schema = self.schema(table.schema)
+        try:
+            return table.cast(schema)
+        except pa.ArrowInvalid as error:
+            raise RefusedError(
+                f"a column holds values that {self.store} cannot: {error}. Nothing was written; "
+                "correct them in the transform."
+            ) from error
+
+    def _stored(self, kind: pa.DataType) -> pa.DataType | None:
+        if (pt.is_int8(kind) or pt.is_int16(kind)) and not self.short_integers:
+            return pa.int32()
+        if any(is_it(kind) for is_it in _PLAIN) or (pt.is_decimal128(kind) and kind.scale >= 0):
+            return kind
+        if pt.is_dictionary(kind):
+            return self._stored(kind.value_type)
+        if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
+            return pa.string()
+        if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
+            return pa.binary()
+        if pt.is_timestamp(kind):
+            return pa.timestamp("us", "UTC" if kind.tz else None)
+        return self._nested(kind)
+
+    def _nested(self, kind: pa.DataType) -> pa.DataType | None:
+        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+            item = self._stored(kind.value_type)
+            return item and pa.list_(pa.field("element", item))
+        if pt.is_map(kind):
+            key, value = self._stored(kind.key_type), self._stored(kind.item_type)
+            return key and value and pa.map_(key, value)
+        if pt.is_struct(kind):
+            self.check_names([field.name for field in kind])
+            inner = [(field.name, self._stored(field.type)) for field in kind]
+            return pa.struct(inner) if all(stored for _, stored in inner) else None
+        return None
+
+    def _holds(self, kind: DataType) -> bool:
+        """True if there is a type for this Spark type."""
+        from pyspark.sql.types import ArrayType, MapType, StructType
+
+        if isinstance(kind, ArrayType):
+            return self._holds(kind.elementType)
+        if isinstance(kind, MapType):
+            return self._holds(kind.keyType) and self._holds(kind.valueType)
+        if isinstance(kind, StructType):
+            self.check_names(kind.names)
+            return all(self._holds(field.dataType) for field in kind)
+        return is_scalar(kind)
+
+
+def new_columns(known: pa.Schema, result: pa.Schema) -> list[str]:
+    """The columns of ``result`` that ``known`` has not. Both in the one form of each type.
+
+    Raises:
+        SchemaChangeError: a column's type is another one, or its name differs only in case.
+    """
+    folded = {name.lower(): name for name in known.names}
+    new = []
+    for field in result:
+        mine = folded.get(field.name.lower())
+        if mine is None:
+            new.append(field.name)
+        elif mine != field.name:
+            raise SchemaChangeError(
+                f"column {field.name!r}: the table has {mine!r}, and not every reader tells them "
+                "apart. Nothing was written; rename it in the transform."
+            )
+        elif known.field(mine).type != field.type:
+            raise SchemaChangeError(
+                f"column {mine!r}: the table has {known.field(mine).type}, the result "
+                f"{field.type}. Nothing was written; cast it in the transform, or give it "
+                "another name."
+            )
+    return new
+
+
+def widened(known: pa.Schema, result: pa.Schema, new: Iterable[str]) -> pa.Schema:
+    """``known`` with the ``new`` columns of ``result`` after its own."""
+    return pa.schema([*known, *(result.field(name) for name in new)])

@@ -1,0 +1,20 @@
+"""Spark: where it runs, what it is started with, and what its failures mean."""
+
+from eo_pipeline.spark.failures import job_error, server_is_lost
+from eo_pipeline.spark.session import (
+    CONNECTOR,
+    JARS_VARIABLE,
+    STAGING_SETTINGS,
+    SparkProvider,
+    SparkSettings,
+)
+
+__all__ = [
+    "CONNECTOR",
+    "JARS_VARIABLE",
+    "STAGING_SETTINGS",
+    "SparkProvider",
+    "SparkSettings",
+    "job_error",
+    "server_is_lost",
+]

@@ -1,0 +1,187 @@
+"""A session on a Spark Connect server: found alive or made anew, and never waited for without end.
+
+Left to itself, pyspark tries for ten minutes to reach a server that is away, without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import cast
+
+import grpc
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
+
+#: Between two tries to reach a server that was lost.
+_PAUSE_MS = 250
+
+#: Seconds for a look at who listens, on the way to an error.
+_LOOK_S = 1.0
+
+_REMEDY = "Start the server, or correct spark.remote or SPARK_REMOTE."
+
+#: The sessions of this process, by server and settings. One that was lost is put in its place.
+_sessions: dict[tuple[str, str], SparkSession] = {}
+_lock = threading.Lock()
+
+
+def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSession:
+    """This process's session on the server, if that still knows it, or else a new one.
+
+    Args:
+        remote: ``sc://host:port``, with a token or other parameters behind ``/;``.
+        config: Spark settings of the session.
+        timeout_s: how long the server may be away, now and whenever the session is used.
+
+    Raises:
+        ConfigError: ``remote`` is not an address.
+        SetupError: this process has a Spark of its own already.
+        SparkUnavailableError: the server did not answer, or did not let us in.
+    """
+    address = _address(remote)
+    key = (remote, json.dumps(dict(config), sort_keys=True))
+    with _lock:
+        known = _sessions.get(key)
+        if known is not None:
+            if knows_its_session(known):
+                return known
+            del _sessions[key]
+            _discard(known)
+        callers = _of_the_caller()
+        if callers is not None:
+            return callers
+        _wait_until_ready(address, timeout_s)
+        _sessions[key] = _created(remote, address.endpoint, config, timeout_s)
+        return _sessions[key]
+
+
+def _address(remote: str) -> DefaultChannelBuilder:
+    try:
+        address = DefaultChannelBuilder(remote)
+        if not address.host:
+            raise ValueError("it has no host")
+        return address
+    except (PySparkException, ValueError) as error:
+        raise ConfigError(
+            f"spark.remote or SPARK_REMOTE is not sc://host:port or sc://host:port/;name=value: "
+            f"{error}"
+        ) from error
+
+
+def _of_the_caller() -> SparkSession | None:
+    """A session that somebody else made active in this thread: it is theirs, and taken as it is."""
+    active = SparkSession.getActiveSession()
+    if active is None or active in _sessions.values():
+        return None
+    if not type(active).__module__.startswith("pyspark.sql.connect"):
+        raise SetupError(
+            "This process has a Spark of its own already, and pyspark cannot speak to a Spark "
+            "Connect server beside it: stop that session, or use another process."
+        )
+    return active
+
+
+def _wait_until_ready(address: DefaultChannelBuilder, timeout_s: float) -> None:
+    """Return once a gRPC server answers; pyspark's own first request would wait ten minutes."""
+    channel = address.toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=timeout_s)
+    except grpc.FutureTimeoutError:
+        raise SparkUnavailableError(
+            f"No Spark Connect server answered at {address.endpoint} within {timeout_s:g} s "
+            f"(spark.connect_timeout): {_what_listens(address.endpoint)}. {_REMEDY}"
+        ) from None
+    finally:
+        channel.close()
+
+
+def _what_listens(endpoint: str) -> str:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _LOOK_S).close()
+    except OSError as error:
+        return f"{error.strerror or error}"
+    return (
+        "something listens there, but does not speak its protocol. A token or use_ssl=true in the "
+        "address asks for TLS"
+    )
+
+
+def _created(
+    remote: str, endpoint: str, config: Mapping[str, str], timeout_s: float
+) -> SparkSession:
+    """A new session; the server has let it in and can be waited for no longer than it should."""
+    made: SparkSession = SparkSession.Builder().remote(remote).create()  # asks for nothing yet
+    _of_connect(made).client.set_retry_policies([_patience(timeout_s)])
+    try:
+        made.version  # noqa: B018  the first request: it knows whether we may come in
+    except PySparkException as error:
+        _discard(made)
+        raise SparkUnavailableError(
+            f"The server at {endpoint} does not let us in, or is no Spark Connect server: "
+            f"{_details(error)}. Correct the address, or the token behind it: spark.remote or "
+            "SPARK_REMOTE."
+        ) from error
+    for name, value in config.items():
+        # what only a server can be started with is passed over, as pyspark's own builder does
+        with suppress(AnalysisException, IllegalArgumentException):
+            made.conf.set(name, value)
+    return made
+
+
+def _details(error: PySparkException) -> str:
+    """What the server said, out of the many lines in which gRPC shows it."""
+    found = re.search(r'details = "(.*)"', str(error))
+    return found[1] if found else str(error)
+
+
+def _patience(timeout_s: float) -> DefaultPolicy:
+    """Spark's own policy, which asks again when a server is away, for ``timeout_s``."""
+    return DefaultPolicy(
+        max_retries=math.ceil(timeout_s * 1000 / _PAUSE_MS),
+        initial_backoff=_PAUSE_MS,
+        max_backoff=_PAUSE_MS,
+        backoff_multiplier=1.0,
+        jitter=0,
+    )
+
+
+def knows_its_session(spark: SparkSession) -> bool:
+    """Whether the server of a Spark Connect session answers and still holds its other half."""
+    if _of_connect(spark).is_stopped:
+        return False
+    try:
+        spark.conf.get("spark.sql.session.timeZone")
+    except PySparkException:
+        return False
+    return True
+
+
+def endpoint_of(spark: SparkSession) -> str:
+    """``host:port`` of a Spark Connect session's server; the host alone if others made it."""
+    for (remote, _), session in _sessions.items():
+        if session is spark:
+            return DefaultChannelBuilder(remote).endpoint
+    return _of_connect(spark).client.host
+
+
+def _discard(session: SparkSession) -> None:
+    """Close it without a word to its server, and leave its place as the active session."""
+    _of_connect(session).client.close()
+    session.stop()
+
+
+def _of_connect(session: SparkSession) -> ConnectSession:
+    """pyspark hands out sessions of both kinds under one type."""
+    return cast(ConnectSession, session)

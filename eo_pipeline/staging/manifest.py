@@ -1,0 +1,95 @@
+"""What an attempt promises, as ``manifest.json`` holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+
+from eo_pipeline.errors import SetupError
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
+
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything needed to commit an attempt: the ledger entry and the files with their sizes."""
+
+    entry: LedgerEntry
+    output: StagedOutput
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of JSON values that :meth:`from_json` reads back."""
+        rows, dead_letters = self.output.rows, self.output.dead_letters
+        stored = _Stored(MANIFEST_FORMAT, self.entry, _stored(rows), _stored(dead_letters))
+        written: dict[str, Any] = _format().dump_python(stored, mode="json")
+        return written
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], root: Path) -> Manifest:
+        """The inverse of :meth:`to_json`; the files lie below ``root``.
+
+        Raises:
+            SetupError: another version of this package wrote it, in another format.
+        """
+        if raw["format"] != MANIFEST_FORMAT:
+            raise SetupError(
+                f"the manifest of {root.name} has format {raw['format']}, this version reads "
+                f"{MANIFEST_FORMAT}. Finish the checkpoint with the version that staged it."
+            )
+        stored = _format().validate_python(raw)
+        return cls(
+            stored.entry,
+            StagedOutput(_staged(stored.rows, root), _staged(stored.dead_letters, root)),
+        )
+
+
+def _schema_from_hex(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text)))
+
+
+def _schema_to_hex(schema: pa.Schema) -> str:
+    return str(schema.serialize().to_pybytes().hex())
+
+
+@dataclass(frozen=True)
+class _StoredTable:
+    """Where the files lie is left to who reads it."""
+
+    files: tuple[StagedFile, ...]
+    schema: Annotated[pa.Schema, PlainValidator(_schema_from_hex), PlainSerializer(_schema_to_hex)]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The file's fields, in their order."""
+
+    format: int
+    entry: Annotated[
+        LedgerEntry, PlainValidator(LedgerEntry.from_json), PlainSerializer(LedgerEntry.to_json)
+    ]
+    rows: _StoredTable | None
+    dead_letters: _StoredTable | None
+
+
+@cache
+def _format() -> TypeAdapter[_Stored]:
+    return TypeAdapter(_Stored)
+
+
+def _stored(table: StagedTable | None) -> _StoredTable | None:
+    return None if table is None else _StoredTable(table.files, table.schema)
+
+
+def _staged(table: _StoredTable | None, root: Path) -> StagedTable | None:
+    if table is None:
+        return None
+    rows = sum(file.rows for file in table.files)
+    return StagedTable(schema=table.schema, rows=rows, root=root, files=table.files)
