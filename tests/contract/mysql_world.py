@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import pyarrow as pa
 import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from eo_pipeline.crashpoints import CrashPoint, Reach
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.sinks.mysql import MySqlSink
-from eo_pipeline.sinks.protocol import CommitOutcome
-from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.testing import child_of, first_entry
+from tests.contract.sql_world import SqlWorld, staged
 from tests.stores import MySqlDatabase
 
-
-def staged(**columns: Any) -> StagedTable:
-    """Rows in memory; plain lists get the Arrow type of their values."""
-    return StagedTable.in_memory(pa.table(columns))
+__all__ = ["BOTH_WAYS", "World", "opened", "staged", "world"]
 
 
 @dataclass
-class World:
-    """A database with one pipeline in it, and an observer that is not the pipeline."""
-
+class World(SqlWorld):
     database: MySqlDatabase
     observer: pymysql.Connection[Any]
 
+    SHORTEST_TIMEOUT: ClassVar[float] = 1.0
+    LOCK_CODE: ClassVar[str] = "1205"
+    COMMIT: ClassVar[bytes] = b"COMMIT"
+
+    @property
+    def server(self) -> EmbeddedMariaDB:
+        return self.database.server
+
+    @property
+    def schema(self) -> str:
+        return self.database.name
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.database.server.host, self.database.server.port
+
     def sink(self, **settings: Any) -> MySqlSink:
         return MySqlSink.model_validate(self.database.settings(**{"table": "t", **settings}))
+
+    def sink_by(self, port: int) -> MySqlSink:
+        return self.sink(port=port)
+
+    def sink_of(self, user: str, /, **login: str) -> MySqlSink:
+        return self.sink(**{"user": user, "password": "s3cret ü"} | login)
 
     def run(self, statement: str) -> None:
         with self.observer.cursor() as cursor:
@@ -47,36 +61,63 @@ class World:
     def tables(self) -> set[str]:
         return {str(next(iter(row.values()))) for row in self.rows("SHOW TABLES")}
 
-    def publish(self, sink: MySqlSink, *batches: StagedTable, pipeline: str = "p") -> LedgerEntry:
-        """Publish each batch as one more checkpoint; the start entry where there is none."""
-        with sink.open(pipeline) as session:
-            head = session.head()
-            if head is None:
-                head = first_entry(pipeline)
-                session.publish(head, StagedOutput())
-            for batch in batches:
-                entry = child_of(head, batch.rows)
-                outcome = session.publish(entry, StagedOutput(rows=batch))
-                assert outcome is CommitOutcome.COMMITTED
-                head = entry
-            return head
+    def count(self) -> int:
+        with self.database.connect() as reader, reader.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM t")
+            row = cursor.fetchone()
+        assert row is not None
+        return int(row[0])
+
+    @contextmanager
+    def in_transaction(self, statement: str) -> Iterator[None]:
+        with self.database.connect() as other, other.cursor() as cursor:
+            other.begin()
+            cursor.execute(statement)
+            yield
+            other.rollback()
+
+    def make_user(self) -> str:
+        self.run("CREATE USER reader IDENTIFIED BY 's3cret ü'")
+        # the right to connect is a right to something in the database
+        self.run(f"GRANT SELECT ON {self.schema}.* TO reader")
+        return "reader"
+
+    def drop_user(self, user: str) -> None:
+        self.run(f"DROP USER {user}")
+
+    def grant(self, user: str, what: str, *tables: str) -> None:
+        for table in tables:
+            self.run(f"GRANT {what} ON {self.schema}.{table} TO {user}")
+
+    def refuse_inserts(self, code: str) -> None:
+        self.run(
+            "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW SIGNAL SQLSTATE '45000'"
+            f" SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'as asked'"
+        )
+
+    def end_other_connections(self) -> None:
+        for row in self.rows("SHOW PROCESSLIST"):
+            if row["db"] == self.schema and row["Command"] == "Sleep":
+                self.run(f"KILL {row['Id']}")
+
+    def is_untouched(self) -> bool:
+        """MySQL makes tables outside the transaction."""
+        return super().is_untouched() or self.rows() == []
+
+
+@contextmanager
+def opened(request: pytest.FixtureRequest) -> Iterator[World]:
+    """An empty database on the session's server."""
+    database: MySqlDatabase = request.getfixturevalue("mysql_database")
+    with database.connect() as observer:
+        yield World(database, observer)
 
 
 @pytest.fixture
-def world(mysql_database: MySqlDatabase) -> Iterator[World]:
-    with mysql_database.connect() as observer:
-        yield World(mysql_database, observer)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with opened(request) as made:
+        yield made
 
 
 #: The ways rows travel.
 BOTH_WAYS = pytest.mark.parametrize("load_data", [True, False], ids=["load data", "insert"])
-
-
-def at(point: CrashPoint, act: Callable[[], object]) -> Reach:
-    """Do something at ``point``."""
-
-    def reach(reached: CrashPoint) -> None:
-        if reached == point:
-            act()
-
-    return reach

@@ -12,7 +12,7 @@ import redis
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis import RedisSink
-from eo_pipeline.sinks.redis.types import Kind, from_hash, from_json
+from eo_pipeline.sinks.redis.types import RedisKind, from_hash, from_json
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 
@@ -38,7 +38,7 @@ def rows_in(sink: RedisSink, pipeline: str) -> list[dict[str, Any]]:
     tag = f"{{{pipeline}}}"
     with client_of(sink) as client:
         schema, rows = client.eval(_LOOK, 1, f"{tag}:eo_schema", f"{tag}:{sink.prefix}:*")
-    kinds = {name.decode(): Kind(kind.decode()) for name, kind in _pairs(schema).items()}
+    kinds = {name.decode(): RedisKind(kind.decode()) for name, kind in _pairs(schema).items()}
     if sink.store_as == "json":
         return [from_json(row, kinds) for row in rows]
     return [from_hash(_pairs(row), kinds) for row in rows]

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
-from eo_pipeline.sinks.postgres.project import nested_columns, refuse_unknown_types
+from eo_pipeline.sinks.projection import nested_columns, refuse_unknown_types
 from eo_pipeline.spark import STAGING_SETTINGS, SparkSettings
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 from tests.contract.postgres_world import World, world
@@ -98,14 +98,14 @@ def test_a_type_without_a_counterpart_is_refused_by_name_before_anything_is_read
     data_type: DataType,
 ) -> None:
     with pytest.raises(SchemaChangeError, match="'odd'"):
-        refuse_unknown_types(schema("odd", data_type))
+        refuse_unknown_types(schema("odd", data_type), "PostgreSQL")
 
 
 @pytest.mark.parametrize("scalar", SCALARS, ids=lambda scalar: scalar.simpleString())
 def test_scalars_and_arrays_of_them_stay_what_they_are(scalar: DataType) -> None:
     for data_type in (scalar, ArrayType(scalar)):
-        refuse_unknown_types(schema("x", data_type))
-        assert nested_columns(schema("x", data_type)) == []
+        refuse_unknown_types(schema("x", data_type), "PostgreSQL")
+        assert nested_columns(schema("x", data_type), has_arrays=True) == []
 
 
 class TestOnSpark:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from _pytest.outcomes import Failed
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import EoPipelineError, FencedError, RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.postgres import PostgresSink, load
+from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.postgres.session import PostgresSession
-from eo_pipeline.sinks.postgres.tables import Table
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
+from eo_pipeline.sinks.sql.session import SqlPublication
+from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.contract import test_postgres_contract as healthy
@@ -39,9 +40,13 @@ class SkipsTheCompareAndSwap(PostgresSession):
         held = self.entry(entry.version)
         return held is not None and held.id == entry.id
 
-    def _insert(self, entry: LedgerEntry) -> None:
-        self._connection.execute("DELETE FROM eo_ledger WHERE version >= %s", (entry.version,))
-        super()._insert(entry)
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        class Overwriting(SqlPublication):
+            def enter(self) -> None:
+                self.store.execute("DELETE FROM eo_ledger WHERE version >= %s", entry.version)
+                super().enter()
+
+        return Overwriting(self, entry, staged)
 
 
 class ComparesNumbersOnly(PostgresSession):
@@ -55,9 +60,10 @@ class ComparesNumbersOnly(PostgresSession):
                 raise
             return False
 
-    def _insert(self, entry: LedgerEntry) -> None:
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         before = self.entry(entry.parent.version) if entry.parent else None
-        super()._insert(replace(entry, parent=before.id if before else entry.parent))
+        adopted = replace(entry, parent=before.id if before else entry.parent)
+        return SqlPublication(self, adopted, staged)
 
 
 class LooksAtTheHeadOnly(PostgresSession):
@@ -80,121 +86,125 @@ class CommitsTheLedgerFirst(PostgresSession):
     ) -> CommitOutcome:
         outcome = super().publish(entry, StagedOutput())
         if outcome is CommitOutcome.COMMITTED:
-            with self._transaction():
-                self._write(entry, staged)
+            with SqlPublication(self, entry, staged) as publication:
+                publication.write()
                 reach(CrashPoint.ROWS_SENT)
                 reach(CrashPoint.ENTRY_SENT)
-                self._commit(entry)
+                publication.commit()
         return outcome
 
 
-class CommitsTheRowsFirst(PostgresSession):
+class CommitsTheRowsFirst(SqlPublication):
     """Rows in one transaction, offsets in the next: at least once, at best."""
 
-    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        super()._write(entry, staged)
-        self._connection.execute("COMMIT")
-        self._connection.execute("BEGIN")
+    def write(self) -> None:
+        super().write()
+        commit_and_begin(self.store)
 
 
-class ForgetsToAbort(PostgresSession):
+class ForgetsToAbort(SqlPublication):
     """Leaving a transaction commits it, as many drivers' context managers do."""
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._alive().execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._connection.execute("COMMIT")
+    def close(self, error: BaseException | None) -> None:
+        self.store.execute("COMMIT")
+        super().close(error)
 
 
-class LosesDeadLetters(PostgresSession):
-    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        super()._write(entry, replace(staged, dead_letters=None))
+class LosesDeadLetters(SqlPublication):
+    def write(self) -> None:
+        self.staged = replace(self.staged, dead_letters=None)
+        super().write()
 
 
-class CommitsDeadLettersFirst(PostgresSession):
-    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        if staged.dead_letters is not None:
-            load.append(Table(self._connection, self._dead_letters), staged.dead_letters)
-            self._connection.execute("COMMIT")
-            self._connection.execute("BEGIN")
-        super()._write(entry, replace(staged, dead_letters=None))
+class CommitsDeadLettersFirst(SqlPublication):
+    def send(self) -> None:
+        if self.staged.dead_letters is not None:
+            self.session.dead_letters.append(self.staged.dead_letters)
+            commit_and_begin(self.store)
+        self.staged = replace(self.staged, dead_letters=None)
+        super().send()
 
 
-class CommitsByBatch(PostgresSession):
+class CommitsByBatch(SqlPublication):
     """One transaction for each file, so that none gets too large."""
 
-    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        rows = staged.rows
+    def send(self) -> None:
+        rows = self.staged.rows
         if rows is None or rows.table is None:
-            super()._write(entry, staged)
+            super().send()
             return
         half = rows.rows // 2
         for table in (rows.table.slice(0, half), rows.table.slice(half)):
-            part = replace(rows, table=table, rows=table.num_rows)
-            load.append(Table(self._connection, self._table), part)
-            self._connection.execute("COMMIT")
-            self._connection.execute("BEGIN")
+            self.session.table.append(replace(rows, table=table, rows=table.num_rows))
+            commit_and_begin(self.store)
 
 
 class SaysYesToAFailedCommit(PostgresSession):
     """COMMIT of a failed transaction raises nothing; the reply must be read."""
 
-    def _insert(self, entry: LedgerEntry) -> None:
-        with suppress(psycopg.Error):  # "somebody was faster, so be it"
-            super()._insert(entry)
-
-    def _commit(self, entry: LedgerEntry) -> None:
-        self._connection.execute("COMMIT")
-
     def has_landed(self, entry: LedgerEntry) -> bool:
         return False
 
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        class Careless(SqlPublication):
+            def enter(self) -> None:
+                with suppress(psycopg.Error):  # "somebody was faster, so be it"
+                    super().enter()
 
-class StoresDatesOfAnotherTime(PostgresSession):
+            def commit(self) -> None:
+                self.store.execute("COMMIT")
+
+        return Careless(self, entry, staged)
+
+
+class StoresDatesOfAnotherTime(SqlPublication):
     """Times are cut to milliseconds on their way."""
 
-    def _write(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        super()._write(entry, staged)
-        if staged.rows is not None and "instant" in staged.rows.schema.names:
-            self._connection.execute("UPDATE flights SET instant = date_trunc('ms', instant)")
+    def write(self) -> None:
+        super().write()
+        if self.staged.rows is not None and "instant" in self.staged.rows.schema.names:
+            self.store.execute("UPDATE flights SET instant = date_trunc('ms', instant)")
 
 
-class RewindsToBefore(PostgresSession):
+class RewindsToBefore(SqlPublication):
     """Takes the target's rows back too."""
 
-    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
-        is_rewind = entry.operation is Operation.REWIND and entry.target
-        entry = replace(entry, target=entry.target - 1) if is_rewind and entry.target else entry
-        super()._take_back(entry, *tables)
+    def take_back(self) -> None:
+        entry = self.entry
+        if entry.operation is Operation.REWIND and entry.target:
+            self.entry = replace(entry, target=entry.target - 1)
+        super().take_back()
+        self.entry = entry
 
 
-class AddsAReplay(PostgresSession):
+class AddsAReplay(SqlPublication):
     """Forgets that the rows were there before."""
 
-    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
-        if entry.operation is not Operation.REPLAY:
-            super()._take_back(entry, *tables)
+    def take_back(self) -> None:
+        if self.entry.operation is not Operation.REPLAY:
+            super().take_back()
 
 
-class TakesBackFirst(PostgresSession):
+class TakesBackFirst(SqlPublication):
     """Deletes in one transaction, publishes in the next."""
 
-    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
-        super()._take_back(entry, *tables)
-        self._connection.execute("COMMIT")
+    def take_back(self) -> None:
+        super().take_back()
+        commit_and_begin(self.store)
         time.sleep(0.3)  # a reader that polls must not depend on luck
-        self._connection.execute("BEGIN")
 
 
-class RefusesTooLate(PostgresSession):
+class RefusesTooLate(SqlPublication):
     """Says yes, and when it comes to it no."""
 
-    def _take_back(self, entry: LedgerEntry, *tables: Table) -> None:
-        if entry.operation is Operation.REWIND:
+    def take_back(self) -> None:
+        if self.entry.operation is Operation.REWIND:
             raise RefusedError("rows cannot be taken back")
+
+
+def commit_and_begin(store: SqlStore) -> None:
+    store.execute("COMMIT")
+    store.execute("BEGIN")
 
 
 class TellsHalfOfItsLineage(PostgresSession):
@@ -206,11 +216,22 @@ class BuggySink(PostgresSink):
     bug: str
 
     def open(self, pipeline: str) -> SinkSession:
-        session: type[PostgresSession] = globals()[self.bug]
-        return session(self, pipeline)
+        return session_with(globals()[self.bug])(self, pipeline)
 
 
-SEEN_BY = {
+def session_with(bug: type[PostgresSession | SqlPublication]) -> type[PostgresSession]:
+    if issubclass(bug, PostgresSession):
+        return bug
+    publication: type[SqlPublication] = bug
+
+    class Session(PostgresSession):
+        def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+            return publication(self, entry, staged)
+
+    return Session
+
+
+SEEN_BY: dict[type[PostgresSession | SqlPublication], list[str]] = {
     SkipsTheCompareAndSwap: [
         "test_a_stale_run_is_fenced",
         "test_a_stale_run_leaves_nothing",
@@ -272,7 +293,7 @@ def run_contract_test(name: str, sink: PostgresSink, folder: Path) -> None:
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_planted_bug_is_seen(
-    database: str, tmp_path: Path, bug: type[PostgresSession], test: str
+    database: str, tmp_path: Path, bug: type[PostgresSession | SqlPublication], test: str
 ) -> None:
     sink = BuggySink.model_validate({"dsn": database, "table": "flights", "bug": bug.__name__})
     with pytest.raises((AssertionError, Failed, EoPipelineError, CrashRequested)):

@@ -107,7 +107,7 @@ class DeltaSession(LakeSession[Snapshot]):
         if table is None:
             return
         table.refuse_removal()
-        if self.sink.upsert:
+        if self.sink.upsert_rule:
             self.version_left_by_target(entry, table)
 
     def _side_folders(self) -> tuple[Path, ...]:
@@ -142,7 +142,11 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     def _change(self, table: Snapshot) -> Commit:
         table.check(self.session.sink.partition_by)
-        rows, rule, operation = self.staged.rows, self.session.sink.upsert, self.entry.operation
+        rows, rule, operation = (
+            self.staged.rows,
+            self.session.sink.upsert_rule,
+            self.entry.operation,
+        )
         missing = table.missing(rows.schema) if rows is not None else []
         if operation is Operation.REWIND:
             return self._rewind(table)
@@ -165,7 +169,7 @@ class DeltaPublication(LakePublication[Snapshot]):
         return widen_and_change
 
     def _rewind(self, table: Snapshot) -> Commit:
-        if not self.session.sink.upsert:
+        if not self.session.sink.upsert_rule:
             return rewind(table.table, target_of(self.entry), self._arguments)
         version = self.session.version_left_by_target(self.entry, table)
         return partial(restore, table.table, version, self._arguments)
@@ -193,8 +197,8 @@ class DeltaPublication(LakePublication[Snapshot]):
     def _create(self) -> Commit:
         """The table and its first rows in one commit, of which the log takes only one."""
         sink, rows = self.session.sink, self.staged.rows
-        if sink.upsert and rows is not None:
-            rows = StagedTable.in_memory(newest_rows(in_memory(rows), sink.upsert))
+        if sink.upsert_rule and rows is not None:
+            rows = StagedTable.in_memory(newest_rows(in_memory(rows), sink.upsert_rule))
         absent = [n for n in sink.partition_by if rows is None or n not in rows.schema.names]
         if absent:
             raise RefusedError(

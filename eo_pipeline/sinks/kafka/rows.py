@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.arrow import json_array
 from eo_pipeline.sinks.kafka.assigner import start_index
 from eo_pipeline.sinks.kafka.producer import Arguments
 from eo_pipeline.sinks.kafka.types import (
@@ -29,7 +30,6 @@ from eo_pipeline.sinks.kafka.types import (
     Partitioner,
     is_projected,
 )
-from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.staging.rows import StagedTable
 
 #: librdkafka's "let the partitioner decide".

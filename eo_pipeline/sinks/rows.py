@@ -1,4 +1,4 @@
-"""Staged rows in pieces of bounded size, so that wide rows do not pile up in memory."""
+"""Staged rows on their way into a store: in batches of bounded size, and all of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pyarrow as pa
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.staging.rows import StagedTable
 
-#: A batch is sent in pieces of about this many bytes.
-PIECE_BYTES = 8 * 1024 * 1024
+#: Rows are sent about this many bytes at a time, so that wide ones do not pile up in memory.
+BATCH_BYTES = 8 * 1024 * 1024
 
 
-def pieces(staged: StagedTable) -> Iterator[pa.RecordBatch]:
-    """The staged rows, at most about :data:`PIECE_BYTES` at a time.
+def bounded_batches(staged: StagedTable) -> Iterator[pa.RecordBatch]:
+    """The staged rows, at most about :data:`BATCH_BYTES` at a time.
 
     Raises:
         RefusedError: a staged file cannot be read.
     """
     try:
         for batch in staged.batches():
-            step = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, PIECE_BYTES))
+            step = max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, BATCH_BYTES))
             for start in range(0, batch.num_rows, step):
                 yield batch.slice(start, step)
     except (OSError, pa.ArrowException) as error:

@@ -7,15 +7,41 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
-from eo_pipeline.sinks.postgres.connect import conninfo_parts
-from eo_pipeline.sinks.postgres.project import project
-from eo_pipeline.sinks.postgres.tables import NAME_BYTES_MAX
-from eo_pipeline.sinks.postgres.upsert import Upsert
+from eo_pipeline.sinks.postgres.types import NAMES
+from eo_pipeline.sinks.projection import project
+from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.names import TableName
-from eo_pipeline.sinks.sql.sink import SqlSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def conninfo_parts(dsn: str) -> dict[str, Any]:
+    """The settings in a connection string, a URI or ``key=value`` pairs.
+
+    Raises:
+        ValueError: it is malformed. The message never shows any of it: a password with a
+            character that should have been escaped can end up in any part.
+    """
+    from psycopg import ProgrammingError, conninfo
+
+    try:
+        parts = conninfo.conninfo_to_dict(dsn)
+    except ProgrammingError:
+        parts = None
+    if parts is None or _is_torn(parts):
+        raise ValueError(
+            "not a connection string: write postgresql://user:password@host:port/database, with "
+            "special characters of the password percent-encoded (@ is %40, / is %2F, : is %3A)"
+        )
+    return parts
+
+
+def _is_torn(parts: dict[str, Any]) -> bool:
+    """True if an unescaped ``@``, ``:`` or ``/`` of a password has torn the URI apart."""
+    ports = str(parts.get("port") or "0").split(",")
+    places = f"{parts.get('host') or ''}{parts.get('dbname') or ''}"
+    return "@" in places or not all(port.isdigit() or not port for port in ports)
 
 
 def _checked_dsn(dsn: SecretStr) -> SecretStr:
@@ -49,17 +75,13 @@ class PostgresSink(SqlSink):
     type: Literal["postgres"] = "postgres"
     dsn: Annotated[SecretStr, AfterValidator(_checked_dsn)]
     transaction_timeout: PositiveFloat = 3600.0
+    connect_timeout: PositiveFloat = 10.0
 
     @classmethod
     def _refuse_name(cls, table: TableName) -> None:
         for part in (table.schema, table.name):
-            if part is not None and len(part.encode()) > NAME_BYTES_MAX:
-                raise ValueError(f"{part!r} is longer than {NAME_BYTES_MAX} bytes")
-
-    @property
-    def upsert(self) -> Upsert | None:
-        """How rows replace each other, ``None`` for append."""
-        return Upsert(self.key, self.sequence_by) if self.mode == "upsert" else None
+            if part is not None:
+                NAMES.check(part)
 
     def describe(self) -> dict[str, str]:
         """``kind``, ``host``, ``port``, ``dbname``, ``table``; libpq's defaults where unset."""
@@ -80,9 +102,10 @@ class PostgresSink(SqlSink):
             RefusedError: a column's name cannot be used.
             ConfigError: a column that an upsert goes by is not there.
         """
-        if self.upsert:
-            self.upsert.check_columns(df.columns)
-        return project(df)
+        if rule := self.upsert_rule:
+            rule.check_columns(df.columns)
+        NAMES.check_columns(df.columns)
+        return project(df, NAMES.product, has_arrays=True)
 
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:

@@ -14,22 +14,17 @@ from pydantic import (
     field_validator,
 )
 
-from eo_pipeline.sinks.mysql.names import refuse_name
-from eo_pipeline.sinks.mysql.project import project
+from eo_pipeline.sinks.mysql.types import NAMES
+from eo_pipeline.sinks.projection import project
+from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.names import TableName
-from eo_pipeline.sinks.sql.sink import SqlSink
-from eo_pipeline.sinks.sql.upsert import SqlUpsertRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-#: The module of the driver, which the extra ``mysql`` brings.
-_DRIVER = "pymysql"
-
-
 def _checked_database(name: str) -> str:
-    refuse_name(name)
+    NAMES.check(name)
     return name
 
 
@@ -81,12 +76,13 @@ class MySqlSink(SqlSink):
     ssl_key: Path | None = Field(default=None, validate_default=True)
     load_data: bool = True
     statement_timeout: PositiveFloat = 3600.0
+    connect_timeout: PositiveFloat = 10.0
 
     @classmethod
     def _refuse_name(cls, table: TableName) -> None:
         if table.schema is not None:
             raise ValueError("write the table alone; sink.database says where it is")
-        refuse_name(table.name)
+        NAMES.check(table.name)
 
     @field_validator("ssl_key")
     @classmethod
@@ -94,11 +90,6 @@ class MySqlSink(SqlSink):
         if "ssl_cert" in info.data and (key is None) != (info.data["ssl_cert"] is None):
             raise ValueError("ssl_cert and ssl_key need each other")
         return key
-
-    @property
-    def rule(self) -> SqlUpsertRule | None:
-        """How rows replace each other, ``None`` for append."""
-        return SqlUpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
 
     @property
     def table_name(self) -> str:
@@ -122,6 +113,7 @@ class MySqlSink(SqlSink):
             RefusedError: a column's name cannot be used.
             ConfigError: a column that an upsert goes by is not there.
         """
-        if self.rule:
-            self.rule.check_columns(df.columns)
-        return project(df)
+        if rule := self.upsert_rule:
+            rule.check_columns(df.columns)
+        NAMES.check_columns(df.columns)
+        return project(df, NAMES.product)

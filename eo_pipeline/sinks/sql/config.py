@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
 from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.options import UpsertOptions
 from eo_pipeline.sinks.sql.names import TableName
 
 
@@ -24,19 +25,15 @@ def dead_letters_of(table: TableName) -> TableName:
     return table.sibling(f"{table.name}_dead_letters")
 
 
-class SqlSink(Sink):
+class SqlSink(UpsertOptions, Sink):
     """A table in a database, with the ledger beside it. The fields every dialect has.
 
     A dialect says by :meth:`_refuse_name` what cannot be a table's name there.
     """
 
     table: TableText
-    mode: Literal["append", "upsert"] = "append"
-    key: tuple[str, ...] = Field(default=(), validate_default=True)
-    sequence_by: tuple[str, ...] = ()
     dead_letter_table: TableText | None = Field(default=None, validate_default=True)
     lock_timeout: PositiveFloat = 30.0
-    connect_timeout: PositiveFloat = 10.0
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
@@ -50,18 +47,6 @@ class SqlSink(Sink):
         cls._refuse_name(TableName.parse(table))
         return table
 
-    @field_validator("key", "sequence_by")
-    @classmethod
-    def _fits_the_mode(cls, columns: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        mode = info.data.get("mode")
-        if mode == "append" and columns:
-            raise ValueError("only for mode: upsert")
-        if mode == "upsert" and info.field_name == "key" and not columns:
-            raise ValueError("mode: upsert needs the columns that identify a row")
-        if len(set(columns)) < len(columns):
-            raise ValueError("a column is named twice")
-        return columns
-
     @field_validator("dead_letter_table")
     @classmethod
     def _is_another_table(cls, name: str | None, info: ValidationInfo) -> str | None:
@@ -73,10 +58,6 @@ class SqlSink(Sink):
         if table is not None and name == table:
             raise ValueError("dead letters need a table of their own")
         return name
-
-    @property
-    def keeps_every_row(self) -> bool:
-        return self.mode == "append"
 
     @property
     def target(self) -> TableName:
