@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
 from eo_pipeline.audit.judge import Evidence, Findings, judge
-from eo_pipeline.audit.look import ABANDONED_S, Look, scratch
 from eo_pipeline.audit.ranges import Coverage, Region, block_size, parts, write_ranges
 from eo_pipeline.audit.repair import repairs
 from eo_pipeline.audit.report import CheckpointAudit, Example, FindingKind, Holes
+from eo_pipeline.audit.snapshot import ABANDONED_S, Snapshot, scratch
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
@@ -112,7 +112,7 @@ def test_the_file_of_ranges_finds_each_offset_in_its_block_and_stays_small(tmp_p
         for i, (start, end) in enumerate(zip(starts, [*starts[1:], 900], strict=True))
     ]
     block, coverage = block_size(found), Coverage()
-    counted = coverage.take(parts(found, cluster(end=800), SOURCE))
+    counted = coverage.counted(parts(found, cluster(end=800), SOURCE))
     write_ranges(counted, tmp_path / "r.parquet", block, {"t"})
 
     rows = pq.read_table(tmp_path / "r.parquet").to_pylist()
@@ -137,11 +137,11 @@ def judged(
     keeps_every_row: bool = True,
 ) -> tuple[dict[FindingKind, int], list[CheckpointAudit]]:
     coverage = Coverage()
-    list(coverage.take(parts(found, now or cluster(), SOURCE)))
+    list(coverage.counted(parts(found, now or cluster(), SOURCE)))
     head = found[-1].entry
-    look = Look(head, 0, found, (), (), head.version, rows=10)
+    snapshot = Snapshot(head, 0, found, (), (), head.version, rows=10)
     findings = Findings()
-    evidence = Evidence(look, coverage, tallies, compacted, True, keeps_every_row)
+    evidence = Evidence(snapshot, coverage, tallies, compacted, True, keeps_every_row)
     audited = judge(evidence, findings)
     return {each.kind: each.count for each in findings.all()}, audited
 

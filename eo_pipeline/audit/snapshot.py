@@ -1,4 +1,4 @@
-"""The one look at ledger and table that an audit judges by."""
+"""What ledger and table held when an audit looked: all it judges by."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import SinkSession
 
 #: Times the table is read again because the ledger went back meanwhile.
-LOOKS_MAX = 3
+READS_MAX = 3
 
 #: Rows in one row group of the table's lineage; what waits in memory.
 _ROWS_A_GROUP = 200_000
@@ -32,11 +32,11 @@ _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """The ledger up to ``head``, and where the table's rows came from.
 
-    ``found`` are the live checkpoints to audit, oldest first, of the versions from ``since`` on;
-    ``holes`` are the losses accepted among these, ``broken`` is what is wrong with them.
+    ``checkpoints`` are the live ones to audit, oldest first, of the versions from ``since`` on;
+    ``holes`` are the losses accepted among these, ``contiguity_errors`` what is wrong with them.
     ``newest`` is the newest version once the table had been read: rows of versions after ``head``
     up to there belong to runs that went on meanwhile. ``settled`` is False if the ledger went back
     every time. ``rows`` is the number of rows read, None if the sink ``refused`` to read them.
@@ -44,9 +44,9 @@ class Look:
 
     head: LedgerEntry
     since: int
-    found: tuple[Checkpoint, ...]
+    checkpoints: tuple[Checkpoint, ...]
     holes: tuple[LedgerEntry, ...]
-    broken: tuple[str, ...]
+    contiguity_errors: tuple[str, ...]
     newest: int
     settled: bool = True
     rows: int | None = None
@@ -84,36 +84,36 @@ def _sweep(ours: Path) -> None:
                 shutil.rmtree(other)
 
 
-def look(
+def take_snapshot(
     session: SinkSession,
     head: Callable[[], LedgerEntry],
     last: int | None,
     rows: Path,
     progress: Callable[[str], None],
-) -> Look:
+) -> Snapshot:
     """The ledger, the table's lineage into the Parquet file ``rows``, and the ledger again.
 
     Once more from the start if a rewind or replay came in between: rows and ledger would not
     speak of the same table.
     """
-    for _ in range(LOOKS_MAX):
-        seen = _ledger(session, head(), last)
-        progress(f"reading where the table's rows came from, version {seen.since} and later")
-        count, refused = _read_rows(session, seen.since, rows)
-        later = [(e.version, e.operation) for e in session.history(seen.head.version + 1)]
-        seen = replace(
-            seen,
-            newest=later[-1][0] if later else seen.head.version,
+    for _ in range(READS_MAX):
+        snapshot = _ledger(session, head(), last)
+        progress(f"reading where the table's rows came from, version {snapshot.since} and later")
+        count, refused = _read_rows(session, snapshot.since, rows)
+        later = [(e.version, e.operation) for e in session.history(snapshot.head.version + 1)]
+        snapshot = replace(
+            snapshot,
+            newest=later[-1][0] if later else snapshot.head.version,
             settled=not any(operation in _GOES_BACK for _, operation in later),
             rows=count,
             refused=refused,
         )
-        if seen.settled:
+        if snapshot.settled:
             break
-    return seen
+    return snapshot
 
 
-def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Look:
+def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapshot:
     stretch = head.version + 1 if last is None else last
     while True:
         since = max(START_VERSION, head.version + 1 - stretch)
@@ -126,17 +126,17 @@ def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Look:
     if last is not None and found:
         since = found[0].version
         entries = [e for e in entries if e.version >= since]
-    return Look(
+    return Snapshot(
         head=head,
         since=since,
-        found=tuple(found),
+        checkpoints=tuple(found),
         holes=tuple(e for e in live_branch(entries) if e.operation is Operation.ACCEPT_LOSS),
-        broken=tuple(_broken(entries, head)),
+        contiguity_errors=tuple(_contiguity_errors(entries, head)),
         newest=head.version,
     )
 
 
-def _broken(entries: list[LedgerEntry], head: LedgerEntry) -> Iterator[str]:
+def _contiguity_errors(entries: list[LedgerEntry], head: LedgerEntry) -> Iterator[str]:
     yield from contiguity_errors(entries)
     if not entries or entries[-1].id != head.id:
         yield f"version {head.version} is the head, and the history does not end with it"
@@ -167,6 +167,6 @@ def _write(batches: Iterable[pa.RecordBatch], path: Path) -> int:
 def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``batch`` with all columns of lineage; those that the table lacks are null."""
     absent = {f.name: pa.nulls(batch.num_rows, f.type) for f in LINEAGE_SCHEMA}
-    told = {name: batch.column(name) for name in batch.schema.names if name in absent}
-    arrays = [(absent | told)[f.name].cast(f.type) for f in LINEAGE_SCHEMA]
+    given = {name: batch.column(name) for name in batch.schema.names if name in absent}
+    arrays = [(absent | given)[f.name].cast(f.type) for f in LINEAGE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=LINEAGE_SCHEMA)
