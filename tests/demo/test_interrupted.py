@@ -39,7 +39,10 @@ def test_an_interrupted_session_ends_its_servers_and_demos(
     interrupt: Callable[[subprocess.Popen[str]], None], options: tuple[str, ...], tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
-    command = [sys.executable, "-m", "pytest", "-q", "tests/demo/interrupted.py", *options]
+    # a folder of its own: pytest closes the one that sessions share to other users when it starts,
+    # and as root PostgreSQL, here and in the session that this test is part of, is one
+    apart = ("--basetemp", str(tmp_path / "session"))
+    command = [sys.executable, "-m", "pytest", "-q", "tests/demo/interrupted.py", *apart, *options]
     environment = os.environ | {"EO_TEST_PIDS": str(pids)}
     session = subprocess.Popen(
         command,
