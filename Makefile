@@ -5,12 +5,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # two processes, each with servers of its own; a file's tests stay together: tests/conftest.py
-IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder -p tests.progress
+# `make chaos SHORT=1`: an eighth, another one every day; SEED= repeats one
+SEED ?= $(shell date +%Y%j)
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test lint docs
+.PHONY: help setup run dev stop clean test chaos lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +37,12 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers
 	@sh tests/install_stores.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
+chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives (SHORT=1: an eighth)
+	@$(BIN)/python -m demo setup
+	@sh tests/install_stores.sh
+	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
+	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
+
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -48,7 +56,6 @@ docs: $(VENV)/.ready-dev ## the documentation site, in .eo/site
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."
 	@$(call check_python)
-	@$(call check_java)
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]" || $(call pip_failed)
 	@touch $@
@@ -61,12 +68,6 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 define check_python
 "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
   echo "Python 3.11 or newer is needed and was not found. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-endef
-
-# before a download of minutes; which version it is `python -m demo` finds out
-define check_java
-command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
-  echo "Spark and Kafka need Java 17 or newer, and none was found: install a JDK or JRE and put it on the path, or set JAVA_HOME."; exit 1; }
 endef
 
 define pip_failed

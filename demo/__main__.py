@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     state = State(options.home)
     # whatever has a relative path, such as Spark's warehouse folder, stays with the data
     os.chdir(state.home)
+    # what is started from there finds the demo and the definitions, which are not installed
+    os.environ["PYTHONPATH"] = str(PROJECT)
     try:
         passed = _execute(options, state, screen)
     except EoPipelineError as error:

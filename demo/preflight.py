@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from demo.screen import Screen
 from demo.state import PROJECT
-from eo_pipeline.embedded.jars import check_java, kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import Java, find_java
 
 PYTHON_MIN = (3, 11)
 #: A year of flights takes 250 MB in broker and database; Spark and the log files take the rest.
@@ -31,8 +32,8 @@ class Jars(NamedTuple):
     connector: Path
 
 
-def check_machine(folder: Path) -> int:
-    """Python, its packages, Java and disk; the version of Java.
+def check_machine(folder: Path) -> Java:
+    """Python, its packages, Java and disk; which Java.
 
     Raises:
         SetupError: something is missing; the text says what to do.
@@ -40,7 +41,7 @@ def check_machine(folder: Path) -> int:
     check_python(sys.version_info[:2])
     check_packages(_PACKAGES)
     check_disk(folder, FREE_BYTES_MIN)
-    return check_java()
+    return find_java()
 
 
 def check_python(version: tuple[int, ...]) -> None:
@@ -88,7 +89,7 @@ def prepare(folder: Path, screen: Screen) -> Jars:
     doing = "Looking for jars" if downloaded else "Downloading broker and connector jars (once)"
     with screen.step(doing) as done:
         jars = Jars(kafka_broker_jars(_JARS_STATE), link(spark_connector_jars(_JARS_STATE)))
-        done(f"Python {platform.python_version()}, Java {java}, jars")
+        done(f"Python {platform.python_version()}, {java}, jars")
     return jars
 
 

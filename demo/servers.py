@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from demo.preflight import Jars
 from demo.screen import Screen
-from demo.state import State
+from demo.state import PROJECT, State
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
@@ -65,7 +65,8 @@ class Servers:
         ``eo``, and the paths to it and ``psql``. It is there as long as the servers are to be.
         """
         path = self._state.environment_file
-        variables = self.environment | {"EO_PIPELINES": str(pipelines)}
+        here = {"EO_PIPELINES": str(pipelines), "PYTHONPATH": str(PROJECT)}
+        variables = self.environment | here
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         programs = f"{Path(sys.executable).parent}:{self.postgres.programs}"
         lines.append(f'export PATH={shlex.quote(programs)}:"$PATH"')

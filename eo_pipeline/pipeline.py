@@ -20,6 +20,7 @@ from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.fork import ForkPlan, plan_fork
 from eo_pipeline.run.forward import Runner
+from eo_pipeline.run.interruption import watched
 from eo_pipeline.run.plans import ChangeReport
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.replay import ReplayPlan, plan_replay
@@ -359,7 +360,7 @@ class Pipeline(Settings):
     ) -> Iterator[Steps]:
         folders = self.sink.staging_folders()
         staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
-        with self.sink.open(self.name) as session:
+        with watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,

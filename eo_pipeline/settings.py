@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from eo_pipeline.errors import ConfigError
 
@@ -71,3 +79,30 @@ class Settings(BaseModel, metaclass=_Constructor):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hint_at_what_was_meant(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """A field that does not exist, and is a slip of the pen, is answered with the right one."""
+        try:
+            return validate(data)
+        except ValidationError as error:
+            found = error.errors(include_input=False, include_url=False, include_context=False)
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            told = [_with_hint(each, known) for each in found]
+            raise ValidationError.from_exception_data(error.title, told) from error
+
+
+def _with_hint(found: ErrorDetails, known: Iterable[str]) -> InitErrorDetails:
+    """The same problem, and the name in ``known`` that an unknown field of this model is like."""
+    text, at = found["msg"].removeprefix(_PREFIX), found["loc"]
+    if found["type"] == "extra_forbidden" and len(at) == 1:
+        text += f";{did_you_mean(str(at[0]), known)}".rstrip(";")
+    problem = PydanticCustomError(found["type"], "{text}", {"text": text})
+    return InitErrorDetails(type=problem, loc=at, input=None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` did you mean x?``; empty if nothing in ``known`` is like ``name``."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" did you mean {close[0]}?" if close else ""

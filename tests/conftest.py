@@ -7,24 +7,32 @@ servers, so they stay together; the files that take longest come first.
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.servers", "tests.stores", "tests.engine"]
+from tests import reaper
+
+pytest_plugins = ["tests.chaos", "tests.servers", "tests.stores", "tests.engine"]
 
 #: The folders in the order in which they are started.
-_ORDER = ("e2e", "faults", "dagster", "contract", "unit")
+_ORDER = ("demo", "cli", "run", "dagster", "audit", "source", "spark", "sinks", "jvm")
 
 #: These files start the demo, which wants its usual ports: one after the other.
-_DEMO = ("test_make_run.py", "test_make_dev.py")
+_DEMO = ("test_make_run.py", "test_make_dev.py", "test_interrupted.py")
+
+_REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # a shell starts what it sends to the background with SIGINT ignored. Dagster would make
     # SIGTERM the same, and every process a test starts would inherit both
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # asked to end, a session ends its servers first, as it does by Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):  # the processes of xdist are its to end, too
+        config.stash[_REAPER] = reaper.start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,4 +43,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(path: Path) -> int:
-    return _ORDER.index(path.parent.name) if path.parent.name in _ORDER else len(_ORDER)
+    folder = path.relative_to(Path(__file__).parent).parts[0]
+    return _ORDER.index(folder) if folder in _ORDER else len(_ORDER)

@@ -63,13 +63,13 @@ class Topic:
             partition = partitions[self.next_id % len(partitions)]
             self.send(producer, json.dumps(value).encode(), partition)
             self.next_id += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def write_value(self, value: bytes | None, partition: int = 0, key: bytes = b"k") -> None:
         """One record with any value; it is not counted as one that must reach the table."""
         producer = self.producer()
         producer.produce(self.name, value=value, key=key, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def send(self, producer: Producer, value: bytes, partition: int) -> None:
         producer.produce(self.name, value=value, partition=partition, on_delivery=self._delivered)
@@ -198,7 +198,7 @@ class Watcher:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(120)
         assert self.complaints == []
         assert self.snapshots > 0
 
@@ -248,10 +248,10 @@ class Bench:
     def run_in_a_process(
         self, *arguments: str, environment: Mapping[str, str] | None = None, **changes: Any
     ) -> subprocess.Popen[str]:
-        """A run in a process of its own, which a test may kill. See tests/faults/driver.py."""
+        """A run in a process of its own, which a test may kill. See tests/run/driver.py."""
         config = json.dumps(self._changed(changes))
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver", config, *arguments],
+            [sys.executable, "-m", "tests.run.driver", config, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -285,6 +285,21 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
         "inline_records": 0,
     }
     return Bench(events, Table(dsn), config)
+
+
+def spark_has_begun(bench: Bench) -> bool:
+    """Tasks write files of a batch, of a pipeline that stages files."""
+    return any(Path(bench.config["staging"]).rglob("_temporary/0/_temporary/*"))
+
+
+def spark_is_free(bench: Bench) -> None:
+    """A small job gets a core; a large one that was left working would have them all."""
+    spark, counted = bench.pipeline().spark.session(), list[int]()
+    # not waited for at the end: if it gets no core it never ends
+    small = threading.Thread(target=lambda: counted.append(spark.range(10).count()), daemon=True)
+    small.start()
+    small.join(60)
+    assert counted == [10]
 
 
 def staged_attempts(bench: Bench) -> list[str]:

@@ -124,8 +124,10 @@ def database(make_database: MakeDatabase) -> str:
     return make_database()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Return as soon as ``condition`` holds; fail the test if it does not in time."""
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    """Return as soon as ``condition`` holds; fail the test if it never does. The time is what a
+    machine may be busy with other things, not what the condition is expected to take.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

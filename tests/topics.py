@@ -24,14 +24,14 @@ def add_partitions(admin: AdminClient, topic: str, total: int) -> None:
 
 def recreate(admin: AdminClient, topic: str, partitions: int = 4) -> None:
     admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: topic not in admin.list_topics(timeout=60).topics)
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
     # the answer means that the controller knows it; clients ask the broker
     wait_until(lambda: _is_led(admin, topic, partitions))
 
 
 def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
-    known = admin.list_topics(timeout=10).topics.get(topic)
+    known = admin.list_topics(timeout=60).topics.get(topic)
     led = [p for p in known.partitions.values() if p.leader >= 0] if known else []
     return len(led) == partitions
 

@@ -24,7 +24,7 @@ from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
-from eo_pipeline.spark import job_error
+from eo_pipeline.spark import interruptible, job_error
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
@@ -121,7 +121,7 @@ class Comparison:
         self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
     ) -> Tallies:
         try:
-            summary = self._summary(batches, only).toArrow().to_pylist()
+            summary = interruptible(self.spark, self._summary(batches, only).toArrow).to_pylist()
         except (PySparkException, Py4JError) as error:
             job = f"Pipeline {self.pipeline!r}: the audit's Spark job"
             raise job_error(self.spark, error, job) from error

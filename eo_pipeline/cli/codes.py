@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 from eo_pipeline.errors import ConfigError, DataLossError, EoPipelineError, SetupError
 
@@ -23,7 +24,7 @@ EPILOG = (
     "Exit codes: 0 done; 1 failed, or declined; 2 the command line, a document or this machine "
     "must be put right first; 3 the audit found differences, or the doctor a fault; 4 try again "
     "(a server is away, another run was faster); 5 Kafka no longer holds what comes next; "
-    "130 interrupted."
+    "130 interrupted (143 by SIGTERM, 129 by a closed terminal)."
 )
 
 
@@ -34,6 +35,24 @@ def exit_code(error: EoPipelineError) -> ExitCode:
     if isinstance(error, DataLossError):
         return ExitCode.DATA_LOSS
     return ExitCode.TRY_AGAIN if error.retryable else ExitCode.FAILED
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal that ends a command as Ctrl-C does: libraries know what to do with that."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def end_by_signal(number: int, _: object) -> NoReturn:
+    """The handler of signals that shall end a command."""
+    raise Signalled(number)
+
+
+def interrupted_code(interruption: KeyboardInterrupt) -> int:
+    """128 and the signal's number, as shells have it: 130 after Ctrl-C."""
+    number = interruption.number if isinstance(interruption, Signalled) else signal.SIGINT
+    return 128 + number
 
 
 def error_json(error: EoPipelineError) -> dict[str, Any]:

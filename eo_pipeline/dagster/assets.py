@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from eo_pipeline.dagster.failures import failures_that_stay
+from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.metadata import sink_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.reporting import HoldingEventReporter
@@ -26,7 +26,6 @@ def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
         specs=[table_spec(declared), offsets_spec(declared)],
         can_subset=False,
         pool=declared.op,
-        retry_policy=declared.automation.retry_policy,
         required_resource_keys={declared.spark},
     )
     def ingest(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
@@ -81,7 +80,7 @@ def _run(
 ) -> Iterator[dg.MaterializeResult[None]]:
     run_id = context.run.run_id
     context.instance.add_run_tags(run_id, declared.run_tags)
-    with HoldingEventReporter(declared, context) as reports, failures_that_stay():
+    with HoldingEventReporter(declared, context) as reports, retried(context, declared.automation):
         reports.catch_up()
         report = declared.pipeline.run(
             run_id=run_id,

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from eo_pipeline.audit import AuditReport, CheckpointAudit
-from eo_pipeline.dagster.failures import failures_that_stay
+from eo_pipeline.dagster.failures import failing, retried
 from eo_pipeline.dagster.metadata import SHOWN_MAX
 from eo_pipeline.dagster.names import AUDIT, DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
@@ -49,7 +49,7 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
         if context.run.asset_selection:
             context.log.info("not audited: this run materializes; run the check by itself")
             return
-        with failures_that_stay():
+        with failing(context):
             yield check_result(declared, run_audit(declared, context, last))
 
     return audit
@@ -59,7 +59,7 @@ def build_audit_job(declared: DagsterPipeline) -> dg.JobDefinition:
     """Fails if the audit does, so that whoever watches runs is told."""
 
     def audit(context: dg.OpExecutionContext, config: AuditRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             last = None if config.last == NOT_GIVEN else config.last
             report = run_audit(declared, context, last)
         context.log.info(str(report))

@@ -66,11 +66,10 @@ class Automation(dg.Model, dg.Resolvable):
     description: str | None = Field(None, description="What the table holds, for the catalog.")
     freshness: Freshness | None = Field(None, description="How old the table may become.")
 
-    @property
-    def retry_policy(self) -> dg.RetryPolicy:
-        """``retries`` and ``retry_delay_seconds`` as Dagster states them."""
-        delay = self.retry_delay_seconds
-        return dg.RetryPolicy(self.retries, delay=delay, backoff=dg.Backoff.EXPONENTIAL)
+    def seconds_before_retry(self, retry: int) -> float:
+        """The wait before the first, second, ... retry of a step."""
+        policy = dg.RetryPolicy(delay=self.retry_delay_seconds, backoff=dg.Backoff.EXPONENTIAL)
+        return float(policy.calculate_delay(retry))
 
     @property
     def sensor_status(self) -> dg.DefaultSensorStatus:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from eo_pipeline.dagster.failures import failures_that_stay
+from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.partitions import checkpoint_partitions
 from eo_pipeline.dagster.reporting import EventReporter
@@ -31,7 +31,6 @@ def build_checkpoints(declared: DagsterPipeline) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=False,
         pool=declared.op,
-        retry_policy=declared.automation.retry_policy,
         required_resource_keys={declared.spark},
     )
     def replay(
@@ -39,7 +38,7 @@ def build_checkpoints(declared: DagsterPipeline) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None]]:
         context.instance.add_run_tags(context.run.run_id, declared.run_tags_of(REPLAY))
         versions = [int(key) for key in context.partition_keys]
-        with failures_that_stay():
+        with retried(context, declared.automation):
             replay_versions(declared, context, versions, config)
         yield from ()
 

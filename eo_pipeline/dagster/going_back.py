@@ -9,7 +9,7 @@ that step does. A retry finds what an earlier attempt has committed, by the run'
 import dagster as dg
 
 from eo_pipeline.dagster.checkpoints import REPLAY, replay_versions
-from eo_pipeline.dagster.failures import failures_that_stay
+from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.metadata import plan_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
@@ -43,7 +43,7 @@ def build_going_back(declared: DagsterPipeline) -> list[dg.JobDefinition]:
 
 def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def rewind(context: dg.OpExecutionContext, config: RewindRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _rewind(declared, context, config)
 
     return one_step_job(
@@ -82,7 +82,7 @@ def _rewind(
 
 def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def replay(context: dg.OpExecutionContext, config: ReplayRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _replay(declared, context, config)
 
     return one_step_job(
@@ -117,7 +117,7 @@ def _replay(
 
 def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def fork(context: dg.OpExecutionContext, config: ForkRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _fork(declared, context, config)
 
     return one_step_job(
@@ -155,7 +155,7 @@ def _document(config: ForkRequest) -> dg.MetadataValue:
 
 def _accept_loss_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def accept_loss(context: dg.OpExecutionContext, config: LossRequest) -> None:
-        with failures_that_stay():
+        with retried(context, declared.automation):
             _accept_loss(declared, context, config)
 
     return one_step_job(

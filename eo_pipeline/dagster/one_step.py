@@ -29,7 +29,6 @@ def one_step_job(
         description=description,
         out=dg.Out(dg.Nothing),
         pool=pool,
-        retry_policy=declared.automation.retry_policy,
         required_resource_keys=set(resources),
     )(compute)
 

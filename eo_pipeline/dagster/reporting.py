@@ -84,15 +84,9 @@ class HoldingEventReporter(EventReporter):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc is not None and not self._tried_again(exc):
+        if exc is not None and not isinstance(exc, dg.RetryRequested):
             for event in self._held.values():
                 self.context.log_event(event.materialization())
-
-    def _tried_again(self, error: BaseException) -> bool:
-        """Whether Dagster's retry policy makes another attempt after ``error``."""
-        final = isinstance(error, dg.Failure) and not error.allow_retries
-        left = self.context.retry_number < self.declared.automation.retries
-        return left and isinstance(error, Exception) and not final
 
 
 def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[LedgerEntry]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -19,14 +17,14 @@ from typing import NamedTuple
 
 from eo_pipeline.embedded.locks import hold
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.submit import pyspark_home
 
 KAFKA_VERSION = "4.1.0"
-JAVA_VERSION_MIN = 17
 
 #: What Ivy's cache and the jars of either artefact need together, with room to spare.
 _FREE_BYTES_MIN = 300 * 1024**2
 _RESOLVE_TIMEOUT_S = 600
-_ANSWER_TIMEOUT_S = 30
 
 
 class Artefact(NamedTuple):
@@ -38,49 +36,6 @@ class Artefact(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.version}"
-
-
-def java_command() -> str:
-    """The ``java`` that Spark would take too: of ``JAVA_HOME`` if that is set, else on the path.
-
-    Raises:
-        SetupError: there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if java is None:
-        raise SetupError(_needs_java("JAVA_HOME has none" if home else "there is none on the path"))
-    return java
-
-
-def check_java() -> int:
-    """The major version of :func:`java_command`.
-
-    Raises:
-        SetupError: Java is missing, does not run, or is older than 17.
-    """
-    java = java_command()
-    try:
-        answer = subprocess.run(
-            [java, "-version"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_ANSWER_TIMEOUT_S,
-        ).stderr
-    except (OSError, subprocess.SubprocessError) as error:  # macOS has a stub that only fails
-        raise SetupError(_needs_java(f"{java} does not run")) from error
-    found = re.search(r'version "(?:1\.)?(\d+)', answer)
-    if found is None or int(found[1]) < JAVA_VERSION_MIN:
-        raise SetupError(_needs_java(f"{java} is {answer.partition(chr(10))[0]}"))
-    return int(found[1])
-
-
-def _needs_java(but: str) -> str:
-    return (
-        f"Spark and Kafka need Java {JAVA_VERSION_MIN} or newer, but {but}: "
-        "install a JDK or JRE and put it on the path, or set JAVA_HOME."
-    )
 
 
 def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
@@ -118,11 +73,7 @@ def _artefact_name(jar: Path) -> str:
 
 
 def _spark_jars() -> Path:
-    """Where pyspark keeps its jars; found without importing it, which takes a third of a second."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
-    return Path(spec.origin).parent / "jars"
+    return pyspark_home() / "jars"
 
 
 def _resolved(artefact: Artefact, state: Path) -> tuple[Path, ...]:
@@ -150,7 +101,7 @@ def _one_at_a_time(jars: Path) -> Iterator[None]:
 
 def _resolve(artefact: Artefact, folder: Path) -> None:
     """Download into a folder beside ``folder``, then rename."""
-    check_java()
+    find_java()  # before all else: it is what most often lacks
     free = shutil.disk_usage(folder.parent).free
     if free < _FREE_BYTES_MIN:
         raise SetupError(
@@ -178,7 +129,7 @@ def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
     """Ivy's exit code; all of its output goes into ``log``, and nothing to the home folder."""
     [ivy] = _spark_jars().glob("ivy-*.jar")
     retrieve = into / "[artifact]-[revision](-[classifier]).[ext]"
-    command = [java_command(), "-jar", str(ivy), "-cache", str(cache)]
+    command = [str(find_java().command), "-jar", str(ivy), "-cache", str(cache)]
     command += ["-dependency", *artefact, "-confs", "default"]
     # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
     command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]

@@ -15,10 +15,11 @@ from typing import ClassVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from eo_pipeline.embedded.jars import check_java, java_command, kafka_broker_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import find_java
 
 _NODE = "1"
 _FORMAT_TIMEOUT_S = 60
@@ -114,7 +115,7 @@ class EmbeddedKafka(EmbeddedServer):
         return self._port, self._controller_port
 
     def _prepare(self) -> None:
-        check_java()
+        find_java()
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         data = self.folder / "data"
         if not data.is_dir():
@@ -148,7 +149,7 @@ class EmbeddedKafka(EmbeddedServer):
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         jars = self._jars if self._jars is not None else kafka_broker_jars(self.folder.parent)
         return [
-            java_command(),
+            str(find_java().command),
             "-Xms128m",
             "-Xmx768m",
             "-XX:+ExitOnOutOfMemoryError",

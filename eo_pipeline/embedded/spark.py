@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
-from eo_pipeline.embedded.jars import check_java, spark_connector_jars
+from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
-from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.submit import pyspark_home, submit_command, submit_environment
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -52,12 +52,9 @@ class EmbeddedSpark(EmbeddedServer):
         return (self._port,)
 
     def _prepare(self) -> None:
-        check_java()
+        find_java()
 
     def _command(self) -> Sequence[str]:
-        spark = find_spec("pyspark")
-        if spark is None or spark.origin is None:
-            raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
         jars = self._jars if self._jars is not None else spark_connector_jars(self.folder.parent)
         settings = {
             "spark.connect.grpc.binding.address": HOST,
@@ -71,14 +68,17 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.ui.enabled": "false",
             **self._settings,
         }
-        return [
-            *("env", "-u", "SPARK_REMOTE"),  # this one is a server, not another one's client
-            str(Path(spark.origin).parent / "bin" / "spark-submit"),
+        arguments = [
             *("--master", f"local[{self._cores}]", "--driver-memory", self._memory),
             *("--driver-java-options", "-XX:+UseParallelGC", "--class", _CLASS),
             *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
             "spark-internal",
         ]
+        home = pyspark_home()
+        variables = (f"{name}={value}" for name, value in submit_environment(home).items())
+        # this one is a server, not another one's client
+        unset = ("-u", "SPARK_REMOTE")
+        return ["env", *unset, *variables, *submit_command(find_java(), home, arguments)]
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -22,7 +22,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
-from eo_pipeline.spark import STAGING_SETTINGS, job_error, server_is_lost
+from eo_pipeline.spark import STAGING_SETTINGS, interruptible, job_error, server_is_lost
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -182,9 +182,10 @@ def _materialize(
 ) -> StagedTable:
     """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
     if attempt is None:
-        return StagedTable.in_memory(frame.toArrow())
+        return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
     target = folder(attempt)
-    frame.write.mode("error").partitionBy(*layout).parquet(target.as_uri())
+    write = frame.write.mode("error").partitionBy(*layout).parquet
+    interruptible(frame.sparkSession, lambda: write(target.as_uri()))
     return attempt.collect(target)
 
 
@@ -199,7 +200,8 @@ def _metrics(observation: Observation) -> dict[str, Any] | None:
 
 def _metrics_of_a_second_job(decoded: Decoded) -> dict[str, Any]:
     """For a transform that provably returns nothing (``where false``): bad records still count."""
-    return decoded.all.agg(*decoded.metrics()).first().asDict()  # type: ignore[union-attr]
+    metrics = decoded.all.agg(*decoded.metrics())
+    return interruptible(metrics.sparkSession, metrics.first).asDict()  # type: ignore[union-attr]
 
 
 def _check_names(columns: list[str], *, lineage: bool) -> None:

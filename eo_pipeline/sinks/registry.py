@@ -1,6 +1,7 @@
 """Names of sinks and the classes behind them. The only place that knows which sinks there are.
 
-A package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
+A store of this package is a folder beside this file and a line in :data:`_BUILT_IN`. Another
+package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
 
     [project.entry-points."eo_pipeline.sinks"]
     sqlite = "my_package.sqlite_sink:SqliteSink"
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.settings import told_as_config_error
+from eo_pipeline.settings import did_you_mean, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 
 #: The entry-point group of sinks from other packages.
@@ -88,7 +89,8 @@ def _class(name: object) -> type[Sink]:
         raise ValueError(f"is required, one of {', '.join(sink_names())}")
     entry_point = _entry_points().get(name)
     if entry_point is None:
-        raise ValueError(f"no sink {name!r}; there are {', '.join(sink_names())}")
+        meant = did_you_mean(name, sink_names())
+        raise ValueError(f"no sink {name!r};{meant} there are {', '.join(sink_names())}")
     try:
         found = entry_point.load()
     except (ImportError, AttributeError) as error:

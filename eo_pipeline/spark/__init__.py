@@ -1,6 +1,7 @@
 """Spark: where it runs, what it is started with, and what its failures mean."""
 
 from eo_pipeline.spark.failures import job_error, server_is_lost
+from eo_pipeline.spark.interrupts import interruptible
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
@@ -15,6 +16,7 @@ __all__ = [
     "STAGING_SETTINGS",
     "SparkProvider",
     "SparkSettings",
+    "interruptible",
     "job_error",
     "server_is_lost",
 ]

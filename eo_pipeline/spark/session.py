@@ -16,7 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.driver import start_driver
 from eo_pipeline.settings import Settings
+from eo_pipeline.spark.interrupts import keeping_interrupts
+
+_NAME = "eo-pipeline"
 
 SparkProvider = Callable[[], SparkSession]
 
@@ -96,16 +100,16 @@ class SparkSettings(Settings):
             # left in the environment by a process that spoke Spark Connect and started this one:
             # pyspark would ask for the remote's address instead of starting Spark
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-        builder = SparkSession.Builder().appName("eo-pipeline")
+            start_driver({"spark.master": self.master, "spark.app.name": _NAME, **self._local()})
+        builder = SparkSession.Builder().appName(_NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
         for key, value in (self._local() if not remote else dict(self.config)).items():
             builder = builder.config(key, value)
         try:
-            return builder.getOrCreate()
+            with keeping_interrupts():
+                return builder.getOrCreate()
         except PySparkException as error:
-            raise SetupError(
-                f"Spark did not start: {error}. It needs Java 17 (JAVA_HOME or java on the PATH)."
-            ) from error
+            raise SetupError(f"Spark did not start: {error}") from error
 
     def _local(self) -> dict[str, str]:
         settings = _DEFAULTS | {"spark.driver.memory": self.driver_memory} | _connector()

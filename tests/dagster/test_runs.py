@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from eo_pipeline.dagster.assets import build_asset
+from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.names import PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.errors import LedgerBehindError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.pipeline import Pipeline
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import (
     DiesOnce,
     NoSpark,
     events,
+    failure,
     log_lines,
     materialize,
     transactions,
@@ -27,6 +32,22 @@ def dies_once(bench: Bench, after: int) -> DagsterPipeline:
     pipeline = bench.pipeline()
     fields: dict[str, Any] = {name: getattr(pipeline, name) for name in type(pipeline).model_fields}
     return DagsterPipeline(DiesOnce(**fields, after=after), AT_ONCE)
+
+
+class Fails(Pipeline):
+    """A pipeline whose every run fails in the same way."""
+
+    error: Exception
+    runs: list[str]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, error: Exception, runs: list[str]) -> Fails:
+        fields = {name: getattr(pipeline, name) for name in type(pipeline).model_fields}
+        return cls.model_construct(**fields, error=error, runs=runs)
+
+    def run(self, **_: Any) -> Any:
+        self.runs.append("run")
+        raise self.error
 
 
 def ids(entries: list[LedgerEntry]) -> list[str]:
@@ -154,6 +175,29 @@ def test_what_would_fail_again_is_not_tried_again_and_what_was_committed_is_show
     retries = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_RESTARTED]
     assert retries == []
     assert versions(instance, declared.offsets) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(SinkUnavailableError("away"), 3), (LedgerBehindError("older"), 1), (ValueError("a bug"), 1)],
+)
+def test_only_what_may_pass_is_tried_again_and_as_often_as_the_settings_say(
+    bench: Bench, instance: dg.DagsterInstance, error: Exception, attempts: int
+) -> None:
+    runs: list[str] = []
+    declared = DagsterPipeline(Fails.of(bench.pipeline(), error, runs), AT_ONCE)
+
+    result = materialize(declared, instance)
+
+    assert len(runs) == attempts
+    assert str(error) in failure(result, declared.op)
+    restarted = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_RESTARTED]
+    assert len(restarted) == attempts - 1
+
+
+def test_the_wait_before_a_retry_is_that_of_the_settings_and_grows() -> None:
+    waits = Automation(retry_delay_seconds=5).seconds_before_retry
+    assert [waits(retry) for retry in (1, 2, 3)] == [5, 15, 35]
 
 
 def test_a_run_is_found_by_its_pipeline_however_it_was_started(

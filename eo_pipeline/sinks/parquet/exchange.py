@@ -48,7 +48,7 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
-def flush(folder: Path) -> None:
+def sync_file_system(folder: Path) -> None:
     """Everything written to the folder's file system is on the disk (``syncfs(2)``): one call for
     any number of files.
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
-from eo_pipeline.sinks.parquet.folders import Record, version_of
+from eo_pipeline.sinks.parquet.store import EntryFile, version_of
 from eo_pipeline.staging.rows import BATCH_ROWS
 
 
-def read_lineage(root: Path, head: Record, since: int) -> Iterator[pa.RecordBatch]:
+def read_lineage(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordBatch]:
     """The checkpoints up to ``head``, in the folder that has the name now: if it is exchanged for
     another meanwhile this goes on in the old one, and fails when that is removed.
 

