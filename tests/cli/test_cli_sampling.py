@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from eo_pipeline.cli.sampling import Seen, look_at
+from eo_pipeline.cli.sampling import InferredSchema, infer_schema
 
 
-def seen(*values: Any) -> Seen:
+def seen(*values: Any) -> InferredSchema:
     """A sample of JSON values; bytes and None are taken as they are."""
     as_bytes = (v if isinstance(v, bytes) or v is None else json.dumps(v).encode() for v in values)
-    return look_at(as_bytes)
+    return infer_schema(as_bytes)
 
 
 def type_of(*values: Any) -> str:
