@@ -17,7 +17,7 @@ from tests import reaper
 pytest_plugins = ["tests.chaos", "tests.servers", "tests.stores", "tests.engine"]
 
 #: The folders in the order in which they are started.
-_ORDER = ("e2e", "faults", "dagster", "contract", "unit")
+_ORDER = ("demo", "cli", "run", "dagster", "audit", "source", "spark", "sinks", "jvm")
 
 #: These files start the demo, which wants its usual ports: one after the other.
 _DEMO = ("test_make_run.py", "test_make_dev.py", "test_interrupted.py")
@@ -43,4 +43,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(path: Path) -> int:
-    return _ORDER.index(path.parent.name) if path.parent.name in _ORDER else len(_ORDER)
+    folder = path.relative_to(Path(__file__).parent).parts[0]
+    return _ORDER.index(folder) if folder in _ORDER else len(_ORDER)

@@ -248,10 +248,10 @@ class Bench:
     def run_in_a_process(
         self, *arguments: str, environment: Mapping[str, str] | None = None, **changes: Any
     ) -> subprocess.Popen[str]:
-        """A run in a process of its own, which a test may kill. See tests/faults/driver.py."""
+        """A run in a process of its own, which a test may kill. See tests/run/driver.py."""
         config = json.dumps(self._changed(changes))
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver", config, *arguments],
+            [sys.executable, "-m", "tests.run.driver", config, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -3,8 +3,9 @@
 The ledger is not trusted. It only says which offset ranges each checkpoint read; what they hold,
 and which rows that should have made, is found out anew.
 
-1. **look** (:mod:`look`): the ledger, then one snapshot of where the table's rows came from, then
-   the ledger again, so that a run, a rewind or a replay in between is noticed.
+1. **snapshot** (:mod:`snapshot`): the ledger, then where the table's rows came from, read in one
+   snapshot of the table, then the ledger again, so that a run, a rewind or a replay in between is
+   noticed.
 2. **ranges** (:mod:`ranges`): which of the live checkpoints' ranges Kafka still holds.
 3. **compare** (:mod:`compare`): one Spark job reads them, applies the transform, and counts rows
    expected and found for each topic, partition, offset and checkpoint. Checkpoints that differ

@@ -1,4 +1,4 @@
-"""One audit from look to report; see the package's text for the steps."""
+"""One audit from snapshot to report; see the package's text for the steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from eo_pipeline.audit.compare import BY_TRANSFORM, Compare, Tallies
+from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, Tallies
 from eo_pipeline.audit.judge import Evidence, Findings, judge
-from eo_pipeline.audit.look import LOOKS_MAX, Look, look, scratch
 from eo_pipeline.audit.proof import cannot_prove, proves
 from eo_pipeline.audit.ranges import Coverage, block_size, parts, write_ranges
 from eo_pipeline.audit.repair import repairs
@@ -24,6 +23,7 @@ from eo_pipeline.audit.report import (
     CheckpointAudit,
     FindingKind,
 )
+from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, scratch, take_snapshot
 from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 ONE_BY_ONE = 16
 
 #: Times Kafka is read again because records were deleted while it was read.
-_READS_MAX = 3
+_KAFKA_READS_MAX = 3
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Audit:
             )
         with scratch(self.staging) as folder:
             with self._timed("sink"):
-                seen = look(
+                snapshot = take_snapshot(
                     self.steps.session,
                     lambda: current_head(self.steps),
                     last,
@@ -74,60 +74,60 @@ class Audit:
                     self.progress,
                 )
             with self._timed("kafka"):
-                evidence = self._evidence(seen, folder)
+                evidence = self._evidence(snapshot, folder)
         return self._report(evidence, last)
 
-    def _evidence(self, seen: Look, folder: Path) -> Evidence:
-        for attempt in range(1, _READS_MAX + 1):
+    def _evidence(self, snapshot: Snapshot, folder: Path) -> Evidence:
+        for attempt in range(1, _KAFKA_READS_MAX + 1):
             cluster = self.steps.admin.cluster()
             try:
-                return self._read(seen, cluster, folder)
+                return self._read(snapshot, cluster, folder)
             except SparkJobError:
                 # records that were deleted meanwhile fail the job; nothing else is worth a retry
-                if attempt == _READS_MAX or not _deleted(cluster, self.steps.admin.cluster()):
+                if attempt == _KAFKA_READS_MAX or not _deleted(cluster, self.steps.admin.cluster()):
                     raise
         raise AssertionError("unreachable")
 
-    def _read(self, seen: Look, cluster: Cluster, folder: Path) -> Evidence:
+    def _read(self, snapshot: Snapshot, cluster: Cluster, folder: Path) -> Evidence:
         source = self.steps.source
-        topics = {r.topic for each in seen.found for r in each.entry.ranges}
+        topics = {r.topic for each in snapshot.checkpoints for r in each.entry.ranges}
         compacted = self.steps.admin.compacted(topics & cluster.topic_ids.keys())
-        coverage, block = Coverage(), block_size(seen.found)
-        counted = coverage.take(parts(seen.found, cluster, source))
+        coverage, block = Coverage(), block_size(snapshot.checkpoints)
+        counted = coverage.counted(parts(snapshot.checkpoints, cluster, source))
         write_ranges(counted, folder / "ranges.parquet", block, compacted)
-        expected = self.steps.stager.lineage and seen.rows is not None
+        expected = self.steps.stager.lineage and snapshot.rows is not None
         tallies: Tallies = {}
-        if seen.settled and (seen.rows or seen.found):
-            compare = self._compare(seen, cluster, folder, block, expected=expected)
-            tallies = self._compared(compare, seen, coverage, cluster)
+        if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
+            compare = self._compare(snapshot, cluster, folder, block, expected=expected)
+            tallies = self._compared(compare, snapshot, coverage, cluster)
         keeps = self.steps.stager.sink.keeps_every_row
-        return Evidence(seen, coverage, tallies, frozenset(compacted), expected, keeps)
+        return Evidence(snapshot, coverage, tallies, frozenset(compacted), expected, keeps)
 
     def _compare(
-        self, seen: Look, cluster: Cluster, folder: Path, block: int, *, expected: bool
-    ) -> Compare:
-        return Compare(
+        self, snapshot: Snapshot, cluster: Cluster, folder: Path, block: int, *, expected: bool
+    ) -> Comparison:
+        return Comparison(
             spark=self.steps.spark(),
             stager=self.steps.stager,
             pipeline=self.steps.pipeline,
-            topic_ids={**seen.head.topic_ids, **cluster.topic_ids},
+            topic_ids={**snapshot.head.topic_ids, **cluster.topic_ids},
             rows=folder / "rows.parquet",
             ranges=folder / "ranges.parquet",
             block=block,
-            head=seen.head.version,
-            newest=seen.newest,
+            head=snapshot.head.version,
+            newest=snapshot.newest,
             expected=expected,
         )
 
     def _compared(
-        self, compare: Compare, seen: Look, coverage: Coverage, cluster: Cluster
+        self, compare: Comparison, snapshot: Snapshot, coverage: Coverage, cluster: Cluster
     ) -> Tallies:
         """All at once; then those that differ one by one, as their own runs read them."""
         offsets = sum(coverage.readable.values())
-        self.progress(f"reading {offsets} offsets of {len(seen.found)} checkpoints again")
+        self.progress(f"reading {offsets} offsets of {len(snapshot.checkpoints)} checkpoints again")
         tallies = compare.everything(coverage.spans)
         differing = {n for n, kinds in tallies.items() if n is not None and BY_TRANSFORM & {*kinds}}
-        spans = self._spans(seen, cluster, differing)
+        spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))
         while some := dict(islice(alone, ONE_BY_ONE)):
             self.progress(f"comparing checkpoints {min(some)} to {max(some)} one by one")
@@ -135,35 +135,35 @@ class Audit:
         return tallies
 
     def _spans(
-        self, seen: Look, cluster: Cluster, wanted: Collection[int]
+        self, snapshot: Snapshot, cluster: Cluster, wanted: Collection[int]
     ) -> dict[int, list[OffsetRange]]:
         """What Kafka still holds of these checkpoints, of each alone."""
         spans: dict[int, list[OffsetRange]] = defaultdict(list)
         if wanted:
-            for part in parts(seen.found, cluster, self.steps.source):
+            for part in parts(snapshot.checkpoints, cluster, self.steps.source):
                 if part.cause is None and part.checkpoint in wanted:
                     spans[part.checkpoint].append(part.range)
         return spans
 
     def _report(self, evidence: Evidence, last: int | None) -> AuditReport:
-        findings, seen = Findings(), evidence.look
-        _judge_ledger(seen, findings)
-        audited = judge(evidence, findings) if seen.settled else []
+        findings, snapshot = Findings(), evidence.snapshot
+        _judge_ledger(snapshot, findings)
+        audited = judge(evidence, findings) if snapshot.settled else []
         found = list(findings.all())
 
         def check(versions: Collection[int]) -> str | None:
-            return _refused(self.steps, seen, versions)
+            return _refused(self.steps, snapshot, versions)
 
         return AuditReport(
             pipeline=self.steps.pipeline,
             table=self.steps.stager.sink.table_name,
-            head=seen.head,
+            head=snapshot.head,
             last=last,
             findings=tuple(each for each in found if each.kind.is_failure),
             remarks=tuple(each for each in found if not each.kind.is_failure),
             checkpoints=_listed(audited),
             totals=_totals(audited),
-            repairs=tuple(repairs(audited, evidence.tallies, seen.newest, check)),
+            repairs=tuple(repairs(audited, evidence.tallies, snapshot.newest, check)),
             proves=tuple(proves(evidence, audited)),
             cannot_prove=tuple(cannot_prove(evidence, audited, last)),
             seconds=dict(self._seconds),
@@ -185,18 +185,18 @@ def _deleted(before: Cluster, now: Cluster) -> bool:
     return before.topic_ids != now.topic_ids or any(shrunk)
 
 
-def _judge_ledger(seen: Look, findings: Findings) -> None:
-    for text in seen.broken[:EXAMPLES_MAX]:
+def _judge_ledger(snapshot: Snapshot, findings: Findings) -> None:
+    for text in snapshot.contiguity_errors[:EXAMPLES_MAX]:
         findings.say(FindingKind.LEDGER, text)
-    more = len(seen.broken) - EXAMPLES_MAX
+    more = len(snapshot.contiguity_errors) - EXAMPLES_MAX
     if more > 0:
-        findings.say(FindingKind.LEDGER, f"... and {more} breaks more")
-    for entry in seen.holes:
+        findings.say(FindingKind.LEDGER, f"... and {more} more")
+    for entry in snapshot.holes:
         findings.say(FindingKind.ACCEPTED_LOSS, _accepted(entry), entry.version)
-    if not seen.settled:
+    if not snapshot.settled:
         findings.say(
             FindingKind.UNSETTLED,
-            f"the ledger went back {LOOKS_MAX} times while the table was read, so that its rows "
+            f"the ledger went back {READS_MAX} times while the table was read, so that its rows "
             "were not judged; run the audit again when the rewinds and replays are done",
         )
 
@@ -210,10 +210,10 @@ def _accepted(entry: LedgerEntry) -> str:
     return f"version {entry.version} accepted a loss ({reason}): {named}{more}"
 
 
-def _refused(steps: Steps, seen: Look, versions: Collection[int]) -> str | None:
+def _refused(steps: Steps, snapshot: Snapshot, versions: Collection[int]) -> str | None:
     """Why these checkpoints cannot be replayed, None if they can: the replay's own checks."""
     try:
-        check_replay(steps, seen.head, versions)
+        check_replay(steps, snapshot.head, versions)
     except (GoingBackError, RefusedError) as error:
         return str(error)
     return None

@@ -29,8 +29,8 @@ from eo_pipeline.spark import interruptible, job_error
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
 
-_PLACE = ("topic", "partition", "offset")
-_KEY = (*_PLACE, "checkpoint")
+_COORDINATES = ("topic", "partition", "offset")
+_KEY = (*_COORDINATES, "checkpoint")
 _COUNTED = ("expected", "found", "records", "bad", "skipped")
 
 
@@ -82,7 +82,7 @@ Tallies = dict[int | None, dict[RowKind, Tally]]
 
 
 @dataclass(frozen=True)
-class Compare:
+class Comparison:
     """What two jobs of one audit have in common.
 
     ``rows`` and ``ranges`` are Parquet files, ``block`` is the size of a block of offsets in
@@ -148,33 +148,37 @@ class Compare:
         number = F.col("_eo_checkpoint")
         capped = F.when(number < 0, -1).when(number > self.newest, self.newest + 1)
         rows = self.spark.read.parquet(self.rows.as_uri()).select(
-            *(F.col(f"_eo_{name}").alias(name) for name in _PLACE),
+            *(F.col(f"_eo_{name}").alias(name) for name in _COORDINATES),
             capped.otherwise(number).cast("bigint").alias("checkpoint"),
         )
         number = F.col("checkpoint")
         meanwhile = (number > self.head) & (number <= self.newest)
         kept = rows.where(number.isNull() | ~meanwhile)
         kept = kept if only is None else kept.where(number.isin(*only))
-        placed = self._placed(kept, ranges, [*_KEY], "left")
+        placed = self._with_ranges(kept, ranges, [*_KEY], "left")
         return _counting(placed, *_KEY, "region", found=F.lit(1))
 
     def _kafka(self, batches: Sequence[Sequence[OffsetRange]], ranges: DataFrame) -> DataFrame:
         """The records that a checkpoint read, and the rows that each batch should have made."""
         sides = [side for spans in batches for side in self._records_and_rows(spans)]
         readable = ranges.where(F.col("region") != Region.GONE)
-        placed = self._placed(reduce(DataFrame.union, sides), readable, [*_PLACE], "inner")
+        placed = self._with_ranges(
+            reduce(DataFrame.union, sides), readable, [*_COORDINATES], "inner"
+        )
         return placed.select(*_KEY, "region", *_COUNTED)
 
     def _records_and_rows(self, spans: Sequence[OffsetRange]) -> Iterator[DataFrame]:
         decoded = self.stager.read(self.spark, self.pipeline, spans, self.topic_ids)
         marks = {name: F.col(name).cast("int") for name in ("bad", "skipped")}
-        yield _counting(decoded.marks(), *_PLACE, records=F.lit(1), **marks)
+        yield _counting(decoded.marks(), *_COORDINATES, records=F.lit(1), **marks)
         if self.expected:
             result = self.stager.result(decoded.good(decoded.all))
-            made = result.select(*(F.col(KAFKA_COLUMN)[name].alias(name) for name in _PLACE))
-            yield _counting(made, *_PLACE, expected=F.lit(1))
+            made = result.select(*(F.col(KAFKA_COLUMN)[name].alias(name) for name in _COORDINATES))
+            yield _counting(made, *_COORDINATES, expected=F.lit(1))
 
-    def _placed(self, frame: DataFrame, ranges: DataFrame, on: list[str], how: str) -> DataFrame:
+    def _with_ranges(
+        self, frame: DataFrame, ranges: DataFrame, on: list[str], how: str
+    ) -> DataFrame:
         """``frame`` with ``region``, and ``checkpoint`` unless it is among ``on``."""
         block = F.expr(f"offset div {self.block}").alias("block")
         equal = [*(name for name in on if name != "offset"), "block"]
@@ -215,7 +219,7 @@ class Compare:
 def _without_the_fine(judged: DataFrame) -> DataFrame:
     """One line for all records of a checkpoint that nobody wants to see; the others stay whole."""
     shown = F.col("kind").isin(*map(str, _SHOWN))
-    where = [F.when(shown, F.col(name)).alias(name) for name in _PLACE]
+    where = [F.when(shown, F.col(name)).alias(name) for name in _COORDINATES]
     sums = [F.sum(name).alias(name) for name in _COUNTED]
     return judged.groupBy("checkpoint", "kind", *where).agg(F.count(F.lit(1)).alias("keys"), *sums)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
-from eo_pipeline.audit.kafka_records import Records, records_of
-from eo_pipeline.audit.look import Look
+from eo_pipeline.audit.kafka_records import RecordCounts, records_of
 from eo_pipeline.audit.ranges import Coverage
 from eo_pipeline.audit.report import (
     EXAMPLES_MAX,
@@ -18,6 +17,7 @@ from eo_pipeline.audit.report import (
     FindingKind,
     Holes,
 )
+from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.ledger.branch import Checkpoint
 
 _TEXTS = {
@@ -65,7 +65,7 @@ class Evidence:
     ``keeps_every_row``: False for a sink that upserts. ``compacted`` are topics.
     """
 
-    look: Look
+    snapshot: Snapshot
     coverage: Coverage
     tallies: Tallies
     compacted: frozenset[str]
@@ -99,7 +99,7 @@ class Findings:
             gathered = self._gathered[kind, text]
             gathered.count += count
             gathered.checkpoints |= set() if checkpoint is None else {checkpoint}
-            gathered.examples = sorted([*gathered.examples, *examples], key=_place)[:EXAMPLES_MAX]
+            gathered.examples = sorted([*gathered.examples, *examples], key=_order)[:EXAMPLES_MAX]
 
     def say(self, kind: FindingKind, text: str, checkpoint: int | None = None) -> None:
         """A whole sentence, which no number goes before."""
@@ -117,7 +117,7 @@ class Findings:
             yield Finding(kind, said, each.count, numbers[:EXAMPLES_MAX], tuple(each.examples))
 
 
-def _place(example: Example) -> tuple[int, str, int, int]:
+def _order(example: Example) -> tuple[int, str, int, int]:
     """Examples in the order of checkpoint and offset; what they lack comes first."""
     numbers = (example.checkpoint, example.partition, example.offset)
     checkpoint, partition, offset = (-1 if number is None else number for number in numbers)
@@ -134,8 +134,8 @@ def _where(checkpoints: tuple[int, ...]) -> str:
 
 def judge(evidence: Evidence, findings: Findings) -> list[CheckpointAudit]:
     """Every live checkpoint judged, oldest first; what is found goes to ``findings``."""
-    audited = [_checkpoint(each, evidence, findings) for each in evidence.look.found]
-    live = {each.version for each in evidence.look.found}
+    audited = [_checkpoint(each, evidence, findings) for each in evidence.snapshot.checkpoints]
+    live = {each.version for each in evidence.snapshot.checkpoints}
     for number, kinds in evidence.tallies.items():
         if number not in live:
             _stray(number, kinds, findings)
@@ -154,13 +154,13 @@ def _stray(number: int | None, kinds: Mapping[RowKind, Tally], findings: Finding
 def _checkpoint(each: Checkpoint, evidence: Evidence, findings: Findings) -> CheckpointAudit:
     kinds = dict(evidence.tallies.get(each.version, {}))
     records = records_of(each, evidence.coverage, kinds.values(), evidence.compacted)
-    own = _Own(each, evidence, kinds, records)
+    own = _CheckpointCounts(each, evidence, kinds, records)
     for kind, text, count, examples in own.differences():
         findings.add(kind, text, count, each.version, examples)
     return own.audited()
 
 
-class _Own:
+class _CheckpointCounts:
     """One checkpoint's counts, and what they say."""
 
     def __init__(
@@ -168,13 +168,13 @@ class _Own:
         checkpoint: Checkpoint,
         evidence: Evidence,
         kinds: dict[RowKind, Tally],
-        records: Records,
+        records: RecordCounts,
     ) -> None:
         self._checkpoint = checkpoint
         self._evidence = evidence
         self._kinds = kinds
         self._records = records
-        self._read_back = evidence.look.rows is not None
+        self._read_back = evidence.snapshot.rows is not None
         self._found = sum(tally.found for tally in kinds.values())
 
     def differences(self) -> Iterator[tuple[FindingKind, str, int, list[Example]]]:

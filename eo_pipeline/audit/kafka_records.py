@@ -12,7 +12,7 @@ from eo_pipeline.ledger.branch import Checkpoint
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordCounts:
     """Kafka records of one checkpoint: ``found`` now, None if none of it can be read.
 
     ``fewer`` and ``more`` compare with what was counted at commit; both 0 where a part of the
@@ -30,18 +30,18 @@ def records_of(
     coverage: Coverage,
     tallies: Iterable[Tally],
     compacted: Collection[str],
-) -> Records:
+) -> RecordCounts:
     """Compare one checkpoint's records with the ledger's count of them."""
     version = checkpoint.version
     if not coverage.readable[version]:
-        return Records(None, 0, 0, Holes.UNKNOWN)
+        return RecordCounts(None, 0, 0, Holes.UNKNOWN)
     found = sum(tally.records for tally in tallies)
     if coverage.gone[version]:
-        return Records(found, 0, 0, Holes.UNKNOWN)
+        return RecordCounts(found, 0, 0, Holes.UNKNOWN)
     fewer = max(0, checkpoint.counts.records - found)
     more = max(0, found - checkpoint.counts.records)
     holes = _holes(coverage.readable[version] - found, fewer, coverage.topics[version], compacted)
-    return Records(found, fewer, more, holes)
+    return RecordCounts(found, fewer, more, holes)
 
 
 def _holes(absent: int, fewer: int, topics: set[str], compacted: Collection[str]) -> Holes:

@@ -32,16 +32,18 @@ _ALL_AS_COUNTED = (
 
 def proves(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[str]:
     """What was compared: any difference there is named among the findings."""
-    look, coverage = evidence.look, evidence.coverage
-    yield f"That versions {look.since} to {look.head.version} of the ledger follow each other."
+    snapshot, coverage = evidence.snapshot, evidence.coverage
+    since, head = snapshot.since, snapshot.head.version
+    yield f"That versions {since} to {head} of the ledger follow each other."
     offsets = sum(coverage.readable.values())
     if offsets and audited:
         yield (
             f"How many records Kafka holds in {offsets} offsets that {len(audited)} checkpoints "
             "read, against the ledger's count."
         )
-    if look.rows is not None and audited:
-        yield f"How many rows each checkpoint has, {look.rows} in all, against the ledger's count."
+    if snapshot.rows is not None and audited:
+        rows = snapshot.rows
+        yield f"How many rows each checkpoint has, {rows} in all, against the ledger's count."
     if evidence.expected and offsets and audited:
         absent = "missing, " if evidence.keeps_every_row else ""
         yield (
@@ -54,14 +56,14 @@ def cannot_prove(
     evidence: Evidence, audited: Sequence[CheckpointAudit], last: int | None
 ) -> Iterator[str]:
     """What would look the same if it were otherwise."""
-    look, coverage = evidence.look, evidence.coverage
+    snapshot, coverage = evidence.snapshot, evidence.coverage
     if last is not None:
-        yield f"Anything of checkpoints before version {look.since}: {last} were asked for."
-    if look.refused is not None:
-        yield f"Anything of the rows: {look.refused}"
+        yield f"Anything of checkpoints before version {snapshot.since}: {last} were asked for."
+    if snapshot.refused is not None:
+        yield f"Anything of the rows: {snapshot.refused}"
     for cause, offsets in sorted(coverage.causes.items()):
         yield f"Which rows {offsets} offsets made, which Kafka cannot show again: {cause}."
-    if look.refused is None:
+    if snapshot.refused is None:
         yield _VALUES
         yield from _of_rows(evidence, audited)
     yield _DEAD_LETTERS

@@ -57,7 +57,7 @@ def parts(found: Sequence[Checkpoint], cluster: Cluster, source: KafkaSource) ->
                 yield Part(checkpoint.version, r, cause)
                 continue
             bounds, taken = cluster.bounds[r.topic_partition], newer.get(r.topic_partition)
-            yield from _pieces(checkpoint.version, r, bounds, taken)
+            yield from _cut(checkpoint.version, r, bounds, taken)
             newer[r.topic_partition] = min(r.start, taken if taken is not None else r.start)
 
 
@@ -73,7 +73,7 @@ def _cause(
     return _RECREATED if known is not None and known != present else None
 
 
-def _pieces(checkpoint: int, r: OffsetRange, bounds: Bounds, taken: int | None) -> Iterator[Part]:
+def _cut(checkpoint: int, r: OffsetRange, bounds: Bounds, taken: int | None) -> Iterator[Part]:
     """``r`` from left to right: below the beginning, readable, read again later, past the end."""
     stop = r.end if taken is None else min(r.end, max(r.start, taken))
     cuts = (
@@ -99,7 +99,7 @@ class Coverage:
     topics: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _bounds: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, parts: Iterable[Part]) -> Iterator[Part]:
+    def counted(self, parts: Iterable[Part]) -> Iterator[Part]:
         """``parts``, counted as they pass."""
         for part in parts:
             self._count(part)

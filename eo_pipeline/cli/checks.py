@@ -15,7 +15,7 @@ from typing import Any
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, SparkSettings
+from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH, SparkSettings
 
 _PROJECT = "eo-pipeline"
 _FREE_BYTES_MIN = 1024**3
@@ -123,29 +123,40 @@ def _remote(settings: SparkSettings, timeout: float) -> Check:
 
 
 def _connector() -> Check:
-    """The connector's version must be that of Spark: a newer one does not load."""
-    wanted = _version("pyspark")
-    made_for = CONNECTOR.rpartition(":")[2]
+    """The connector's jar, and whether it was tested with this Spark."""
+    pinned = CONNECTOR.rpartition(":")[2]
     folder = os.environ.get(JARS_VARIABLE)
     if folder:
         found = sorted(Path(folder).glob("spark-sql-kafka*.jar"))
         if not found:
             remedy = f"`make setup` fills it; or unset {JARS_VARIABLE}."
             return fail("spark", f"{JARS_VARIABLE}={folder} holds no Kafka connector", remedy)
-        if wanted and not found[-1].stem.endswith(f"-{wanted}"):
-            remedy = f"Put the connector {wanted} into {folder}, or install the pyspark it fits."
-            return fail("spark", f"{found[-1].name} does not fit pyspark {wanted}", remedy)
-        return ok("spark", f"{found[-1].name} in {folder}")
-    if wanted != made_for:
-        remedy = f"pip install pyspark=={made_for}, or set {JARS_VARIABLE} to a fitting connector."
-        return fail("spark", f"pyspark {wanted}, and the connector is for {made_for}", remedy)
+        version = found[-1].stem.rpartition("-")[2]
+        return _tested(version) or ok("spark", f"local, {found[-1].name} in {folder}")
+    untested = _tested(pinned)
+    if untested:
+        return untested
     jars = (Path.home() / f / _jar() for f in _IVY_FOLDERS)
     if any(jar.is_file() for jar in jars):
-        return ok("spark", f"local, connector {made_for} was downloaded before")
+        return ok("spark", f"local, connector {pinned} was downloaded before")
     return warn(
         "spark",
-        f"local; Spark downloads the connector {made_for} when it first starts",
+        f"local; Spark downloads the connector {pinned} when it first starts",
         f"If it cannot: put the jars into a folder and name it in {JARS_VARIABLE}.",
+    )
+
+
+def _tested(connector: str) -> Check | None:
+    """A warning, unless this version of the connector was tested with the pyspark there is."""
+    there, pinned = _version("pyspark"), CONNECTOR.rpartition(":")[2]
+    if connector == pinned and there in TESTED_WITH:
+        return None
+    return warn(
+        "spark",
+        f"local; pyspark {there} and the connector {connector} should work, and were not tested "
+        "together",
+        f"If a run fails: tested are the connector {pinned} and pyspark "
+        f"{' or '.join(TESTED_WITH)}.",
     )
 
 

@@ -43,11 +43,11 @@ def doctor(
     ledger. Each line with its remedy. Changes nothing.
     """
     output = Output(as_json)
-    machine = list(_said(output, iter([java(), packages()])))
+    machine = list(_shown(output, iter([java(), packages()])))
     found: dict[str, list[Check]] = {}
     for document in _documents(output, machine, files, name):
         output.say(f"\n{document.name} ({document.path})", "bold")
-        found[document.name] = list(_said(output, _checks(document, timeout)))
+        found[document.name] = list(_shown(output, _checks(document, timeout)))
     passed = not any(
         check.state is State.FAIL for checks in (machine, *found.values()) for check in checks
     )
@@ -69,7 +69,7 @@ def _documents(output: Output, machine: list[Check], files: Files, name: Name) -
         return documents(files, name)
     except EoPipelineError as error:
         wrong = fail("documents", str(error), "Correct the file; docs/configuration.md has all.")
-        machine += _said(output, iter([wrong]))
+        machine += _shown(output, iter([wrong]))
         return []
 
 
@@ -102,7 +102,7 @@ def _impatient(pipeline: Pipeline, timeout: float) -> Pipeline:
     return pipeline.model_copy(update={"source": changed})
 
 
-def _said(output: Output, checks: Iterator[Check]) -> Iterator[Check]:
+def _shown(output: Output, checks: Iterator[Check]) -> Iterator[Check]:
     """Each check as soon as it is made."""
     for check in checks:
         output.styled(_line(check))

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from eo_pipeline.cli.document_text import document_text
 from eo_pipeline.cli.options import AsJson, pairs
 from eo_pipeline.cli.output import Output, note, number
-from eo_pipeline.cli.sampling import Seen, look_at
+from eo_pipeline.cli.sampling import InferredSchema, infer_schema
 from eo_pipeline.cli.topic import Sample, sample
 from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError
@@ -81,17 +81,17 @@ def init(
         source["client"] = pairs(client, "--client")
     target = _sink(output, kind, name, bootstrap, pairs(settings, "--set"))
     read = sample(KafkaSource(**expanded(source), value_format="raw"), records)
-    seen = look_at(read.values)
+    inferred = infer_schema(read.values)
     values = {
         "name": name,
-        "source": source | _format(seen, not_null=not_null),
+        "source": source | _format(inferred, not_null=not_null),
         "sink": target,
     }
     unset = _unset_variables(values)
     if not unset:
         Pipeline.from_config(expanded(values))
-    _write(path, document_text(values, _said(seen, read)), target)
-    _tell(output, path, values, seen, read, unset)
+    _write(path, document_text(values, _remarks(inferred, read)), target)
+    _tell(output, path, values, inferred, read, unset)
 
 
 def _asked(output: Output, option: str, question: str, *, secret: bool = False) -> str:
@@ -139,17 +139,17 @@ def _is_secret(info: FieldInfo) -> bool:
     return info.annotation is SecretStr
 
 
-def _format(seen: Seen, *, not_null: bool) -> dict[str, Any]:
+def _format(inferred: InferredSchema, *, not_null: bool) -> dict[str, Any]:
     """The source's fields that follow from the sample."""
     found: dict[str, Any] = {"value_format": "raw"}
-    if seen.columns():
+    if inferred.columns():
         # a field may be called $ref, which must not become a variable
-        schema = seen.ddl(not_null=not_null).replace("$", r"\$")
+        schema = inferred.ddl(not_null=not_null).replace("$", r"\$")
         found = {"value_format": "json", "value_schema": schema}
     found["start"] = "earliest"
-    if seen.columns() and seen.bad:
+    if inferred.columns() and inferred.bad:
         found["on_bad_record"] = "dead_letter"
-    if seen.tombstones:
+    if inferred.tombstones:
         found["tombstones"] = "skip"
     return found
 
@@ -160,29 +160,29 @@ def _unset_variables(value: Any) -> list[str]:
     return [name for name in named if name not in os.environ]
 
 
-def _said(seen: Seen, read: Sample) -> list[str]:
+def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
     """What the sample held, in sentences."""
     partitions = len(read.cluster.bounds)
     sentences = [
-        f"{number(seen.records)} records of {partitions} partitions were looked at: "
-        f"{number(seen.good)} JSON objects, {number(seen.bad)} other values, "
-        f"{number(seen.tombstones)} without a value."
+        f"{number(inferred.records)} records of {partitions} partitions were looked at: "
+        f"{number(inferred.good)} JSON objects, {number(inferred.bad)} other values, "
+        f"{number(inferred.tombstones)} without a value."
     ]
-    if not seen.records:
+    if not inferred.records:
         sentences.append("The topic is empty, so nothing is known of its values: they stay bytes.")
-    elif not seen.columns():
+    elif not inferred.columns():
         sentences.append("No value is a JSON object with fields: values stay bytes.")
-    elif seen.bad:
+    elif inferred.bad:
         sentences.append("Values that do not fit go to the dead-letter table.")
-    if seen.framed:
+    if inferred.framed:
         sentences.append(
-            f"{number(seen.framed)} values begin as a schema registry's do (Avro, Protobuf)."
+            f"{number(inferred.framed)} values begin as a schema registry's do (Avro, Protobuf)."
         )
-    if seen.tombstones:
+    if inferred.tombstones:
         sentences.append("Records without a value are skipped and counted.")
-    if seen.unknown():
-        sentences.append(f"Never seen but null, taken for STRING: {', '.join(seen.unknown())}.")
-    sentences += [f"Left out: {field!r} {why}." for field, why in seen.left_out().items()]
+    if inferred.unknown():
+        sentences.append(f"Never seen but null, taken for STRING: {', '.join(inferred.unknown())}.")
+    sentences += [f"Left out: {field!r} {why}." for field, why in inferred.left_out().items()]
     return sentences
 
 
@@ -211,7 +211,7 @@ def _tell(
     output: Output,
     path: Path,
     values: Mapping[str, Any],
-    seen: Seen,
+    inferred: InferredSchema,
     read: Sample,
     unset: list[str],
 ) -> None:
@@ -220,18 +220,18 @@ def _tell(
             {
                 "document": str(path),
                 "pipeline": values["name"],
-                "records": seen.records,
-                "json_objects": seen.good,
-                "bad": seen.bad,
-                "tombstones": seen.tombstones,
+                "records": inferred.records,
+                "json_objects": inferred.good,
+                "bad": inferred.bad,
+                "tombstones": inferred.tombstones,
                 "kafka_partitions": len(read.cluster.bounds),
                 "value_format": values["source"]["value_format"],
                 "value_schema": values["source"].get("value_schema"),
-                "left_out": seen.left_out(),
+                "left_out": inferred.left_out(),
                 "unset_variables": unset,
             }
         )
-    for sentence in _said(seen, read):
+    for sentence in _remarks(inferred, read):
         output.say(sentence)
     output.say(f"Wrote {path}")
     if unset:

@@ -59,7 +59,7 @@ Type = str | Struct | Array
 
 
 @dataclass
-class Seen:
+class InferredSchema:
     """What a sample held.
 
     ``records`` all of them, ``tombstones`` without a value, ``bad`` not one JSON object,
@@ -126,19 +126,19 @@ class Seen:
             not_null: declare NOT NULL what every record of the sample had.
         """
         lines = (
-            f"{quoted(name)} {spelled(kind)}"
+            f"{quoted(name)} {type_text(kind)}"
             + (" NOT NULL" if not_null and self.present[name] == self.good else "")
             for name, kind in self.columns().items()
         )
         return ",\n".join(lines)
 
 
-def look_at(values: Iterable[bytes | None]) -> Seen:
+def infer_schema(values: Iterable[bytes | None]) -> InferredSchema:
     """What the values of a sample have in common."""
-    seen = Seen()
+    inferred = InferredSchema()
     for value in values:
-        seen.add(value)
-    return seen
+        inferred.add(value)
+    return inferred
 
 
 def _object(value: bytes) -> dict[str, Any] | None:
@@ -207,16 +207,16 @@ def _merged_fields(one: Struct, other: Struct) -> Iterator[tuple[str, Type]]:
         yield name, _merged(one.fields.get(name, VOID), other.fields.get(name, VOID))
 
 
-def spelled(kind: Type) -> str:
+def type_text(kind: Type) -> str:
     """A type in Spark's DDL. What was never seen, and an empty object, is a STRING."""
     if isinstance(kind, Array):
-        return f"ARRAY<{spelled(kind.element)}>"
+        return f"ARRAY<{type_text(kind.element)}>"
     if isinstance(kind, str):
         return STRING if kind == VOID else kind
     names = [name.lower() for name in kind.fields]
     if not names or len(set(names)) < len(names):
         return STRING
-    inside = (f"{quoted(name)}: {spelled(item)}" for name, item in kind.fields.items())
+    inside = (f"{quoted(name)}: {type_text(item)}" for name, item in kind.fields.items())
     return f"STRUCT<{', '.join(inside)}>"
 
 

@@ -73,10 +73,10 @@ def load(document: Document) -> Pipeline:
     try:
         return Pipeline.from_config(document.config(Pipeline.model_fields.keys()))
     except ConfigError as error:
-        raise ConfigError(_told_once(document.path, error)) from error
+        raise ConfigError(_with_path(document.path, error)) from error
 
 
-def _told_once(path: Path, error: ConfigError) -> str:
+def _with_path(path: Path, error: ConfigError) -> str:
     text = str(error)
     return text if text.startswith(str(path)) else f"{path}: {text}"
 

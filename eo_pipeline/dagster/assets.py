@@ -9,7 +9,7 @@ import dagster as dg
 from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.metadata import sink_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.reporting import HeldReports
+from eo_pipeline.dagster.reporting import HoldingEventReporter
 
 
 def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
@@ -80,7 +80,7 @@ def _run(
 ) -> Iterator[dg.MaterializeResult[None]]:
     run_id = context.run.run_id
     context.instance.add_run_tags(run_id, declared.run_tags)
-    with HeldReports(declared, context) as reports, retried(context, declared.automation):
+    with HoldingEventReporter(declared, context) as reports, retried(context, declared.automation):
         reports.catch_up()
         report = declared.pipeline.run(
             run_id=run_id,

@@ -64,7 +64,7 @@ def build_audit_job(declared: DagsterPipeline) -> dg.JobDefinition:
             report = run_audit(declared, context, last)
         context.log.info(str(report))
         if not report.passed:
-            raise dg.Failure(in_words(report), metadata(report), allow_retries=False)
+            raise dg.Failure(summary(report), metadata(report), allow_retries=False)
         context.add_output_metadata(metadata(report))
 
     return one_step_job(
@@ -97,12 +97,12 @@ def check_result(declared: DagsterPipeline, report: AuditReport) -> dg.AssetChec
         asset_key=declared.table,
         check_name=AUDIT,
         passed=report.passed,
-        description=in_words(report),
+        description=summary(report),
         metadata=metadata(report),
     )
 
 
-def in_words(report: AuditReport) -> str:
+def summary(report: AuditReport) -> str:
     """One line."""
     if report.passed:
         return f"version {report.head.version}: {_PASSED}"

@@ -9,7 +9,7 @@ import dagster as dg
 from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.partitions import checkpoint_partitions
-from eo_pipeline.dagster.reporting import Reports
+from eo_pipeline.dagster.reporting import EventReporter
 from eo_pipeline.dagster.requests import ReplayPartitions, asked_by
 from eo_pipeline.ledger.entry import Operation
 
@@ -79,7 +79,7 @@ def replay_versions(
     Raises:
         EoPipelineError: one of its kinds; the checkpoints told of stay replayed.
     """
-    reports = Reports(declared, context)
+    reports = EventReporter(declared, context)
     reports.catch_up()
     left = sorted(set(versions) - _replayed_before(declared, context))
     context.log.info(f"replaying {len(left):,} of {len(versions):,} checkpoints")

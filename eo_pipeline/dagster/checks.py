@@ -70,7 +70,7 @@ def agreement_result(shown: EntryId | None, head: EntryId | None) -> dg.AssetChe
     return dg.AssetCheckResult(
         passed=shown == head,
         severity=dg.AssetCheckSeverity.WARN if behind else dg.AssetCheckSeverity.ERROR,
-        description=_in_words(shown, head),
+        description=_agreement(shown, head),
         metadata={
             "version_in_dagster": shown.version if shown else -1,
             "version_in_sink": head.version if head else -1,
@@ -78,7 +78,7 @@ def agreement_result(shown: EntryId | None, head: EntryId | None) -> dg.AssetChe
     )
 
 
-def _in_words(shown: EntryId | None, head: EntryId | None) -> str:
+def _agreement(shown: EntryId | None, head: EntryId | None) -> str:
     if shown == head:
         return f"both at version {head.version}" if head else "both are empty"
     if head is None:

@@ -16,7 +16,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkSettings
 
-Settings = dict[str, Any]
+Fields = dict[str, Any]
 
 #: These fields may hold secrets, and Dagster keeps the component in the metadata of its assets.
 _NOT_SHOWN = Field(repr=False)
@@ -33,21 +33,21 @@ class KafkaPipelineComponent(Automation, dg.Component):
 
     name: str = Field(description="Names the ledger, the assets, the job and the sensors.")
     source: Annotated[
-        Settings,
+        Fields,
         _NOT_SHOWN,
         dg.Resolver(
             resolve_texts,
-            model_field_type=Settings,
+            model_field_type=Fields,
             description="Which topics, and how their records are read: eo_pipeline.KafkaSource.",
             json_schema_extra=fields_of(KafkaSource),
         ),
     ]
     sink: Annotated[
-        Settings,
+        Fields,
         _NOT_SHOWN,
         dg.Resolver(
             resolve_texts,
-            model_field_type=Settings,
+            model_field_type=Fields,
             description="Where rows and ledger go: `type`, and the fields of that sink.",
             json_schema_extra={"required": ["type"]},
         ),
@@ -66,11 +66,11 @@ class KafkaPipelineComponent(Automation, dg.Component):
     )
     max_checkpoints: int | None = Field(None, description="The most checkpoints one run makes.")
     spark: Annotated[
-        Settings | None,
+        Fields | None,
         _NOT_SHOWN,
         dg.Resolver(
             resolve_texts,
-            model_field_type=Settings | None,
+            model_field_type=Fields | None,
             description="Where Spark runs: eo_pipeline.SparkSettings.",
             json_schema_extra=fields_of(SparkSettings),
         ),

@@ -13,7 +13,7 @@ from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.metadata import plan_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
-from eo_pipeline.dagster.reporting import Reports
+from eo_pipeline.dagster.reporting import EventReporter
 from eo_pipeline.dagster.requests import (
     NOT_GIVEN,
     ForkRequest,
@@ -22,7 +22,7 @@ from eo_pipeline.dagster.requests import (
     RewindRequest,
     asked_by,
     fork_sink,
-    wanted,
+    version_or_moment,
 )
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
@@ -59,11 +59,13 @@ def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
 def _rewind(
     declared: DagsterPipeline, context: dg.OpExecutionContext, config: RewindRequest
 ) -> None:
-    to = wanted(config.to_version, config.to_time, ("to_version", "to_time"))
+    to = version_or_moment(config.to_version, config.to_time, ("to_version", "to_time"))
     if config.dry_run:
-        tell(context, declared.pipeline.plan_rewind(to, accept_compacted=config.accept_compacted))
+        show_plan(
+            context, declared.pipeline.plan_rewind(to, accept_compacted=config.accept_compacted)
+        )
         return
-    reports = Reports(declared, context)
+    reports = EventReporter(declared, context)
     reports.catch_up()
     if _done_before(declared, context, Operation.REWIND):
         return
@@ -75,7 +77,7 @@ def _rewind(
         run_id=context.run.run_id,
         on_checkpoint=reports.committed,
     )
-    tell(context, plan, done=True)
+    show_plan(context, plan, done=True)
 
 
 def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
@@ -107,7 +109,7 @@ def _replay(
         versions=config.versions or None,
         accept_compacted=config.accept_compacted,
     )
-    tell(context, plan)
+    show_plan(context, plan)
     if not config.dry_run:
         versions = [each.version for each in plan.checkpoints]
         replay_versions(declared, context, versions, config)
@@ -129,12 +131,12 @@ def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
 
 
 def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
-    at = wanted(config.at_version, config.at_time, ("at_version", "at_time"))
+    at = version_or_moment(config.at_version, config.at_time, ("at_version", "at_time"))
     sink = fork_sink(declared.pipeline, config.sink)
     plan = declared.pipeline.plan_fork(
         at, config.name, sink, accept_compacted=config.accept_compacted
     )
-    tell(context, plan, done=not config.dry_run)
+    show_plan(context, plan, done=not config.dry_run)
     if config.dry_run:
         return
     plan.apply(reason=config.reason, asked_by=asked_by(context), run_id=context.run.run_id)
@@ -171,7 +173,7 @@ def _accept_loss(
 ) -> None:
     if not config.reason:
         raise ConfigError("reason: say why the loss is acceptable; the ledger keeps it")
-    reports = Reports(declared, context)
+    reports = EventReporter(declared, context)
     reports.catch_up()
     if _done_before(declared, context, Operation.ACCEPT_LOSS):
         return
@@ -199,7 +201,7 @@ def _done_before(
     return head
 
 
-def tell(context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False) -> None:
+def show_plan(context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False) -> None:
     """The plan in the run's log and, as tables, on the step's output."""
     context.log.info(f"{'' if done else 'plan: '}{plan}; {plan.records:,} records are read again")
     for warning in plan.warnings:

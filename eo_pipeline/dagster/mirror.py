@@ -35,7 +35,7 @@ TRANSACTION_TAG = "eo/transaction_id"
 
 
 @dataclass(frozen=True)
-class Reported:
+class EntryEvent:
     """One asset's event for one ledger entry."""
 
     key: dg.AssetKey
@@ -67,12 +67,12 @@ class Reported:
         return {TRANSACTION_TAG: self.id.transaction_id}
 
 
-def of_entry(declared: DagsterPipeline, entry: LedgerEntry) -> list[Reported]:
+def of_entry(declared: DagsterPipeline, entry: LedgerEntry) -> list[EntryEvent]:
     """The events of an entry of which only the ledger tells: lag and times are not known."""
     return _events(declared, entry, {}, {})
 
 
-def of_report(declared: DagsterPipeline, report: CheckpointReport) -> list[Reported]:
+def of_report(declared: DagsterPipeline, report: CheckpointReport) -> list[EntryEvent]:
     """The events of an entry this run committed."""
     known = report_metadata(report)
     return _events(declared, report.entry, known, column_schema(report.columns))
@@ -80,23 +80,23 @@ def of_report(declared: DagsterPipeline, report: CheckpointReport) -> list[Repor
 
 def _events(
     declared: DagsterPipeline, entry: LedgerEntry, run: dict[str, Any], columns: dict[str, Any]
-) -> list[Reported]:
+) -> list[EntryEvent]:
     first, last = entry_metadata(entry) | run, identity_metadata(entry)
-    offsets = Reported(declared.offsets, entry.id, first | offsets_metadata(entry) | last)
+    offsets = EntryEvent(declared.offsets, entry.id, first | offsets_metadata(entry) | last)
     if entry.operation in LEDGER_ONLY:
         return [offsets]
-    table = Reported(declared.table, entry.id, first | table_metadata(entry) | last | columns)
+    table = EntryEvent(declared.table, entry.id, first | table_metadata(entry) | last | columns)
     checkpoint = entry_metadata(entry) | ranges_metadata(entry) | run | last
     return [*_checkpoint(declared, entry, checkpoint), table, offsets]
 
 
 def _checkpoint(
     declared: DagsterPipeline, entry: LedgerEntry, metadata: dict[str, Any]
-) -> list[Reported]:
+) -> list[EntryEvent]:
     """The event of the checkpoint whose rows the entry wrote: its own, or the one it replayed."""
     if entry.operation not in (Operation.FORWARD, Operation.REPLAY) or not entry.ranges:
         return []
-    return [Reported(declared.checkpoints, entry.id, metadata, str(entry.checkpoint))]
+    return [EntryEvent(declared.checkpoints, entry.id, metadata, str(entry.checkpoint))]
 
 
 def reported_id(event: dg.AssetMaterialization) -> EntryId | None:

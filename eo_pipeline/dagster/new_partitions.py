@@ -17,7 +17,7 @@ Spans = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownPartitions:
     """Partitions already announced, and the topic's UUID each belonged to: a topic that was
     deleted and created again is new, whatever its name.
     """
@@ -26,25 +26,25 @@ class Known:
     partitions: frozenset[TopicPartition]
 
     @classmethod
-    def of_ledger(cls, head: LedgerEntry) -> Known:
+    def of_ledger(cls, head: LedgerEntry) -> KnownPartitions:
         """Where a sensor without a memory starts: what the runs have taken up."""
         return cls(dict(head.topic_ids), frozenset(head.offsets))
 
     @classmethod
-    def of_cluster(cls, cluster: Cluster) -> Known:
+    def of_cluster(cls, cluster: Cluster) -> KnownPartitions:
         return cls(dict(cluster.topic_ids), frozenset(cluster.bounds))
 
-    def fresh(self, cluster: Cluster) -> list[TopicPartition]:
+    def new_in(self, cluster: Cluster) -> list[TopicPartition]:
         """Partitions of ``cluster`` that are not known."""
         return sorted(tp for tp in cluster.bounds if not self._holds(tp, cluster))
 
-    def with_(self, cluster: Cluster) -> Known:
+    def including(self, cluster: Cluster) -> KnownPartitions:
         """Both; where a topic has another UUID, the cluster's. A topic that is briefly not seen
         stays known, so that it is not announced again.
         """
         now = cluster.topic_ids
         kept = {tp for tp in self.partitions if tp.topic not in now or self._holds(tp, cluster)}
-        return Known({**self.topic_ids, **now}, frozenset(kept | cluster.bounds.keys()))
+        return KnownPartitions({**self.topic_ids, **now}, frozenset(kept | cluster.bounds.keys()))
 
     def _holds(self, tp: TopicPartition, cluster: Cluster) -> bool:
         known = self.topic_ids.get(tp.topic)
@@ -62,7 +62,7 @@ class Known:
         return json.dumps({"format": _FORMAT, "topics": topics})
 
     @classmethod
-    def from_cursor(cls, cursor: str | None) -> Known | None:
+    def from_cursor(cls, cursor: str | None) -> KnownPartitions | None:
         """The inverse of :meth:`to_cursor`; None if there is none of this format."""
         raw = json.loads(cursor) if cursor else {}
         if raw.get("format") != _FORMAT:

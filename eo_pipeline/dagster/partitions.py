@@ -13,7 +13,7 @@ import dagster as dg
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 
-Request = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
+KeyRequest = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
 def checkpoint_partitions(declared: DagsterPipeline) -> dg.DynamicPartitionsDefinition:
@@ -26,7 +26,9 @@ def is_checkpoint(entry: LedgerEntry) -> bool:
     return entry.operation is Operation.FORWARD and bool(entry.ranges)
 
 
-def follow(declared: DagsterPipeline, instance: dg.DagsterInstance, entry: LedgerEntry) -> None:
+def update_keys(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, entry: LedgerEntry
+) -> None:
     """Do to the keys what ``entry`` did to the checkpoints.
 
     The cost of a checkpoint does not depend on how many keys there are; that of a rewind does.
@@ -35,11 +37,11 @@ def follow(declared: DagsterPipeline, instance: dg.DagsterInstance, entry: Ledge
         instance.add_dynamic_partitions(declared.partitions, [str(entry.version)])
     elif entry.operation is Operation.REWIND:
         known = _versions(instance.get_dynamic_partitions(declared.partitions))
-        for version in sorted(known - after(known, [entry])):
+        for version in sorted(known - live_after(known, [entry])):
             instance.delete_dynamic_partition(declared.partitions, str(version))
 
 
-def after(known: Collection[int], entries: Iterable[LedgerEntry]) -> set[int]:
+def live_after(known: Collection[int], entries: Iterable[LedgerEntry]) -> set[int]:
     """The live checkpoints of ``known`` and of ``entries``, once these have happened, in order."""
     live = set(known)
     for entry in entries:
@@ -50,13 +52,13 @@ def after(known: Collection[int], entries: Iterable[LedgerEntry]) -> set[int]:
     return live
 
 
-def requests(
+def key_requests(
     declared: DagsterPipeline,
     keys: Sequence[str],
     entries: Iterable[LedgerEntry],
     *,
     anew: bool = False,
-) -> list[Request]:
+) -> list[KeyRequest]:
     """What makes ``keys`` those of the newest live checkpoints, in ascending order.
 
     Args:
@@ -64,12 +66,14 @@ def requests(
         entries: ledger entries whose effect may be missing there, oldest first.
         anew: ``keys`` are those of a ledger that was replaced.
     """
-    live = after(set() if anew else _versions(keys), entries)
+    live = live_after(set() if anew else _versions(keys), entries)
     wanted = [str(v) for v in sorted(live)[-declared.automation.checkpoint_partitions :]]
     removed, added = rearranged(keys, wanted)
     name = declared.partitions
-    deletion: list[Request] = [dg.DeleteDynamicPartitionsRequest(name, removed)] if removed else []
-    addition: list[Request] = [dg.AddDynamicPartitionsRequest(name, added)] if added else []
+    deletion: list[KeyRequest] = (
+        [dg.DeleteDynamicPartitionsRequest(name, removed)] if removed else []
+    )
+    addition: list[KeyRequest] = [dg.AddDynamicPartitionsRequest(name, added)] if added else []
     return deletion + addition
 
 

@@ -22,7 +22,7 @@ StepContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 @dataclass
-class Reports:
+class EventReporter:
     """Logs every event at once: for a step whose assets are not its outputs."""
 
     declared: DagsterPipeline
@@ -33,24 +33,24 @@ class Reports:
         for entry in unreported(self.declared, self.context.instance):
             version = entry.version
             self.context.log.info(f"version {version} was committed and not reported: is now")
-            self._tell(entry, mirror.of_entry(self.declared, entry))
+            self._report(entry, mirror.of_entry(self.declared, entry))
 
     def committed(self, report: CheckpointReport) -> None:
         """For the engine to call after each commit."""
-        self.context.log.info(in_words(report))
-        self._tell(report.entry, mirror.of_report(self.declared, report))
+        self.context.log.info(summary_line(report))
+        self._report(report.entry, mirror.of_report(self.declared, report))
 
-    def _tell(self, entry: LedgerEntry, events: Sequence[mirror.Reported]) -> None:
-        partitions.follow(self.declared, self.context.instance, entry)
+    def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
+        partitions.update_keys(self.declared, self.context.instance, entry)
         for event in events:
-            self._take(event)
+            self._log(event)
 
-    def _take(self, event: mirror.Reported) -> None:
+    def _log(self, event: mirror.EntryEvent) -> None:
         self.context.log_event(event.materialization())
 
 
 @dataclass
-class HeldReports(Reports):
+class HoldingEventReporter(EventReporter):
     """Logs an event as soon as it is known not to be its asset's last: for the forward step.
 
     Dagster takes one result per asset and step. So the newest event of each asset is held back:
@@ -59,12 +59,12 @@ class HeldReports(Reports):
     reconciler does.
     """
 
-    _held: dict[dg.AssetKey, mirror.Reported] = field(default_factory=dict)
+    _held: dict[dg.AssetKey, mirror.EntryEvent] = field(default_factory=dict)
 
-    def _take(self, event: mirror.Reported) -> None:
+    def _log(self, event: mirror.EntryEvent) -> None:
         earlier = self._held.pop(event.key, None)
         if earlier is not None:
-            super()._take(earlier)
+            super()._log(earlier)
         self._held[event.key] = event  # at the end: the order is that of the ledger
 
     def results(self) -> Iterator[dg.MaterializeResult[None]]:
@@ -105,7 +105,7 @@ def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[
     return list(newest_first)[::-1]
 
 
-def in_words(report: CheckpointReport) -> str:
+def summary_line(report: CheckpointReport) -> str:
     """One line for the run's log, there as soon as the commit is."""
     entry, counts = report.entry, report.entry.counts
     if not entry.ranges:

@@ -104,7 +104,7 @@ class AuditRequest(dg.Config):
     )
 
 
-def wanted(version: int, moment: str, fields: tuple[str, str]) -> int | datetime:
+def version_or_moment(version: int, moment: str, fields: tuple[str, str]) -> int | datetime:
     """The one of the two that was given.
 
     Args:

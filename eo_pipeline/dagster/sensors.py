@@ -10,8 +10,8 @@ import dagster as dg
 
 from eo_pipeline.dagster import mirror
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.new_partitions import Known
-from eo_pipeline.dagster.partitions import requests
+from eo_pipeline.dagster.new_partitions import KnownPartitions
+from eo_pipeline.dagster.partitions import key_requests
 from eo_pipeline.dagster.reconcile import Progress, compare
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
 from eo_pipeline.errors import EoPipelineError
@@ -125,60 +125,60 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
     status = declared.pipeline.status()
     if status.head is None:
         return dg.SkipReason("no ledger yet: the first run takes every partition there is")
-    remembered = Known.from_cursor(cursor)
-    known = remembered or Known.of_ledger(status.head)
-    fresh = known.fresh(status.cluster)
+    remembered = KnownPartitions.from_cursor(cursor)
+    known = remembered or KnownPartitions.of_ledger(status.head)
+    new = known.new_in(status.cluster)
     # a sensor without a memory also says once how many partitions there are
-    told = fresh if remembered else sorted(status.cluster.bounds)
+    announced = new if remembered else sorted(status.cluster.bounds)
     partitions = len(status.cluster.bounds)
     return dg.SensorResult(
-        run_requests=[_run_for(declared, fresh, status.cluster)] if fresh else [],
-        skip_reason=None if fresh else f"no new partition; {partitions:,} known",
-        asset_events=_observations(declared, told, fresh, status.cluster),
-        cursor=known.with_(status.cluster).to_cursor(),
+        run_requests=[_run_for(declared, new, status.cluster)] if new else [],
+        skip_reason=None if new else f"no new partition; {partitions:,} known",
+        asset_events=_observations(declared, announced, new, status.cluster),
+        cursor=known.including(status.cluster).to_cursor(),
     )
 
 
 def _run_for(
-    declared: DagsterPipeline, fresh: Sequence[TopicPartition], cluster: Cluster
+    declared: DagsterPipeline, new: Sequence[TopicPartition], cluster: Cluster
 ) -> dg.RunRequest:
     """One run for these partitions, whatever the daemon repeats after a crash. Should it fail,
     the lag sensor and the schedule start the next: the planner finds new partitions by itself.
     """
-    topics = sorted({tp.topic for tp in fresh})
+    topics = sorted({tp.topic for tp in new})
     ids = ",".join(f"{topic}={cluster.topic_ids.get(topic)}" for topic in topics)
-    first, last = fresh[0].partition, fresh[-1].partition
+    first, last = new[0].partition, new[-1].partition
     return dg.RunRequest(
-        run_key=f"{declared.pipeline.name}:{ids}:{first}-{last}:{len(fresh)}",
-        tags=declared.run_tags | {"eo/new_partitions": _named(fresh)},
+        run_key=f"{declared.pipeline.name}:{ids}:{first}-{last}:{len(new)}",
+        tags=declared.run_tags | {"eo/new_partitions": _named(new)},
     )
 
 
 def _observations(
     declared: DagsterPipeline,
-    told: Sequence[TopicPartition],
-    fresh: Sequence[TopicPartition],
+    announced: Sequence[TopicPartition],
+    new: Sequence[TopicPartition],
     cluster: Cluster,
 ) -> list[dg.AssetObservation]:
-    """One for each topic asset that stands for some of ``told``."""
+    """One for each topic asset that stands for some of ``announced``."""
 
     def of(key: dg.AssetKey, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [tp for tp in partitions if declared.topic(tp.topic) == key]
 
-    keys = sorted({declared.topic(tp.topic) for tp in told})
-    return [_observation(key, of(key, fresh), of(key, cluster.bounds)) for key in keys]
+    keys = sorted({declared.topic(tp.topic) for tp in announced})
+    return [_observation(key, of(key, new), of(key, cluster.bounds)) for key in keys]
 
 
 def _observation(
-    key: dg.AssetKey, fresh: Sequence[TopicPartition], held: Sequence[TopicPartition]
+    key: dg.AssetKey, new: Sequence[TopicPartition], held: Sequence[TopicPartition]
 ) -> dg.AssetObservation:
     return dg.AssetObservation(
         key,
-        description=f"new: {_named(fresh)}" if fresh else f"{len(held):,} partitions",
+        description=f"new: {_named(new)}" if new else f"{len(held):,} partitions",
         metadata={
             "topics": len({tp.topic for tp in held}),
             "kafka_partitions": len(held),
-            "new_partitions": len(fresh),
+            "new_partitions": len(new),
         },
     )
 
@@ -224,7 +224,7 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
         skip_reason=f"{said}up to {at}",
         asset_events=_repairs(declared, instance, missing),
         # every entry comes by here once, so a key that its run did not live to add is added now
-        dynamic_partitions_requests=requests(declared, keys, settled, anew=replaced),
+        dynamic_partitions_requests=key_requests(declared, keys, settled, anew=replaced),
         cursor=after.to_cursor(),
     )
 
@@ -241,7 +241,7 @@ def _repairs(
         latest = event.asset_materialization if event else None
         shown = mirror.reported_id(latest) if latest else None
         if latest and shown and shown.version > missing[-1].version:
-            repairs.append(mirror.Reported(key, shown, latest.metadata).materialization())
+            repairs.append(mirror.EntryEvent(key, shown, latest.metadata).materialization())
     return repairs
 
 

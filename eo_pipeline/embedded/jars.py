@@ -6,7 +6,6 @@ The resolver is the Ivy jar that pyspark brings along, so nothing has to be inst
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from eo_pipeline.embedded.locks import hold
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import pyspark_home
+from eo_pipeline.spark import CONNECTOR
 
 KAFKA_VERSION = "4.1.0"
 
@@ -61,8 +61,7 @@ def spark_connector_jars(state: Path) -> tuple[Path, ...]:
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
-    version = importlib.metadata.version("pyspark")
-    connector = Artefact("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+    connector = Artefact(*CONNECTOR.split(":"))
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
     return tuple(jar for jar in _resolved(connector, state) if _artefact_name(jar) not in in_spark)
 

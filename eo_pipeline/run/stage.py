@@ -83,7 +83,7 @@ class Stager:
             raise job_error(spark, error, job) from error
         except TransformError as error:
             cause = error.__cause__  # a transform may use Spark itself, and lose it
-            if isinstance(cause, PySparkException) and server_is_lost(spark, cause):
+            if isinstance(cause, PySparkException) and server_is_lost(spark):
                 raise job_error(spark, cause, job) from error
             raise
 

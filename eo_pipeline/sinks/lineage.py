@@ -1,4 +1,4 @@
-"""Where rows came from, as every sink tells it; see ``SinkSession.lineage``."""
+"""Where rows came from, as every sink says it; see ``SinkSession.lineage``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
-#: The columns, and the types they are told in.
-LINEAGE = pa.schema(
+#: The columns and their types.
+LINEAGE_SCHEMA = pa.schema(
     [
         (CHECKPOINT_COLUMN, pa.int64()),
         ("_eo_topic", pa.string()),
@@ -22,11 +22,11 @@ LINEAGE = pa.schema(
 
 
 def lineage_schema(columns: Collection[str]) -> pa.Schema:
-    """What can be told of a table with ``columns``. The checkpoint always: a table without the
+    """What is known of a table with ``columns``. The checkpoint always: a table without the
     column holds rows of no checkpoint.
     """
-    told = [field for field in LINEAGE if field.name in {*columns, CHECKPOINT_COLUMN}]
-    return pa.schema(told)
+    known = [field for field in LINEAGE_SCHEMA if field.name in {*columns, CHECKPOINT_COLUMN}]
+    return pa.schema(known)
 
 
 def lineage_of_rows(
@@ -47,11 +47,11 @@ def lineage_of_batches(
     """
     for batch in batches:
         arrays = [_column(batch, field) for field in schema]
-        told = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        checkpoint = told.column(CHECKPOINT_COLUMN)
+        lineage = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        checkpoint = lineage.column(CHECKPOINT_COLUMN)
         asked = pc.or_kleene(pc.is_null(checkpoint), pc.greater_equal(checkpoint, since))
-        if (told := told.filter(asked)).num_rows:
-            yield told
+        if (lineage := lineage.filter(asked)).num_rows:
+            yield lineage
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:

@@ -6,6 +6,7 @@ from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
     STAGING_SETTINGS,
+    TESTED_WITH,
     SparkProvider,
     SparkSettings,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "CONNECTOR",
     "JARS_VARIABLE",
     "STAGING_SETTINGS",
+    "TESTED_WITH",
     "SparkProvider",
     "SparkSettings",
     "interruptible",

@@ -163,7 +163,7 @@ def knows_its_session(spark: SparkSession) -> bool:
         return False
     try:
         spark.conf.get("spark.sql.session.timeZone")
-    except PySparkException:
+    except (PySparkException, grpc.RpcError):
         return False
     return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.errors import RetriesExceeded
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SparkJobError, SparkUnavailableError
@@ -16,7 +15,7 @@ def job_error(
     Args:
         job: the subject of its sentence: ``Pipeline 'p': the audit's Spark job``.
     """
-    if not server_is_lost(spark, error):
+    if not server_is_lost(spark):
         return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
     from eo_pipeline.spark.connect import endpoint_of
 
@@ -27,17 +26,17 @@ def job_error(
     )
 
 
-def server_is_lost(spark: SparkSession, error: Exception) -> bool:
-    """Whether ``spark``, on which ``error`` was met, is a Spark Connect session of no more use.
+def server_is_lost(spark: SparkSession) -> bool:
+    """Whether ``spark``, on which a job failed, is a Spark Connect session of no more use.
 
-    The error alone does not tell: a server that was started again answers, but knows nothing of
-    this session. So the session is asked, unless Spark has already asked in vain for long enough.
+    The job's error does not tell: a server that was started again answers, but knows nothing of
+    this session. So the session is asked, for ``spark.connect_timeout`` at most.
     """
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         return False
     from eo_pipeline.spark.connect import knows_its_session
 
-    return isinstance(error, RetriesExceeded) or not knows_its_session(spark)
+    return not knows_its_session(spark)
 
 
 def first_lines(error: Exception, lines_max: int = 6) -> str:

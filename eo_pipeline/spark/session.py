@@ -24,8 +24,12 @@ _NAME = "eo-pipeline"
 
 SparkProvider = Callable[[], SparkSession]
 
-#: Newer connectors than the Spark in use do not load; this one matches pyspark 4.0.0.
+#: Newer connectors than the Spark in use do not load; this one does in TESTED_WITH.
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+
+#: The versions of pyspark that CONNECTOR was tested with, by the whole suite. pyproject.toml admits
+#: their patch releases, nothing newer.
+TESTED_WITH = ("4.0.0",)
 
 #: A folder of connector jars resolved beforehand; saves Spark asking a repository at each start.
 JARS_VARIABLE = "EO_SPARK_JARS"

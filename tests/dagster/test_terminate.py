@@ -23,7 +23,7 @@ from tests.engine import Bench, spark_has_begun, spark_is_free
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
-FOR_EVER: dict[str, Any] = {"transform": "tests.faults.transforms:endless"}
+FOR_EVER: dict[str, Any] = {"transform": "tests.run.transforms:endless"}
 
 #: The web server starts runs itself.
 _NO_DAEMON = """

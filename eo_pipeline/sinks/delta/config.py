@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SecretStr
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
@@ -15,7 +15,7 @@ from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.files import check_folder, folder
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
-from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.sinks.options import UpsertOptions, each_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ _NOT_SUPPORTED = (
 )
 
 
-class DeltaSink(FolderSink):
+class DeltaSink(UpsertOptions, FolderSink):
     """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
 
     Args:
@@ -47,10 +47,7 @@ class DeltaSink(FolderSink):
 
     type: Literal["delta"] = "delta"
     path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED))]
-    mode: Literal["append", "upsert"] = "append"
-    key: tuple[str, ...] = Field(default=(), validate_default=True)
-    sequence_by: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] = ()
+    partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
     storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
@@ -58,35 +55,9 @@ class DeltaSink(FolderSink):
     session_class: ClassVar[str] = "eo_pipeline.sinks.delta.session:DeltaSession"
     extra: ClassVar[str | None] = "delta"
 
-    @field_validator("key", "sequence_by")
-    @classmethod
-    def _fits_the_mode(cls, columns: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        mode = info.data.get("mode")
-        if mode == "append" and columns:
-            raise ValueError("only for mode: upsert")
-        if mode == "upsert" and info.field_name == "key" and not columns:
-            raise ValueError("mode: upsert needs the columns that identify a row")
-        return columns
-
-    @field_validator("key", "sequence_by", "partition_by")
-    @classmethod
-    def _each_once(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(columns)) < len(columns):
-            raise ValueError("a column is named twice")
-        return columns
-
     @property
     def root(self) -> Path:
         return folder(self.path)
-
-    @property
-    def upsert(self) -> UpsertRule | None:
-        """How rows replace each other, ``None`` for append."""
-        return UpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
-
-    @property
-    def keeps_every_row(self) -> bool:
-        return self.mode == "append"
 
     @property
     def table_name(self) -> str:
@@ -125,7 +96,7 @@ class DeltaSink(FolderSink):
         absent = [name for name in self.partition_by if name not in df.columns]
         if absent:
             raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
-        if self.upsert:
-            self.upsert.check_columns(df.columns)
+        if rule := self.upsert_rule:
+            rule.check_columns(df.columns)
         copies = {LAYOUT_PREFIX + name: df[name] for name in self.partition_by}
         return df.withColumns(copies) if self.partition_columns else df

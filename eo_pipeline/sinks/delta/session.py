@@ -107,7 +107,7 @@ class DeltaSession(LakeSession[Snapshot]):
         if table is None:
             return
         table.refuse_removal()
-        if self.sink.upsert:
+        if self.sink.upsert_rule:
             self.version_left_by_target(entry, table)
 
     def _side_folders(self) -> tuple[Path, ...]:
@@ -142,7 +142,11 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     def _change(self, table: Snapshot) -> Commit:
         table.check(self.session.sink.partition_by)
-        rows, rule, operation = self.staged.rows, self.session.sink.upsert, self.entry.operation
+        rows, rule, operation = (
+            self.staged.rows,
+            self.session.sink.upsert_rule,
+            self.entry.operation,
+        )
         missing = table.missing(rows.schema) if rows is not None else []
         if operation is Operation.REWIND:
             return self._rewind(table)
@@ -165,7 +169,7 @@ class DeltaPublication(LakePublication[Snapshot]):
         return widen_and_change
 
     def _rewind(self, table: Snapshot) -> Commit:
-        if not self.session.sink.upsert:
+        if not self.session.sink.upsert_rule:
             return rewind(table.table, target_of(self.entry), self._arguments)
         version = self.session.version_left_by_target(self.entry, table)
         return partial(restore, table.table, version, self._arguments)
@@ -193,8 +197,8 @@ class DeltaPublication(LakePublication[Snapshot]):
     def _create(self) -> Commit:
         """The table and its first rows in one commit, of which the log takes only one."""
         sink, rows = self.session.sink, self.staged.rows
-        if sink.upsert and rows is not None:
-            rows = StagedTable.in_memory(newest_rows(in_memory(rows), sink.upsert))
+        if sink.upsert_rule and rows is not None:
+            rows = StagedTable.in_memory(newest_rows(in_memory(rows), sink.upsert_rule))
         absent = [n for n in sink.partition_by if rows is None or n not in rows.schema.names]
         if absent:
             raise RefusedError(
@@ -215,27 +219,22 @@ class DeltaPublication(LakePublication[Snapshot]):
                     storage_options=self.session.options,
                     **self._arguments,
                 )
-            except CommitFailedError as error:
-                raise OvertakenError(str(error)) from error
+            except CommitFailedError:
+                raise
             except (DeltaError, OSError) as error:
-                self._see_who_created_it(error)
+                raise self._not_created(error) from error
 
         return commit
 
-    def _see_who_created_it(self, error: Exception) -> None:
-        """delta-rs gives the same error for a table that is there and for one it cannot make.
-
-        Raises:
-            OvertakenError: a table is there without our entry: somebody else created it.
-            CommitUnknownError: there is none, or it cannot be read.
+    def _not_created(self, error: Exception) -> Exception:
+        """delta-rs gives the same error for a table that is there, perhaps by this very commit, and
+        for one that it cannot make.
         """
-        if self.landed():
-            return
         if DeltaTable.is_deltatable(self.session.uri, self.session.options):
-            raise OvertakenError(str(error)) from error
-        raise CommitUnknownError(
+            return OvertakenError(str(error))
+        return CommitUnknownError(
             f"{self.session.uri}: whether the table was created is not known: {error}"
-        ) from error
+        )
 
     def _actions(self, rows: StagedTable | None) -> list[AddAction]:
         if rows is None:

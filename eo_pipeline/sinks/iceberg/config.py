@@ -14,6 +14,7 @@ from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
+from eo_pipeline.sinks.options import each_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,9 +30,7 @@ def _checked_table(name: str) -> str:
 
 
 def _checked_partitioning(texts: tuple[str, ...]) -> tuple[str, ...]:
-    names = [PartitionField.parse(text).field_name for text in texts]
-    if len(set(names)) < len(names):
-        raise ValueError("a column is named twice")
+    each_once(tuple(PartitionField.parse(text).field_name for text in texts))
     return texts
 
 

@@ -19,17 +19,17 @@ def java_hash(text: str) -> int:
     return value - (1 << _INT_BITS) if value > _INT_MAX else value
 
 
-def start_index(topic: str, owners: int) -> int:
-    """Which of ``owners`` gets partition 0 of ``topic``."""
-    return ((java_hash(topic) * 31) & _INT_MAX) % owners
+def start_index(topic: str, count: int) -> int:
+    """Which of ``count`` shards or partitions gets partition 0 of ``topic``."""
+    return ((java_hash(topic) * 31) & _INT_MAX) % count
 
 
-def assign(topic: str, partition: int, owners: int) -> int:
-    """Which of ``owners`` (numbered from 0) a source partition belongs to.
+def assign(topic: str, partition: int, count: int) -> int:
+    """Which of ``count`` shards or partitions, numbered from 0, a source partition goes to.
 
     Raises:
-        ValueError: there is no owner.
+        ValueError: there is none to go to.
     """
-    if owners < 1:
-        raise ValueError(f"{owners} owners cannot own {topic}[{partition}]")
-    return (start_index(topic, owners) + partition) % owners
+    if count < 1:
+        raise ValueError(f"{topic}[{partition}] cannot be assigned to one of {count}")
+    return (start_index(topic, count) + partition) % count

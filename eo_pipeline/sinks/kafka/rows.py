@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.arrow import json_array
 from eo_pipeline.sinks.kafka.assigner import start_index
 from eo_pipeline.sinks.kafka.producer import Arguments
 from eo_pipeline.sinks.kafka.types import (
@@ -29,7 +30,6 @@ from eo_pipeline.sinks.kafka.types import (
     Partitioner,
     is_projected,
 )
-from eo_pipeline.sinks.sql.json_text import json_array
 from eo_pipeline.staging.rows import StagedTable
 
 #: librdkafka's "let the partitioner decide".
@@ -73,18 +73,18 @@ def _dealt_out(batch: pa.RecordBatch, shards: int) -> Iterator[tuple[int, pa.Rec
     if shards == 1:
         yield 0, batch
         return
-    owners = assign_all(batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION), shards)
-    for shard in sorted(pc.unique(owners).to_pylist()):
-        yield shard, batch.filter(pc.equal(owners, shard))
+    assigned = assign_all(batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION), shards)
+    for shard in sorted(pc.unique(assigned).to_pylist()):
+        yield shard, batch.filter(pc.equal(assigned, shard))
 
 
-def assign_all(topics: pa.Array, partitions: pa.Array, owners: int) -> pa.Array:
-    """:func:`~.assigner.assign` for columns; who has no origin belongs to owner 0."""
+def assign_all(topics: pa.Array, partitions: pa.Array, count: int) -> pa.Array:
+    """:func:`~.assigner.assign` for columns; a row without an origin goes to 0."""
     named = topics.dictionary_encode()
-    starts = [None if t is None else start_index(t, owners) for t in named.dictionary.to_pylist()]
+    starts = [None if t is None else start_index(t, count) for t in named.dictionary.to_pylist()]
     first = pa.array(starts, pa.int64()).take(named.indices)
     turn = pc.add(first, pc.cast(partitions, pa.int64()))
-    return pc.fill_null(pc.subtract(turn, pc.multiply(pc.divide(turn, owners), owners)), 0)
+    return pc.fill_null(pc.subtract(turn, pc.multiply(pc.divide(turn, count), count)), 0)
 
 
 def dead_letters(staged: StagedTable) -> Iterator[Arguments]:

@@ -82,6 +82,7 @@ class Shards:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
+        """What a lost transaction means while shard 0 is this session's."""
         try:
             yield
         except TransactionLostError as lost:

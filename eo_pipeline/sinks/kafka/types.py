@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.sql.json_text import JSON_FIELD, as_json_columns
+from eo_pipeline.sinks.arrow import JSON_FIELD
+from eo_pipeline.sinks.projection import as_json_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

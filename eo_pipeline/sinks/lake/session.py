@@ -21,7 +21,6 @@ from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
     EoPipelineError,
-    FencedError,
     RefusedError,
     SinkUnavailableError,
 )
@@ -266,7 +265,10 @@ class LakePublication(Publication, Generic[Handle]):
         written, self.written = self.written, []
         try:
             self._commit()
-        except (OvertakenError, FencedError, RefusedError, SinkUnavailableError):
+        except OvertakenError:
+            # by its own, perhaps: a transport that repeats a request is refused by what it made
+            if self.landed():
+                return
             # this token can never land now, and nobody else knows it
             self.written = written
             raise
@@ -281,8 +283,7 @@ class LakePublication(Publication, Generic[Handle]):
                     path.unlink()
 
     def landed(self) -> Handle | None:
-        """The table, if this very try is in its ledger; for a commit that was refused, perhaps by
-        what it had just made itself (a transport that repeats a request).
+        """The table, if this very try is in its ledger, as it may be although it was refused.
 
         Raises:
             CommitUnknownError: the ledger cannot be read just now.

@@ -10,15 +10,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.sinks.projection import is_scalar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-_SPARK_NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"}
-_SPARK_TEXTS = {"string", "char", "varchar", "binary"}
-_SPARK_TIMES = {"date", "timestamp", "timestamp_ntz"}
-_SPARK_SCALARS = frozenset({"boolean"} | _SPARK_NUMBERS | _SPARK_TEXTS | _SPARK_TIMES)
 _PLAIN = (
     pt.is_boolean,
     pt.is_int8,
@@ -151,7 +148,7 @@ class StoredTypes:
         if isinstance(kind, StructType):
             self.check_names(kind.names)
             return all(self._holds(field.dataType) for field in kind)
-        return kind.simpleString().partition("(")[0].partition(" ")[0] in _SPARK_SCALARS
+        return is_scalar(kind)
 
 
 def new_columns(known: pa.Schema, result: pa.Schema) -> list[str]:

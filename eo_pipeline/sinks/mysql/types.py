@@ -26,12 +26,38 @@ whatever it holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.arrow import Kind, kind_of
+from eo_pipeline.sinks.sql.names import NameRules, TableName
+
+#: MySQL Reference Manual, "Identifier Length Limits".
+NAME_LENGTH_MAX = 64
+
+#: Identifiers are kept in three bytes a character, and end in no blank
+#: (MySQL Reference Manual, "Schema Object Names").
+_LAST_CHARACTER = "\uffff"
+
+
+def _check_name(name: str) -> None:
+    """Raise ``ValueError`` for what cannot be a name in MySQL."""
+    if not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise ValueError(f"{name!r} has not between 1 and {NAME_LENGTH_MAX} characters")
+    if name.endswith(" ") or any(c == "\0" or c > _LAST_CHARACTER for c in name):
+        raise ValueError(f"{name!r} ends in a blank, or holds a character MySQL has not in names")
+
+
+NAMES = NameRules("MySQL", _check_name, str.lower)
+
+
+def for_people(name: str | TableName) -> str:
+    """As a statement in a message has it, to be run in anybody's session: in backticks."""
+    parts = (name.schema, name.name) if isinstance(name, TableName) else (name,)
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts if part)
+
 
 #: Length of a key's text: three such columns fit into InnoDB's index of 3072 bytes.
 KEY_LENGTH = 255
@@ -39,43 +65,41 @@ KEY_LENGTH = 255
 #: The most digits behind the point that both MySQL and MariaDB can have.
 SCALE_MAX = 30
 
-Check = Callable[[pa.DataType], bool]
-
-_INTEGERS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
+_INTEGERS = {Kind.INT8: 1, Kind.INT16: 2, Kind.INT32: 4, Kind.INT64: 8}
 _WIDTHS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
 #: MariaDB's own, read from text and refused if they are not one.
 _READ_FROM_TEXT = frozenset({"uuid", "inet4", "inet6"})
 _BINARIES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 
-_SCALARS: tuple[tuple[Check, str, str], ...] = (
-    (pa.types.is_boolean, "boolean", "tinyint(1)"),
-    (pa.types.is_int8, "int8", "smallint"),
-    (pa.types.is_int16, "int16", "smallint"),
-    (pa.types.is_int32, "int32", "int"),
-    (pa.types.is_int64, "int64", "bigint"),
-    (pa.types.is_float32, "float", "double"),
-    (pa.types.is_float64, "double", "double"),
-    (pa.types.is_decimal128, "decimal", "decimal"),
-    (pa.types.is_string, "text", "longtext"),
-    (pa.types.is_large_string, "text", "longtext"),
-    (pa.types.is_binary, "binary", "longblob"),
-    (pa.types.is_large_binary, "binary", "longblob"),
-    (pa.types.is_date32, "date", "date"),
-    (pa.types.is_timestamp, "datetime", "datetime(6)"),
-)
+#: What new columns get; decimals see :func:`wire_type`.
+_NAMES = {
+    Kind.BOOLEAN: "tinyint(1)",
+    Kind.INT8: "smallint",
+    Kind.INT16: "smallint",
+    Kind.INT32: "int",
+    Kind.INT64: "bigint",
+    Kind.FLOAT: "double",
+    Kind.DOUBLE: "double",
+    Kind.TEXT: "longtext",
+    Kind.BINARY: "longblob",
+    Kind.DATE: "date",
+    Kind.TIMESTAMP: "datetime(6)",
+    Kind.TIMESTAMP_NTZ: "datetime(6)",
+    Kind.NESTED: "json",
+}
 
 #: What text and binary columns get where they are part of a key.
-_AS_KEY = {"text": f"varchar({KEY_LENGTH})", "binary": f"varbinary({KEY_LENGTH})"}
+_AS_KEY = {Kind.TEXT: f"varchar({KEY_LENGTH})", Kind.BINARY: f"varbinary({KEY_LENGTH})"}
 
 
 @dataclass(frozen=True)
 class WireType:
-    """What a staged column is: ``meant`` the kind of its values, ``declared`` what a new column
-    gets, ``scale`` the digits behind the point of exact numbers.
+    """What a staged column is: the ``kind`` of its values, ``declared`` what a new column gets,
+    ``scale`` the digits behind the point of exact numbers.
     """
 
-    meant: str
+    kind: Kind
     declared: str
     scale: int = 0
 
@@ -87,7 +111,10 @@ class WireType:
     @property
     def as_key(self) -> str:
         """What a new column gets that is part of a key."""
-        return _AS_KEY.get(self.meant, self.declared)
+        return _AS_KEY.get(self.kind, self.declared)
+
+    def __str__(self) -> str:
+        return f"{self.declared} ({self.kind})"
 
 
 @dataclass(frozen=True)
@@ -95,7 +122,8 @@ class ColumnType:
     """The type of a table's column, as ``information_schema.columns`` has it.
 
     ``data_type`` is ``decimal``, ``spelled`` is ``decimal(10,2) unsigned``; ``digits`` are those
-    behind the point, of a number or of a second; ``collation`` is ``None`` but for text.
+    behind the point, of a number or of a second; ``collation`` is ``None`` but for text. What
+    ``is_counted`` gets the next number if it is given none.
     """
 
     data_type: str
@@ -103,14 +131,28 @@ class ColumnType:
     digits: int | None = None
     collation: str | None = None
     nullable: bool = True
-    computed: bool = False
-    counts: bool = False
+    is_computed: bool = False
+    is_counted: bool = False
 
     @property
     def declared(self) -> str:
         """The type in a statement that makes a column just like this one, which may be null."""
         collated = f" COLLATE {self.collation}" if self.collation else ""
         return f"{self.spelled}{collated} NULL"
+
+    def takes(self, wire: WireType) -> bool:
+        """True if every value of ``wire`` has its exact counterpart here, or is refused."""
+        kind, found = wire.kind, self.data_type
+        if kind is Kind.BOOLEAN or self.spelled == "tinyint(1)":
+            return kind is Kind.BOOLEAN and self.spelled == "tinyint(1)"
+        if kind in _INTEGERS:
+            return _takes_integer(found, _INTEGERS[kind])
+        if kind is Kind.DECIMAL:
+            return found == "decimal" and wire.scale <= (self.digits or 0)
+        return found in _TAKEN_BY[kind]
+
+    def __str__(self) -> str:
+        return self.spelled
 
 
 def wire_type(field: pa.Field) -> WireType:
@@ -122,56 +164,16 @@ def wire_type(field: pa.Field) -> WireType:
     data_type = field.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
-    found = _scalar(data_type) or _nested(data_type)
-    if found is None:
+    kind = kind_of(data_type)
+    if kind is Kind.DECIMAL and 0 <= data_type.scale <= SCALE_MAX:
+        declared = f"decimal({data_type.precision},{data_type.scale})"
+        return WireType(kind, declared, data_type.scale)
+    if kind is None or kind is Kind.DECIMAL:
         raise SchemaChangeError(
             f"column {field.name!r}: MySQL has no type for {data_type}. Nothing was written; "
             "cast or drop it in the transform."
         )
-    return found
-
-
-def _scalar(data_type: pa.DataType) -> WireType | None:
-    found = next(((m, d) for fits, m, d in _SCALARS if fits(data_type)), None)
-    if found is None:
-        return None
-    meant, declared = found
-    if meant != "decimal":
-        return WireType(meant, declared)
-    if not 0 <= data_type.scale <= SCALE_MAX:
-        return None
-    return WireType(meant, f"decimal({data_type.precision},{data_type.scale})", data_type.scale)
-
-
-def _nested(data_type: pa.DataType) -> WireType | None:
-    is_json = pa.types.is_nested(data_type) and has_json(data_type)
-    return WireType("json", "json") if is_json else None
-
-
-def has_json(data_type: pa.DataType) -> bool:
-    """True if values of ``data_type`` can be written as JSON and be told apart there."""
-    if pa.types.is_struct(data_type):
-        return all(has_json(field.type) for field in data_type)
-    if pa.types.is_map(data_type):
-        key = data_type.key_type
-        return (pa.types.is_string(key) or pa.types.is_integer(key)) and has_json(
-            data_type.item_type
-        )
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
-        return has_json(data_type.value_type)
-    return any(fits(data_type) for fits, _, _ in _SCALARS)
-
-
-def takes(column: ColumnType, wire: WireType) -> bool:
-    """True if every value of ``wire`` has its exact counterpart in ``column``, or is refused."""
-    meant, found = wire.meant, column.data_type
-    if meant == "boolean" or column.spelled == "tinyint(1)":
-        return meant == "boolean" and column.spelled == "tinyint(1)"
-    if meant in _INTEGERS:
-        return _takes_integer(found, _INTEGERS[meant])
-    if meant == "decimal":
-        return found == "decimal" and wire.scale <= (column.digits or 0)
-    return found in _TAKEN_BY[meant]
+    return WireType(kind, _NAMES[kind])
 
 
 def _takes_integer(found: str, width: int) -> bool:
@@ -180,12 +182,15 @@ def _takes_integer(found: str, width: int) -> bool:
     return found == "decimal" or _WIDTHS.get(found, 0) >= width
 
 
+_TIMES = frozenset({"datetime", "timestamp"})
+
 _TAKEN_BY = {
-    "float": frozenset({"float", "double"}),
-    "double": frozenset({"double"}),
-    "text": _TEXTS | _READ_FROM_TEXT,
-    "binary": _BINARIES,
-    "date": frozenset({"date", "datetime"}),
-    "datetime": frozenset({"datetime", "timestamp"}),
-    "json": _TEXTS - {"char"},
+    Kind.FLOAT: frozenset({"float", "double"}),
+    Kind.DOUBLE: frozenset({"double"}),
+    Kind.TEXT: _TEXTS | _READ_FROM_TEXT,
+    Kind.BINARY: _BINARIES,
+    Kind.DATE: frozenset({"date", "datetime"}),
+    Kind.TIMESTAMP: _TIMES,
+    Kind.TIMESTAMP_NTZ: _TIMES,
+    Kind.NESTED: _TEXTS - {"char"},
 }

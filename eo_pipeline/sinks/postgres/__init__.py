@@ -1,5 +1,5 @@
 """PostgreSQL: rows and ledger in one transaction."""
 
-from eo_pipeline.sinks.postgres.sink import PostgresSink
+from eo_pipeline.sinks.postgres.config import PostgresSink
 
 __all__ = ["PostgresSink"]

@@ -29,12 +29,24 @@ the table's own column asks for it (``timestamp(3)``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.arrow import Kind, is_list, kind_of
+from eo_pipeline.sinks.sql.names import NameRules
+
+#: PostgreSQL cuts longer names without an error (NAMEDATALEN - 1).
+NAME_BYTES_MAX = 63
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        raise ValueError(f"{name!r} has not between 1 and {NAME_BYTES_MAX} bytes")
+
+
+NAMES = NameRules("PostgreSQL", _check_name)
 
 _TIMESTAMP = "timestamp without time zone"
 _TIMESTAMPTZ = "timestamp with time zone"
@@ -60,25 +72,26 @@ class WireType:
     def is_array(self) -> bool:
         return self.sent.endswith(_ARRAY)
 
+    def __str__(self) -> str:
+        return self.declared
 
-Check = Callable[[pa.DataType], bool]
 
-_SCALARS: tuple[tuple[Check, str], ...] = (
-    (pa.types.is_boolean, "boolean"),
-    (pa.types.is_int8, "smallint"),
-    (pa.types.is_int16, "smallint"),
-    (pa.types.is_int32, "integer"),
-    (pa.types.is_int64, "bigint"),
-    (pa.types.is_float32, "real"),
-    (pa.types.is_float64, "double precision"),
-    (pa.types.is_decimal128, "numeric"),
-    (pa.types.is_string, "text"),
-    (pa.types.is_large_string, "text"),
-    (pa.types.is_binary, "bytea"),
-    (pa.types.is_large_binary, "bytea"),
-    (pa.types.is_date32, "date"),
-    (pa.types.is_timestamp, _TIMESTAMP),
-)
+#: What new columns get. Decimals also have digits.
+_NAMES = {
+    Kind.BOOLEAN: "boolean",
+    Kind.INT8: "smallint",
+    Kind.INT16: "smallint",
+    Kind.INT32: "integer",
+    Kind.INT64: "bigint",
+    Kind.FLOAT: "real",
+    Kind.DOUBLE: "double precision",
+    Kind.DECIMAL: "numeric",
+    Kind.TEXT: "text",
+    Kind.BINARY: "bytea",
+    Kind.DATE: "date",
+    Kind.TIMESTAMP: _TIMESTAMPTZ,
+    Kind.TIMESTAMP_NTZ: _TIMESTAMP,
+}
 
 
 def wire_type(field: pa.Field) -> WireType:
@@ -90,7 +103,9 @@ def wire_type(field: pa.Field) -> WireType:
     data_type = field.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
-    found = _scalar(data_type) or _list(data_type) or _nested(data_type)
+    found = _scalar(data_type) or _list(data_type)
+    if found is None and kind_of(data_type) is Kind.NESTED:
+        return WireType("jsonb", "jsonb", "jsonb", pa.string())
     if found is None:
         raise SchemaChangeError(
             f"column {field.name!r}: PostgreSQL has no type for {data_type}. Nothing was written; "
@@ -100,22 +115,20 @@ def wire_type(field: pa.Field) -> WireType:
 
 
 def _scalar(data_type: pa.DataType) -> WireType | None:
-    name = next((name for fits, name in _SCALARS if fits(data_type)), None)
-    if name is None:
+    kind = kind_of(data_type)
+    if kind is None or kind is Kind.NESTED:
         return None
-    if name == "numeric":
+    name = _NAMES[kind]
+    if kind is Kind.DECIMAL:
         declared = f"numeric({data_type.precision},{data_type.scale})"
         return WireType(name, name, declared, data_type, data_type.scale)
-    if name == _TIMESTAMP:
-        named = _TIMESTAMPTZ if data_type.tz else _TIMESTAMP
-        return WireType(named, named, named, pa.timestamp("us", data_type.tz))
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
+        return WireType(name, name, name, pa.timestamp("us", data_type.tz))
     return WireType(name, name, name, data_type, 0 if pa.types.is_integer(data_type) else None)
 
 
 def _list(data_type: pa.DataType) -> WireType | None:
-    if not (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)):
-        return None
-    item = _scalar(data_type.value_type)
+    item = _scalar(data_type.value_type) if is_list(data_type) else None
     if item is None:
         return None
     sent, arrow = item.sent, item.arrow
@@ -125,46 +138,6 @@ def _list(data_type: pa.DataType) -> WireType | None:
         sent, arrow = _TIMESTAMP, pa.timestamp("us")
     meant, declared = item.meant + _ARRAY, item.declared + _ARRAY
     return WireType(sent + _ARRAY, meant, declared, pa.list_(arrow), item.scale)
-
-
-def _nested(data_type: pa.DataType) -> WireType | None:
-    if pa.types.is_nested(data_type) and _has_json(data_type):
-        return WireType("jsonb", "jsonb", "jsonb", pa.string())
-    return None
-
-
-def _has_json(data_type: pa.DataType) -> bool:
-    """True if values of ``data_type`` can be written as JSON and be told apart there."""
-    if pa.types.is_struct(data_type):
-        return all(_has_json(field.type) for field in data_type)
-    if pa.types.is_map(data_type):
-        key = data_type.key_type
-        return (pa.types.is_string(key) or pa.types.is_integer(key)) and _has_json(
-            data_type.item_type
-        )
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
-        return _has_json(data_type.value_type)
-    return _scalar(data_type) is not None
-
-
-@dataclass(frozen=True)
-class ColumnType:
-    """The type of a table's column: a domain is what it is made of.
-
-    ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has
-    it, for statements: ``character`` and ``bit`` in a cast mean a length of one. ``category`` is
-    ``pg_type.typcategory``, of the element for an array. ``scale`` is ``None`` where a numeric
-    column takes any.
-    """
-
-    name: str
-    cast: str
-    category: str
-    scale: int | None = None
-
-    @property
-    def is_array(self) -> bool:
-        return self.name.endswith(_ARRAY)
 
 
 _WIDER: dict[str, frozenset[str]] = {
@@ -184,19 +157,43 @@ _READ_FROM_TEXT = frozenset("SEIVGU")
 _SENT_AS_TEXT = frozenset({"text", "character varying", "character", "json"})
 
 
-def takes(column: ColumnType, wire: WireType) -> bool:
-    """True if every value of ``wire`` has its exact counterpart in ``column``, or is refused."""
-    if column.is_array != wire.is_array:
-        return False
-    name = column.name.removesuffix(_ARRAY)
-    meant = wire.meant.removesuffix(_ARRAY)
-    if name == "numeric" and column.scale is not None and (wire.scale or 0) > column.scale:
-        return False
-    if name == meant:
-        return True
-    if meant == "text":
-        return column.category in _READ_FROM_TEXT and name != "bytea"
-    return name in _WIDER.get(meant, ())
+@dataclass(frozen=True)
+class ColumnType:
+    """The type of a table's column: a domain is what it is made of.
+
+    ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has
+    it, for statements: ``character`` and ``bit`` in a cast mean a length of one. ``category`` is
+    ``pg_type.typcategory``, of the element for an array. ``scale`` is ``None`` where a numeric
+    column takes any.
+    """
+
+    name: str
+    cast: str
+    category: str
+    scale: int | None = None
+    is_computed: bool = False
+
+    @property
+    def is_array(self) -> bool:
+        return self.name.endswith(_ARRAY)
+
+    def takes(self, wire: WireType) -> bool:
+        """True if every value of ``wire`` has its exact counterpart here, or is refused."""
+        if self.is_array != wire.is_array:
+            return False
+        name = self.name.removesuffix(_ARRAY)
+        meant = wire.meant.removesuffix(_ARRAY)
+        if name == "numeric" and self.scale is not None and (wire.scale or 0) > self.scale:
+            return False
+        if name == meant:
+            return True
+        if meant == "text":
+            return self.category in _READ_FROM_TEXT and name != "bytea"
+        return name in _WIDER.get(meant, ())
+
+    def __str__(self) -> str:
+        scale = "" if self.scale is None else f" with {self.scale} digits after the point"
+        return f"{self.name}{scale}"
 
 
 def is_direct(column: ColumnType, wire: WireType) -> bool:

@@ -11,9 +11,8 @@ from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveI
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.redis.keys import RESERVED, KeyTemplate
-from eo_pipeline.sinks.sql.json_text import as_json_columns
-from eo_pipeline.sinks.sql.project import nested_columns, refuse_unknown_types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,6 +134,4 @@ class RedisSink(Sink):
         absent = [name for name in self.template.columns if name not in df.columns]
         if absent:
             raise ConfigError(f"sink.key: the result has no column {', '.join(absent)}")
-        refuse_unknown_types(df.schema, "Redis")
-        nested = nested_columns(df.schema, has_arrays=False)
-        return as_json_columns(df, nested) if nested else df
+        return project(df, "Redis")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
-from eo_pipeline.sinks.redis.types import KEY_KINDS, Kind, hash_texts, json_texts, kinds_of
-from eo_pipeline.sinks.sql.pieces import check_all_sent, pieces
+from eo_pipeline.sinks.redis.types import KEY_KINDS, RedisKind, hash_texts, json_texts, kinds_of
+from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.upsert import OFFSET_COLUMN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -26,7 +26,7 @@ _Texts = list[bytes | None]
 class PackedOutput:
     """What one checkpoint writes. ``columns`` are those that the pipeline did not have yet."""
 
-    columns: dict[str, Kind] = field(default_factory=dict)
+    columns: dict[str, RedisKind] = field(default_factory=dict)
     rows: dict[bytes, bytes] = field(default_factory=dict)
     dead_letters: list[bytes] = field(default_factory=list)
 
@@ -36,7 +36,7 @@ class Packer:
     """Makes a :class:`PackedOutput` of one checkpoint; ``known`` are the columns so far."""
 
     sink: RedisSink
-    known: Mapping[str, Kind]
+    known: Mapping[str, RedisKind]
 
     def pack(self, staged: StagedOutput) -> PackedOutput:
         """Everything the script needs, in memory.
@@ -75,7 +75,7 @@ class Packer:
                 "sink.max_bytes."
             )
 
-    def _new_columns(self, staged: StagedTable) -> dict[str, Kind]:
+    def _new_columns(self, staged: StagedTable) -> dict[str, RedisKind]:
         kinds = kinds_of(staged.schema)
         absent = [name for name in self.sink.template.columns if name not in kinds]
         if absent:
@@ -99,7 +99,7 @@ class Packer:
         """By key; of several rows with one key the one with the greatest Kafka offset."""
         newest: dict[bytes, tuple[int, bytes]] = {}
         seen = size = 0
-        for piece in pieces(staged):
+        for piece in bounded_batches(staged):
             seen += piece.num_rows
             rows = zip(_offsets(piece), self._keys(piece), self._values(piece), strict=True)
             for offset, key, value in rows:
@@ -177,7 +177,7 @@ def _documents(batch: pa.RecordBatch) -> Iterator[bytes]:
 def _letters(staged: StagedTable) -> Iterator[bytes]:
     """Each dead letter as fields and values of a stream entry."""
     seen = 0
-    for piece in pieces(staged):
+    for piece in bounded_batches(staged):
         seen += piece.num_rows
         names = [name.encode() for name in piece.schema.names]
         for row in zip(*_columns(piece), strict=True):

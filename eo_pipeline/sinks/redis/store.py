@@ -14,7 +14,7 @@ from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkU
 from eo_pipeline.sinks.redis.config import RedisSink
 from eo_pipeline.sinks.redis.keys import Keys
 from eo_pipeline.sinks.redis.script import PUBLISH
-from eo_pipeline.sinks.redis.types import Kind
+from eo_pipeline.sinks.redis.types import RedisKind
 
 _T = TypeVar("_T")
 
@@ -90,10 +90,10 @@ class RedisStore:
         found: Any = self._ask(lambda: self._client.hmget(self.keys.ledger, fields))
         return list(found)
 
-    def columns(self) -> dict[str, Kind]:
+    def columns(self) -> dict[str, RedisKind]:
         """The kind of every column there ever was."""
         found = self._ask(lambda: self._client.hgetall(self.keys.schema))
-        return {_text(name): Kind(_text(kind)) for name, kind in found.items()}
+        return {_text(name): RedisKind(_text(kind)) for name, kind in found.items()}
 
     def run(self, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[str]:
         """What :data:`~.script.PUBLISH` answers. An error that the server reports came before the

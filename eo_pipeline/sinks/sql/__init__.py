@@ -1,4 +1,4 @@
-"""What all SQL sinks share: the publish protocol, the ledger's statements, names, JSON text.
+"""What all SQL sinks share: the session and its steps, the ledger's table, connections, names.
 
-Dialects differ in how they quote, load and report errors; the protocol does not.
+A dialect says how it connects, quotes, loads and reports errors; the rest is here.
 """

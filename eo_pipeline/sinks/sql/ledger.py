@@ -1,21 +1,25 @@
-"""The ledger as a table: its columns, its statements, and entries as rows.
-
-A dialect adds what it must decide itself: the types of the columns, and the constraints that make
-the insert a compare-and-swap.
-"""
+"""The ledger as a table: its columns, its statements, and entries as rows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.sql.names import TableName
 
 #: The ledger's table, in the schema of the table it speaks for.
 LEDGER_TABLE = "eo_ledger"
+
+#: Two entries at one version: the second is fenced.
+PRIMARY_KEY = "eo_ledger_pkey"
+
+#: Two pipelines that start on one table.
+ONE_PIPELINE = "eo_ledger_one_pipeline_per_table"
 
 #: What an insert names, in this order. ``committed_at`` is left to the database's clock.
 INSERTED = (
@@ -43,6 +47,70 @@ _JSON = frozenset({"offsets", "ranges", "topic_ids", "counts", "details"})
 
 #: Entries of a history fetched at a time, so that a long ledger is never in memory as a whole.
 PAGE = 500
+
+
+class LedgerTypes(NamedTuple):
+    """What a database calls the types of the ledger's columns, and what it adds to the statement.
+
+    ``text`` is given the most characters there can be; ``now`` is its clock, as a default;
+    ``more`` are columns and constraints before the shared constraints, each with a comma behind
+    it; ``options`` what follows the parenthesis.
+    """
+
+    text: Callable[[int], str]
+    json: str
+    time: str
+    now: str
+    more: str = ""
+    options: str = ""
+
+
+#: The first entries, one a table; for databases whose indexes may be partial.
+ONE_PIPELINE_INDEX = (
+    f"CREATE UNIQUE INDEX IF NOT EXISTS {ONE_PIPELINE} "
+    "ON {ledger} (target_table) WHERE version = 0"
+)
+
+
+def create_ledger(ledger: str, types: LedgerTypes) -> str:
+    """The statement that makes the table, whose quoted name is ``ledger``, unless it is there.
+
+    Its constraints make inserting a compare-and-swap: the stored version must be exactly one
+    smaller, and its transaction the parent. The primary key lets one transaction take a version,
+    the foreign key lets it do so only on top of its parent. A foreign key with a null column is not
+    checked (MATCH SIMPLE), so the check leaves no way for an entry after the first to have a parent
+    of null; and "IS NOT NULL" because a check whose value is unknown passes.
+    """
+    text, json_, time = types.text, types.json, types.time
+    return f"""CREATE TABLE IF NOT EXISTS {ledger} (
+    pipeline {text(128)} NOT NULL,
+    ledger_id {text(64)} NOT NULL,
+    version bigint NOT NULL,
+    transaction_id {text(64)} NOT NULL,
+    parent_version bigint,
+    parent_transaction_id {text(64)},
+    operation {text(32)} NOT NULL,
+    target bigint,
+    target_table {text(255)} NOT NULL,
+    offsets {json_} NOT NULL,
+    ranges {json_} NOT NULL,
+    topic_ids {json_} NOT NULL,
+    counts {json_} NOT NULL,
+    run_id text NOT NULL,
+    started_at {time} NOT NULL,
+    committed_at {time} NOT NULL DEFAULT {types.now},
+    details {json_} NOT NULL,
+    {types.more}
+    CONSTRAINT {PRIMARY_KEY} PRIMARY KEY (pipeline, version),
+    CONSTRAINT eo_ledger_id UNIQUE (pipeline, version, transaction_id),
+    CONSTRAINT eo_ledger_parent
+        FOREIGN KEY (pipeline, parent_version, parent_transaction_id)
+        REFERENCES {ledger} (pipeline, version, transaction_id),
+    CONSTRAINT eo_ledger_step CHECK (
+        (version = 0 AND parent_version IS NULL AND parent_transaction_id IS NULL)
+        OR (version > 0 AND parent_version IS NOT NULL AND parent_transaction_id IS NOT NULL
+            AND version = parent_version + 1))
+) {types.options}"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +142,7 @@ class LedgerStatements:
         return f"{self._select} {where} ORDER BY version LIMIT {PAGE}"
 
     @property
-    def target(self) -> str:
+    def table_of(self) -> str:
         """Which table a pipeline publishes into. Parameter: pipeline."""
         return (
             f"SELECT target_table FROM {self._escaped} "
@@ -82,7 +150,7 @@ class LedgerStatements:
         )
 
     @property
-    def owner(self) -> str:
+    def pipeline_of(self) -> str:
         """Which pipeline started on a table. Parameter: table."""
         return (
             f"SELECT pipeline FROM {self._escaped} WHERE target_table = {self.mark} AND version = 0"
@@ -102,6 +170,79 @@ class LedgerStatements:
     def _escaped(self) -> str:
         # a driver that marks parameters by %s reads a lone % in a name as one more
         return self.table.replace("%", "%%") if self.mark == "%s" else self.table
+
+
+@dataclass(frozen=True)
+class SqlLedger:
+    """One pipeline's entries in the table of ``statements``, and the table they speak for.
+
+    ``ask`` answers a statement with its rows.
+    """
+
+    pipeline: str
+    table: TableName
+    statements: LedgerStatements
+    ask: Callable[..., list[Any]]
+
+    def head(self) -> LedgerEntry | None:
+        """See :meth:`SinkSession.head`."""
+        return self._one(self.statements.head, self.pipeline)
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        """See :meth:`SinkSession.entry`."""
+        return self._one(self.statements.at, self.pipeline, version)
+
+    def history(self, since: int) -> Iterator[LedgerEntry]:
+        """See :meth:`SinkSession.history`."""
+        while rows := self.ask(self.statements.page, self.pipeline, since):
+            entries = [entry_of(row) for row in rows]
+            yield from entries
+            since = entries[-1].version + 1
+
+    def _one(self, statement: str, *parameters: Any) -> LedgerEntry | None:
+        rows = self.ask(statement, *parameters)
+        return entry_of(rows[0]) if rows else None
+
+    def check_table(self) -> None:
+        """Refuse a table that this ledger does not speak for: one ledger speaks for one table, and
+        one table belongs to one pipeline.
+
+        Raises:
+            ConfigError: the ledger names another table, or another pipeline has this one.
+        """
+        found = self.ask(self.statements.table_of, self.pipeline)
+        if not found:
+            self.refuse_other_pipeline()
+        elif found[0][0] != str(self.table):
+            raise ConfigError(
+                f"sink.table: pipeline {self.pipeline!r} publishes into {found[0][0]}, by its "
+                f"ledger, not into {self.table}. Give the pipeline for {self.table} a name of its "
+                f"own; if the table was renamed, set target_table in {self.statements.table} "
+                "likewise."
+            )
+
+    def refuse_other_pipeline(self) -> None:
+        """Raise :class:`ConfigError` if another pipeline started on the table."""
+        found = self.ask(self.statements.pipeline_of, str(self.table))
+        if found and found[0][0] != self.pipeline:
+            raise ConfigError(
+                f"sink.table: {self.table} belongs to pipeline {found[0][0]!r}; pipeline "
+                f"{self.pipeline!r} needs a table of its own. One ledger speaks for one table."
+            )
+
+    def refuse_lost_table(self, entry: LedgerEntry) -> None:
+        """A table made anew for ``entry`` would lack what the ledger says was written.
+
+        Raises:
+            ConfigError: the table, which is absent, was dropped or renamed.
+        """
+        written = entry.counts.rows_total - entry.counts.rows
+        if written > 0:
+            raise ConfigError(
+                f"sink.table: {self.table} does not exist any more, and the ledger says that "
+                f"{written} rows were written into it. Bring it back (was it renamed?), or start "
+                "anew with another pipeline name."
+            )
 
 
 def row_of(entry: LedgerEntry, target_table: str) -> tuple[Any, ...]:

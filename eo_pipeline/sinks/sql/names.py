@@ -1,9 +1,13 @@
-"""Names of tables, as a person writes them and as SQL wants them."""
+"""Names of tables and columns, as a person writes them, and as databases want them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from eo_pipeline.errors import RefusedError
 
 _PART = r'(?:"(?P<{0}quoted>(?:[^"]|"")+)"|(?P<{0}plain>[^".]+))'
 _TABLE = re.compile(rf"(?:{_PART.format('schema_')}\.)?{_PART.format('name_')}")
@@ -64,3 +68,40 @@ def _unquoted(match: re.Match[str], part: str) -> str | None:
 
 def _readable(part: str) -> str:
     return quoted(part) if "." in part or '"' in part else part
+
+
+def columns_list(names: Iterable[str]) -> str:
+    """``"a", "b"``."""
+    return ", ".join(map(quoted, names))
+
+
+@dataclass(frozen=True)
+class NameRules:
+    """What a database takes as a name.
+
+    ``check`` raises ``ValueError``, in words, for what cannot be one; ``fold`` gives what two names
+    have in common that it does not tell apart.
+    """
+
+    product: str
+    check: Callable[[str], None]
+    fold: Callable[[str], str] = str
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse names of columns that the database would not take or could not tell apart.
+
+        Raises:
+            RefusedError: names the columns.
+        """
+        count = Counter(map(self.fold, names))
+        twice = sorted({name for name in names if count[self.fold(name)] > 1})
+        if twice:
+            raise RefusedError(
+                f"the result has {', '.join(map(repr, twice))} more than once (as {self.product} "
+                "tells names of columns apart); rename one in the transform."
+            )
+        for name in names:
+            try:
+                self.check(name)
+            except ValueError as error:
+                raise RefusedError(f"{error}. Rename the column in the transform.") from error

@@ -1,0 +1,172 @@
+"""What ledger and table held when an audit looked: all it judges by."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eo_pipeline.errors import RefusedError, SetupError
+from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
+from eo_pipeline.ledger.contiguity import contiguity_errors
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
+from eo_pipeline.sinks.protocol import SinkSession
+
+#: Times the table is read again because the ledger went back meanwhile.
+READS_MAX = 3
+
+#: Rows in one row group of the table's lineage; what waits in memory.
+_ROWS_A_GROUP = 200_000
+
+#: No audit takes that long: what is older was left by a killed one.
+ABANDONED_S = 7 * 24 * 3600.0
+_SCRATCH = "_audit-"
+
+_GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The ledger up to ``head``, and where the table's rows came from.
+
+    ``checkpoints`` are the live ones to audit, oldest first, of the versions from ``since`` on;
+    ``holes`` are the losses accepted among these, ``contiguity_errors`` what is wrong with them.
+    ``newest`` is the newest version once the table had been read: rows of versions after ``head``
+    up to there belong to runs that went on meanwhile. ``settled`` is False if the ledger went back
+    every time. ``rows`` is the number of rows read, None if the sink ``refused`` to read them.
+    """
+
+    head: LedgerEntry
+    since: int
+    checkpoints: tuple[Checkpoint, ...]
+    holes: tuple[LedgerEntry, ...]
+    contiguity_errors: tuple[str, ...]
+    newest: int
+    settled: bool = True
+    rows: int | None = None
+    refused: str | None = None
+
+
+@contextmanager
+def scratch(staging: Path) -> Iterator[Path]:
+    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards. What
+    killed audits left there goes, too, once no audit can still be at work on it.
+
+    Raises:
+        SetupError: it cannot be made.
+    """
+    folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
+    try:
+        folder.mkdir(parents=True)
+        _sweep(folder)
+    except OSError as error:
+        raise SetupError(
+            f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
+            "to a folder this process may write."
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _sweep(ours: Path) -> None:
+    oldest = ours.stat().st_mtime - ABANDONED_S
+    for other in ours.parent.glob(f"{_SCRATCH}*"):
+        with suppress(FileNotFoundError):  # its audit, or another sweep, was faster
+            if other.stat().st_mtime < oldest:
+                shutil.rmtree(other)
+
+
+def take_snapshot(
+    session: SinkSession,
+    head: Callable[[], LedgerEntry],
+    last: int | None,
+    rows: Path,
+    progress: Callable[[str], None],
+) -> Snapshot:
+    """The ledger, the table's lineage into the Parquet file ``rows``, and the ledger again.
+
+    Once more from the start if a rewind or replay came in between: rows and ledger would not
+    speak of the same table.
+    """
+    for _ in range(READS_MAX):
+        snapshot = _ledger(session, head(), last)
+        progress(f"reading where the table's rows came from, version {snapshot.since} and later")
+        count, refused = _read_rows(session, snapshot.since, rows)
+        later = [(e.version, e.operation) for e in session.history(snapshot.head.version + 1)]
+        snapshot = replace(
+            snapshot,
+            newest=later[-1][0] if later else snapshot.head.version,
+            settled=not any(operation in _GOES_BACK for _, operation in later),
+            rows=count,
+            refused=refused,
+        )
+        if snapshot.settled:
+            break
+    return snapshot
+
+
+def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapshot:
+    stretch = head.version + 1 if last is None else last
+    while True:
+        since = max(START_VERSION, head.version + 1 - stretch)
+        entries = [e for e in session.history(since) if e.version <= head.version]
+        found = checkpoints(entries)
+        if since == START_VERSION or (last is not None and len(found) >= last):
+            break
+        stretch *= 2
+    found = found if last is None else found[-last:]
+    if last is not None and found:
+        since = found[0].version
+        entries = [e for e in entries if e.version >= since]
+    return Snapshot(
+        head=head,
+        since=since,
+        checkpoints=tuple(found),
+        holes=tuple(e for e in live_branch(entries) if e.operation is Operation.ACCEPT_LOSS),
+        contiguity_errors=tuple(_contiguity_errors(entries, head)),
+        newest=head.version,
+    )
+
+
+def _contiguity_errors(entries: list[LedgerEntry], head: LedgerEntry) -> Iterator[str]:
+    yield from contiguity_errors(entries)
+    if not entries or entries[-1].id != head.id:
+        yield f"version {head.version} is the head, and the history does not end with it"
+
+
+def _read_rows(session: SinkSession, since: int, path: Path) -> tuple[int | None, str | None]:
+    try:
+        return _write(session.lineage(since), path), None
+    except RefusedError as error:
+        _write((), path)
+        return None, str(error)
+
+
+def _write(batches: Iterable[pa.RecordBatch], path: Path) -> int:
+    """``batches`` as one Parquet file, gathered into row groups. Returns the number of rows."""
+    rows, waiting, held = 0, [], 0
+    with pq.ParquetWriter(path, LINEAGE_SCHEMA) as writer:
+        for batch in batches:
+            waiting.append(_whole(batch))
+            held += batch.num_rows
+            if held >= _ROWS_A_GROUP:
+                writer.write_table(pa.Table.from_batches(waiting))
+                rows, waiting, held = rows + held, [], 0
+        writer.write_table(pa.Table.from_batches(waiting, LINEAGE_SCHEMA))
+    return rows + held
+
+
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch`` with all columns of lineage; those that the table lacks are null."""
+    absent = {f.name: pa.nulls(batch.num_rows, f.type) for f in LINEAGE_SCHEMA}
+    given = {name: batch.column(name) for name in batch.schema.names if name in absent}
+    arrays = [(absent | given)[f.name].cast(f.type) for f in LINEAGE_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=LINEAGE_SCHEMA)

@@ -1,0 +1,155 @@
+"""Arrow's types as stores see them: what kind of values a column holds, and nested ones as JSON.
+
+Spark turns nested columns into JSON inside the one job (:mod:`eo_pipeline.sinks.projection`), which
+is fast and runs on the executors. Nested columns that reach a sink all the same (a dead letter's
+headers, rows that no Spark made) are turned here, row by row (:func:`json_array`). Both write times
+as ISO 8601 in UTC with microseconds, binary as base64, NaN and infinities as strings, and keep
+nulls.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class Kind(StrEnum):
+    """What a column holds, as far apart as any store tells it."""
+
+    BOOLEAN = "boolean"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    BINARY = "binary"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    #: lists, maps and structs that :func:`json_array` can write
+    NESTED = "nested"
+
+
+_SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
+    (pa.types.is_boolean, Kind.BOOLEAN),
+    (pa.types.is_int8, Kind.INT8),
+    (pa.types.is_int16, Kind.INT16),
+    (pa.types.is_int32, Kind.INT32),
+    (pa.types.is_int64, Kind.INT64),
+    (pa.types.is_float32, Kind.FLOAT),
+    (pa.types.is_float64, Kind.DOUBLE),
+    (pa.types.is_decimal128, Kind.DECIMAL),
+    (pa.types.is_string, Kind.TEXT),
+    (pa.types.is_large_string, Kind.TEXT),
+    (pa.types.is_binary, Kind.BINARY),
+    (pa.types.is_large_binary, Kind.BINARY),
+    (pa.types.is_date32, Kind.DATE),
+)
+
+
+def kind_of(data_type: pa.DataType) -> Kind | None:
+    """The kind of the values, ``None`` for what Spark does not make and stores do not take."""
+    if pa.types.is_nested(data_type):
+        return Kind.NESTED if _has_json(data_type) else None
+    if pa.types.is_timestamp(data_type):
+        return Kind.TIMESTAMP if data_type.tz else Kind.TIMESTAMP_NTZ
+    return next((kind for holds, kind in _SCALARS if holds(data_type)), None)
+
+
+def is_list(data_type: pa.DataType) -> bool:
+    """True for lists of any length."""
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
+
+
+def _has_json(data_type: pa.DataType) -> bool:
+    """True if values of ``data_type`` can be written as JSON and be told apart there."""
+    if pa.types.is_struct(data_type):
+        return all(_has_json(field.type) for field in data_type)
+    if pa.types.is_map(data_type):
+        key = data_type.key_type
+        is_name = pa.types.is_string(key) or pa.types.is_integer(key)
+        return is_name and _has_json(data_type.item_type)
+    if is_list(data_type):
+        return _has_json(data_type.value_type)
+    return not pa.types.is_nested(data_type) and kind_of(data_type) is not None
+
+
+#: The one field of a struct that stands for "this is JSON already". A struct says so in Arrow and
+#: in Parquet alike; Spark's column metadata reaches Parquet only.
+JSON_FIELD = "_eo_json"
+
+
+def is_marked(data_type: pa.DataType) -> bool:
+    """True for what Spark has made JSON of."""
+    return pa.types.is_struct(data_type) and [f.name for f in data_type] == [JSON_FIELD]
+
+
+def json_array(values: pa.Array) -> pa.Array:
+    """Nested Arrow values as an array of JSON strings; null stays null.
+
+    Raises:
+        UnicodeDecodeError: a string is not UTF-8.
+    """
+    if is_marked(values.type):
+        return pc.struct_field(values, 0)
+    convert = _converter(values.type)
+    texts = (None if v is None else _dumps(convert(v)) for v in values.to_pylist())
+    return pa.array(texts, pa.string())
+
+
+def _converter(data_type: pa.DataType) -> Any:
+    """How a Python value of ``data_type`` becomes one that ``json`` writes."""
+    if pa.types.is_map(data_type):
+        item = _converter(data_type.item_type)
+        return lambda pairs: {str(key): _or_none(item, value) for key, value in pairs}
+    if pa.types.is_struct(data_type):
+        fields = {field.name: _converter(field.type) for field in data_type}
+        return lambda value: {name: _or_none(fields[name], v) for name, v in value.items()}
+    if is_list(data_type):
+        item = _converter(data_type.value_type)
+        return lambda values: [_or_none(item, value) for value in values]
+    return _scalar
+
+
+def _or_none(convert: Any, value: Any) -> Any:
+    return None if value is None else convert(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, datetime):
+        return _time(value)
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _time(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat(timespec="microseconds")
+    text = value.astimezone(UTC).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _dumps(value: Any) -> str:
+    """``json.dumps``, with decimals as numbers in all their digits."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_dumps(k)}:{_dumps(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_dumps, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,190 @@
+"""The target table in MySQL, and rows that replace each other in it.
+
+MySQL commits whatever is open when it creates or alters a table. So :meth:`MySqlTable.fit` runs
+before the transaction, and does only what harms nobody if the transaction then fails: it makes an
+empty table, or adds a column that is null in every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pyarrow as pa
+import pymysql
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.mysql.load import MySqlColumn, load
+from eo_pipeline.sinks.mysql.store import COLUMN_EXISTS, MySqlStore, is_mariadb, number_of
+from eo_pipeline.sinks.mysql.types import NAMES, ColumnType, WireType, for_people, wire_type
+from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
+from eo_pipeline.sinks.sql.upsert import UpsertTable, gives_way, newest_first
+from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.staging.rows import StagedTable
+
+_KIND = """
+SELECT table_type, engine FROM information_schema.tables
+WHERE table_schema = %s AND table_name = %s
+"""
+
+_COLUMNS = """
+SELECT column_name, lower(data_type), lower(column_type),
+       coalesce(numeric_scale, datetime_precision), collation_name, is_nullable = 'YES',
+       extra LIKE '%% GENERATED%%',
+       extra LIKE '%%auto_increment%%'
+FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s
+ORDER BY ordinal_position
+"""
+
+_UNIQUE_KEYS = """
+SELECT index_name, column_name, sub_part FROM information_schema.statistics
+WHERE table_schema = %s AND table_name = %s AND non_unique = 0
+ORDER BY index_name, seq_in_index
+"""
+
+#: Two texts are the same only if all their bytes are, blanks at the end included.
+_COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}
+
+#: The temporary table, of which every session has its own; and the rank of a row in it.
+_STAGE = TableName(None, "_eo_stage")
+_RANK = quoted("_eo_rank")
+
+
+class MySqlTable(UpsertTable[WireType, ColumnType]):
+    """A table of InnoDB. Upserts are ``INSERT ... ON DUPLICATE KEY UPDATE``."""
+
+    names: ClassVar[NameRules] = NAMES
+    key_excludes = "not on prefixes"
+    store: MySqlStore
+
+    def exists(self) -> bool:
+        found = self.store.rows(_KIND, self.name.schema, self.name.name)
+        if not found:
+            return False
+        kind, engine = found[0]
+        if "VIEW" in kind or engine is None:
+            raise ConfigError(f"sink.table: {self.name} is not an ordinary table but a {kind}")
+        if engine != "InnoDB":
+            raise ConfigError(
+                f"sink.table: {self.name} is kept by {engine}, which has no transactions: its rows "
+                "could not become visible together with the ledger. "
+                f"ALTER TABLE {for_people(self.name)} ENGINE = InnoDB"
+            )
+        return True
+
+    def columns(self) -> dict[str, ColumnType]:
+        rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
+        return {
+            self.names.fold(name): ColumnType(*described[:4], *map(bool, described[4:]))
+            for name, *described in rows
+        }
+
+    def wire_type(self, field: pa.Field) -> WireType:
+        return wire_type(field)
+
+    def create(self, wires: Mapping[str, WireType], key: Sequence[str]) -> None:
+        lines = [
+            f"{quoted(name)} " + (f"{wire.as_key} NOT NULL" if name in key else wire.nullable)
+            for name, wire in wires.items()
+        ]
+        if key:
+            lines.append(f"PRIMARY KEY ({columns_list(key)})")
+        elif CHECKPOINT_COLUMN in wires:
+            lines.append(f"KEY ({quoted(CHECKPOINT_COLUMN)})")
+        collation = _COLLATIONS[is_mariadb(self.store.connection)]
+        self.store.execute(
+            f"CREATE TABLE IF NOT EXISTS {self.name.sql} ({', '.join(lines)}) ENGINE = InnoDB "
+            f"DEFAULT CHARACTER SET utf8mb4 COLLATE {collation}"
+        )
+
+    def add(self, wires: Mapping[str, WireType]) -> None:
+        alter = f"ALTER TABLE {self.name.sql}"
+        for name, wire in wires.items():
+            try:
+                self.store.execute(f"{alter} ADD COLUMN {quoted(name)} {wire.nullable}")
+            except pymysql.OperationalError as error:
+                if number_of(error) != COLUMN_EXISTS:
+                    raise
+                # another run added it just now; bind() looks whether it fits
+
+    def insert(self, columns: Sequence[MySqlColumn], staged: StagedTable) -> None:
+        load(self.store, self.name, columns, staged)
+
+    def retyping(self, name: str, wire: WireType) -> str:
+        return f"ALTER TABLE {for_people(self.name)} MODIFY {for_people(name)} {wire.declared}"
+
+    def as_shown(self, name: str | TableName) -> str:
+        return for_people(name)
+
+    def check_key(self, key: Sequence[str], wires: Mapping[str, WireType]) -> None:
+        """Also refuse another unique key: a row that met it would replace a row not its own."""
+        super().check_key(key, wires)
+        wanted, sent = set(map(self.names.fold, key)), set(map(self.names.fold, wires))
+        counted = {name for name, found in self.columns().items() if found.is_counted}
+        for names in self.unique_keys():
+            if names != wanted and not names & (counted - sent):
+                raise ConfigError(
+                    f"sink.key: {self.name} has another unique constraint, on "
+                    f"({', '.join(sorted(names))}). MySQL's ON DUPLICATE KEY UPDATE would let a "
+                    "row replace one with another key. Nothing was written. Drop that constraint, "
+                    "or make it the key."
+                )
+
+    def unique_keys(self) -> list[set[str]]:
+        """Prefixes and expressions match no column."""
+        indexes: dict[str, set[str]] = {}
+        rows = self.store.rows(_UNIQUE_KEYS, self.name.schema, self.name.name)
+        for index, column, prefix in rows:
+            whole = column is not None and prefix is None
+            name = self.names.fold(column) if whole else f"{column}({prefix})"
+            indexes.setdefault(index, set()).add(name)
+        return list(indexes.values())
+
+    @contextmanager
+    def staged_rows(
+        self, columns: Sequence[MySqlColumn], staged: StagedTable
+    ) -> Iterator[TableName]:
+        """Neither making it nor dropping it commits what is open, as it does for other tables."""
+        drop = f"DROP TEMPORARY TABLE IF EXISTS {_STAGE.sql}"
+        types = ", ".join(f"{quoted(c.name)} {c.type.declared}" for c in columns)
+        self.store.execute(drop)
+        self.store.execute(f"CREATE TEMPORARY TABLE {_STAGE.sql} ({types}) ENGINE = InnoDB")
+        load(self.store, _STAGE, columns, staged)
+        yield _STAGE
+        self.store.execute(drop)
+
+    def merge(self, stage: TableName, columns: Sequence[MySqlColumn], rule: UpsertRule) -> str:
+        names = [column.name for column in columns]
+        rest = [quoted(name) for name in names if name not in rule.key]
+        # a table of keys alone: a row that is there already is left as it is
+        first = quoted(rule.key[0])
+        updates = ", ".join(f"{n} = VALUES({n})" for n in rest) or f"{first} = VALUES({first})"
+        chosen = ", ".join(f"fresh.{quoted(name)}" for name in names)
+        return (
+            f"INSERT INTO {self.name.sql} ({columns_list(names)}) "
+            f"SELECT {chosen} FROM ({_ranked(stage, names, rule)}) AS fresh"
+            f"{self._unless_older(rule)} ON DUPLICATE KEY UPDATE {updates}"
+        )
+
+    def _unless_older(self, rule: UpsertRule) -> str:
+        """Leave out rows whose predecessor is newer. Not in the update's own expressions: there
+        MySQL sees columns that it has just overwritten.
+        """
+        newest = f"fresh.{_RANK} = 1"
+        if not rule.sequence_by:
+            return f" WHERE {newest}"
+        same = " AND ".join(f"old.{quoted(n)} = fresh.{quoted(n)}" for n in rule.key)
+        # where there is no row with this key, all of its columns are null
+        return (
+            f" LEFT JOIN {self.name.sql} AS old ON {same} WHERE {newest} "
+            f"AND ({gives_way(rule, 'old', 'fresh')})"
+        )
+
+
+def _ranked(stage: TableName, names: Sequence[str], rule: UpsertRule) -> str:
+    """The staged rows, the newest of each key ranked first. What is one key, says the table."""
+    window = f"PARTITION BY {columns_list(rule.key)} ORDER BY {newest_first(rule, names)}"
+    return f"SELECT {stage.sql}.*, ROW_NUMBER() OVER ({window}) AS {_RANK} FROM {stage.sql}"

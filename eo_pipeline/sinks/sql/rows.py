@@ -1,0 +1,243 @@
+"""A table that staged rows go into: made when absent, widened when columns are new; and out of
+which rows are taken back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
+
+import pyarrow as pa
+
+from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.sinks.lineage import lineage_of_rows, lineage_schema
+from eo_pipeline.sinks.removal import goes_back, target_of
+from eo_pipeline.sinks.sql.names import NameRules, TableName, quoted
+from eo_pipeline.sinks.sql.store import SqlStore
+from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.staging.rows import StagedTable
+
+#: Rows of a lineage fetched at a time.
+LINEAGE_PAGE = 50_000
+
+
+class AnyWireType(Protocol):
+    """How a staged column travels. ``str`` of it goes into messages."""
+
+    @property
+    def declared(self) -> str:
+        """The type that a new column gets."""
+
+
+class AnyColumnType(Protocol):
+    """The type of a table's column. ``str`` of it goes into messages."""
+
+    @property
+    def is_computed(self) -> bool:
+        """True if the database fills the column itself and takes no value."""
+
+    def takes(self, wire: Any) -> bool:
+        """True if every value of ``wire`` has its exact counterpart here, or is refused."""
+
+
+W = TypeVar("W", bound=AnyWireType)
+C = TypeVar("C", bound=AnyColumnType)
+
+
+@dataclass(frozen=True)
+class Column(Generic[W, C]):
+    """A staged column and the table's column that takes it."""
+
+    name: str
+    wire: W
+    type: C
+
+
+class SqlTable(ABC, Generic[W, C]):
+    """A table of the target database.
+
+    New columns can be null and take no default, so that adding them rewrites nothing. Whatever the
+    table has besides keeps its defaults and constraints.
+    """
+
+    #: What columns may be called.
+    names: ClassVar[NameRules]
+
+    def __init__(self, store: SqlStore, name: TableName) -> None:
+        self.store = store
+        self.name = name
+
+    # What a dialect fills in.
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """True if it is there and can keep a promise.
+
+        Raises:
+            ConfigError: it is something whose rows are not as durable as the ledger.
+        """
+
+    @abstractmethod
+    def columns(self) -> dict[str, C]:
+        """The types of the columns by their folded names; none if the table is absent."""
+
+    @abstractmethod
+    def wire_type(self, field: pa.Field) -> W:
+        """How ``field`` travels.
+
+        Raises:
+            SchemaChangeError: the database has no type for it.
+        """
+
+    @abstractmethod
+    def create(self, wires: Mapping[str, W], key: Sequence[str]) -> None:
+        """Make the table."""
+
+    @abstractmethod
+    def add(self, wires: Mapping[str, W]) -> None:
+        """Add columns."""
+
+    @abstractmethod
+    def insert(self, columns: Sequence[Column[W, C]], staged: StagedTable) -> None:
+        """Add the rows in the open transaction, each exactly or none.
+
+        Raises:
+            RefusedError: the rows do not fit, or could not be read from staging.
+        """
+
+    def retyping(self, name: str, wire: W) -> str:
+        """A statement by which a person makes the column ``name`` take ``wire``."""
+        return f"ALTER TABLE {self.name.sql} ALTER COLUMN {quoted(name)} TYPE {wire.declared}"
+
+    def check_key(self, key: Sequence[str], wires: Mapping[str, W]) -> None:
+        """Refuse a table that cannot be upserted by ``key``, of rows with the columns ``wires``."""
+        raise NotImplementedError(f"{type(self).__name__} does not upsert")
+
+    def upsert(self, staged: StagedTable, rule: UpsertRule) -> None:
+        """Insert the rows, or update those that are there, in the open transaction.
+
+        Raises:
+            RefusedError: a row has no key, or nothing to be sequenced by; or rows do not fit.
+            SchemaChangeError: somebody changed the table since it was made fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not upsert")
+
+    # What all of them do alike.
+
+    def fit(self, schema: pa.Schema, key: Sequence[str] = ()) -> None:
+        """Make the table fit for rows of ``schema``: create it, or add what it lacks.
+
+        Args:
+            schema: of the staged rows.
+            key: columns that identify a row; for a table that is upserted into.
+
+        Raises:
+            SchemaChangeError: a column's type does not fit the table's.
+            RefusedError: a name cannot be a column's, or the database computes that column.
+            ConfigError: the table cannot be upserted by ``key``.
+        """
+        self.names.check_columns(schema.names)
+        wires = {field.name: self.wire_type(field) for field in schema}
+        if not self.exists():
+            self.create(wires, key)
+        if key:
+            self.check_key(key, wires)
+        self._widen(wires)
+
+    def append(self, staged: StagedTable) -> None:
+        """Add the rows; see :meth:`insert`."""
+        self.insert(self.bind(staged.schema), staged)
+
+    def bind(self, schema: pa.Schema) -> list[Column[W, C]]:
+        """The table's columns that take those of ``schema``.
+
+        Raises:
+            SchemaChangeError: somebody changed the table since it was made fit.
+        """
+        types = self.columns()
+        columns = []
+        for field in schema:
+            wire, found = self.wire_type(field), types.get(self.names.fold(field.name))
+            if found is None or not found.takes(wire):
+                self._refuse_type(field.name, found, wire)
+            columns.append(Column(field.name, wire, found))
+        return columns
+
+    def delete(self, condition: str) -> None:
+        """Remove the rows for which ``condition`` holds."""
+        if self.exists():
+            self.store.execute(f"DELETE FROM {self.name.sql} WHERE {condition}")
+
+    def _widen(self, wires: Mapping[str, W]) -> None:
+        types = self.columns()
+        found = {name: types.get(self.names.fold(name)) for name in wires}
+        for name, wire in wires.items():
+            column = found[name]
+            if column is not None and not column.takes(wire):
+                self._refuse_type(name, column, wire)
+        self._refuse_computed(
+            [name for name, type_ in found.items() if type_ and type_.is_computed]
+        )
+        if absent := {name: wire for name, wire in wires.items() if found[name] is None}:
+            self.add(absent)
+
+    def _refuse_type(self, name: str, column: C | None, wire: W) -> NoReturn:
+        raise SchemaChangeError(
+            f"column {name!r} of {self.name} is {column or 'absent'}, the result has {wire}, which "
+            "would not fit without loss. Nothing was written. Cast it in the transform, write it "
+            f"under another name, or change the table: {self.retyping(name, wire)}"
+        )
+
+    def _refuse_computed(self, computed: Sequence[str]) -> None:
+        if computed:
+            raise RefusedError(
+                f"{self.name} computes {_listed(sorted(computed))} itself (generated or identity). "
+                "Nothing was written. Drop the column in the transform."
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def rows_taken_back(entry: LedgerEntry) -> str | None:
+    """The rows to remove before ``entry`` is published, as a SQL condition; ``None`` for none.
+
+    Raises:
+        RefusedError: the entry goes back and does not say where to.
+    """
+    if not goes_back(entry):
+        return None
+    operator = ">" if entry.operation is Operation.REWIND else "="
+    return f"{quoted(CHECKPOINT_COLUMN)} {operator} {target_of(entry)}"
+
+
+def read_lineage(
+    cursor: Any, table: str, columns: Collection[str], since: int
+) -> Iterator[pa.RecordBatch]:
+    """What :meth:`SinkSession.lineage` tells, by one query.
+
+    Args:
+        cursor: one of Python's DB-API that fetches rows as they are asked for.
+        table: quoted.
+        columns: that the table has; none if there is no table.
+        since: the first checkpoint asked for; rows of none are always included.
+    """
+    if columns:
+        query, schema = _lineage_query(table, columns, since)
+        cursor.execute(query)
+        pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
+        yield from lineage_of_rows(pages, schema)
+
+
+def _lineage_query(table: str, columns: Collection[str], since: int) -> tuple[str, pa.Schema]:
+    schema = lineage_schema(columns)
+    selected = ", ".join(quoted(name) if name in columns else "NULL" for name in schema.names)
+    query = f"SELECT {selected} FROM {table}"
+    if CHECKPOINT_COLUMN in columns:
+        checkpoint = quoted(CHECKPOINT_COLUMN)
+        query += f" WHERE {checkpoint} >= {int(since)} OR {checkpoint} IS NULL"
+    return query, schema

@@ -1,0 +1,176 @@
+"""What every SQL sink does in the steps of the commit protocol; a dialect's store fills them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError, RefusedError
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.protocol import Publication, SinkSession
+from eo_pipeline.sinks.sql.config import SqlSink
+from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, LedgerStatements, SqlLedger, row_of
+from eo_pipeline.sinks.sql.rows import SqlTable, read_lineage, rows_taken_back
+from eo_pipeline.sinks.sql.store import SqlStore
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+
+
+class SqlSession(SinkSession):
+    """A session whose rows and ledger live in one database, published by one transaction.
+
+    The ledger's primary key and its foreign key to the parent entry are the compare-and-swap: the
+    loser of two publishers waits at the key until the winner has committed, and is then told that
+    it is taken. A failure rolls everything back; a connection lost in COMMIT is the one case in
+    which nobody knows.
+    """
+
+    #: The dialect.
+    store_class: ClassVar[type[SqlStore]]
+    table_class: ClassVar[type[SqlTable[Any, Any]]]
+
+    def __init__(self, sink: SqlSink, pipeline: str) -> None:
+        super().__init__(pipeline)
+        self._sink = sink
+        self.store = self.store_class(sink, pipeline)
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            try:
+                self._open()
+            except self.store.driver_error as error:
+                raise self.store.while_opening(error) from error
+            failed.pop_all()
+
+    def _open(self) -> None:
+        store = self.store
+        store.locate()
+        self.table = self.table_class(store, store.table)
+        self.dead_letters = self.table_class(store, store.dead_letters)
+        store.make_ledger(store.ledger)
+        statements = LedgerStatements(store.ledger.sql, store.mark)
+        self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask)
+        self.ledger.check_table()
+        for table in (self.table, self.dead_letters):
+            table.exists()
+        store.check_server()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def head(self) -> LedgerEntry | None:
+        return self.ledger.head()
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        return self.ledger.entry(version)
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        return self.ledger.history(since)
+
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        return SqlPublication(self, entry, staged)
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        rows_taken_back(entry)  # any rows can be deleted; without a target it refuses
+        if self._sink.upsert_rule:
+            raise RefusedError(
+                f"{self.store.table} is upserted: what its rows held at version {entry.target} was "
+                "overwritten and is not kept. Nothing was changed. Start a new pipeline into a "
+                "new table (fork) instead."
+            )
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """On a connection of its own, since this one may publish meanwhile; one snapshot."""
+        with closing(self.store_class(self._sink, self.pipeline)) as reader:
+            try:
+                reader.begin_snapshot()
+                columns = self.table_class(reader, self.store.table).columns()
+                with closing(reader.streaming_cursor()) as cursor:
+                    yield from read_lineage(cursor, self.store.table.sql, columns, since)
+            except reader.driver_error as error:
+                raise self.store.while_opening(error) from error
+
+    def explain(self, error: Exception) -> EoPipelineError:
+        if not isinstance(error, self.store.driver_error):
+            return super().explain(error)
+        if self.store.is_violation(error, ONE_PIPELINE):
+            self.store.roll_back()  # a transaction that has failed answers no question
+            self.ledger.refuse_other_pipeline()
+        return self.store.while_publishing(self.store.diagnose(error))
+
+    def storable(self, dead_letters: StagedTable) -> StagedTable:
+        """Dead letters in a form that the database takes, whatever a record held."""
+        return dead_letters
+
+
+class SqlPublication(Publication):
+    """One transaction, begun when there is something to write."""
+
+    session: SqlSession
+
+    def __init__(self, session: SqlSession, entry: LedgerEntry, staged: StagedOutput) -> None:
+        super().__init__(session, entry, staged)
+        self.store = session.store
+        self._open = ExitStack()
+
+    def write(self) -> None:
+        self.store.reconnect()
+        if not self.store.has_ddl_in_transactions:
+            self.fit_tables()
+        self._open.enter_context(self.store.transaction())
+        if self.store.has_ddl_in_transactions:
+            self.fit_tables()
+        self.take_back()
+        self.send()
+
+    def fit_tables(self) -> None:
+        """Make the tables, or widen them, as the rows need."""
+        session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
+        if staged.rows is not None:
+            if not session.table.exists():
+                session.ledger.refuse_lost_table(self.entry)
+            if rule:
+                rule.check_columns(staged.rows.schema.names)
+            session.table.fit(staged.rows.schema, rule.key if rule else ())
+        if staged.dead_letters is not None:
+            session.dead_letters.fit(staged.dead_letters.schema)
+
+    def take_back(self) -> None:
+        """Remove the rows that a rewind or a replay takes back."""
+        if condition := rows_taken_back(self.entry):
+            for table in (self.session.table, self.session.dead_letters):
+                table.delete(condition)
+
+    def send(self) -> None:
+        """Rows and dead letters into their tables."""
+        session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
+        if staged.rows is not None and rule:
+            session.table.upsert(staged.rows, rule)
+        elif staged.rows is not None:
+            session.table.append(staged.rows)
+        if staged.dead_letters is not None:
+            session.dead_letters.append(session.storable(staged.dead_letters))
+
+    def enter(self) -> None:
+        self.store.check_in_transaction()
+        row = map(self.store.parameter, row_of(self.entry, str(self.store.table)))
+        self.store.execute(self.session.ledger.statements.insert, *row)
+
+    def commit(self) -> None:
+        self.store.check_in_transaction()
+        try:
+            self.store.send_commit()
+        except self.store.driver_error as error:
+            self.store.roll_back()
+            if self.store.is_open:
+                # the transaction is over one way or the other, and the ledger tells which
+                raise self.session.explain(error) from error
+            raise CommitUnknownError(
+                f"{self.store.table}: the connection was lost after COMMIT of version "
+                f"{self.entry.version} was sent; it may have landed. Transaction "
+                f"{self.entry.transaction_id} is tried again."
+            ) from error
+
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002
+        self._open.close()

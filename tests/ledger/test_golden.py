@@ -1,0 +1,110 @@
+"""What release 0.1.0 wrote is read to equal values, and written the same, for good."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.sql.ledger import INSERTED, entry_of, row_of
+from eo_pipeline.staging.attempt import MANIFEST, Attempt
+from tests.ledger.golden_values import ENTRIES, GOLDEN, manifest, manifest_without_rows
+
+#: May be absent.
+_SINCE_LATER = {"target", "run_id", "committed_at", "details"}
+
+
+def golden(name: str) -> Any:
+    return json.loads((GOLDEN / name).read_text())
+
+
+def ordered(value: Any) -> str:
+    """As text, so that the order of keys counts too."""
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("stored", "entry"),
+    list(zip(golden("entries.json"), ENTRIES, strict=True)),
+    ids=[entry.operation for entry in ENTRIES],
+)
+def test_a_stored_entry_is_read_as_it_was_and_written_the_same(
+    stored: dict[str, Any], entry: LedgerEntry
+) -> None:
+    read = LedgerEntry.from_json(stored)
+    assert read == entry
+    assert [type(each) for each in vars(read).values()] == [type(e) for e in vars(entry).values()]
+    assert [type(tp) for tp in read.offsets] == [type(tp) for tp in entry.offsets]
+    assert ordered(read.to_json()) == ordered(stored)
+    assert ordered(entry.to_json()) == ordered(stored)
+
+
+@pytest.mark.parametrize("row", golden("ledger_rows.json"), ids=lambda row: row[6])
+def test_a_row_of_a_ledger_table_is_read_as_it_was_and_written_the_same(row: list[Any]) -> None:
+    (entry,) = [
+        e for e in ENTRIES if (e.version, e.operation) == (row[INSERTED.index("version")], row[6])
+    ]
+    read = entry_of([*row, entry.committed_at])
+    assert read == entry
+    written = row_of(read, "public.orders")
+    assert [v.isoformat() if isinstance(v, datetime) else v for v in written] == row
+
+
+@pytest.mark.parametrize("name", ["manifest", "manifest_without_rows"])
+def test_a_stored_manifest_is_read_as_it_was_and_written_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    stored = golden(f"{name}.json")
+    (tmp_path / MANIFEST).write_text(json.dumps(stored))
+    expected = manifest(tmp_path) if stored["rows"] else manifest_without_rows()
+    attempt = Attempt(tmp_path, expected.entry.id, tmp_path)
+    read = attempt.manifest()
+    assert read == expected
+    (tmp_path / MANIFEST).unlink()
+    attempt.write_manifest(expected)
+    assert schemas_apart((tmp_path / MANIFEST).read_text()) == schemas_apart(json.dumps(stored))
+
+
+def schemas_apart(text: str) -> tuple[str, list[pa.Schema]]:
+    """A schema's bytes may differ between releases of Arrow; what they say may not."""
+    raw = json.loads(text)
+    tables = [raw[name] for name in ("rows", "dead_letters") if raw[name]]
+    schemas = [pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(t.pop("schema")))) for t in tables]
+    return ordered(raw), schemas
+
+
+@pytest.mark.parametrize("name", sorted(golden("entries.json")[0].keys() - _SINCE_LATER))
+def test_an_entry_that_lost_a_field_is_an_error_and_not_read_as_its_default(name: str) -> None:
+    stored = golden("entries.json")[1]
+    del stored[name]
+    with pytest.raises((KeyError, ValueError), match=name):
+        LedgerEntry.from_json(stored)
+
+
+@pytest.mark.parametrize("name", sorted(_SINCE_LATER))
+def test_a_field_that_early_ledgers_did_not_have_is_its_default(name: str) -> None:
+    stored = golden("entries.json")[0]
+    del stored[name]
+    assert LedgerEntry.from_json(stored).version == 0
+
+
+def test_what_a_later_release_adds_is_left_out() -> None:
+    stored = golden("entries.json")[1]
+    later = {**stored, "future": 1, "counts": {**stored["counts"], "future": [1]}}
+    assert LedgerEntry.from_json(later) == ENTRIES[1]
+
+
+def test_an_entry_read_from_json_shares_nothing_with_it() -> None:
+    stored = golden("entries.json")[3]
+    read = LedgerEntry.from_json(stored)
+    before = ordered(read.to_json())
+    stored["counts"]["rows"] = 99
+    stored["offsets"]["x"]["2"] = 99
+    stored["topic_ids"]["x"] = "other"
+    stored["details"]["reason"] = "other"
+    assert ordered(read.to_json()) == before

@@ -1,0 +1,53 @@
+"""One run in its own process: ``python -m tests.run.driver CONFIG [--crash-at POINT NTH]``.
+
+With ``--rewind TO`` or ``--replay FIRST LAST`` it goes back instead. Prints one JSON line per
+checkpoint, then ``done``. With ``--crash-at`` the process kills itself by SIGKILL when it reaches
+the named point for the nth time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going, reaching
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.testing import crash_at
+
+
+def say(report: CheckpointReport) -> None:
+    line = {"version": report.entry.version, "recovered": report.recovered}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=json.loads)
+    parser.add_argument("--crash-at", nargs=2, metavar=("POINT", "NTH"))
+    parser.add_argument("--rewind", type=int, metavar="TO")
+    parser.add_argument("--replay", type=int, nargs=2, metavar=("FIRST", "LAST"))
+    options = parser.parse_args()
+    hook: Reach = keep_going
+    if options.crash_at:
+        point, nth = options.crash_at
+        hook = crash_at(CrashPoint(point), int(nth))
+    pipeline = Pipeline.from_config(options.config)
+    with reaching(hook):
+        _work(pipeline, options)
+    sys.stdout.write("done\n")
+
+
+def _work(pipeline: Pipeline, options: argparse.Namespace) -> None:
+    if options.rewind is not None:
+        pipeline.plan_rewind(options.rewind).apply(on_checkpoint=say)
+    elif options.replay:
+        pipeline.plan_replay(*options.replay).apply(on_checkpoint=say)
+    else:
+        pipeline.run(on_checkpoint=say)
+
+
+if __name__ == "__main__":
+    main()

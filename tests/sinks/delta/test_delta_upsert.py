@@ -1,0 +1,66 @@
+"""Rows that replace each other in a Delta table."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from eo_pipeline.errors import (
+    RefusedError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from tests.sinks.delta.delta_world import World, world
+
+__all__ = ["world"]
+
+
+# Upserts.
+
+
+@pytest.fixture
+def flights(world: World) -> World:
+    world.settings = {"mode": "upsert", "key": ["id"], "sequence_by": ["day", "hour"]}
+    return world
+
+
+def state(checkpoint: int, *rows: tuple[int, int, int, str]) -> pa.Table:
+    ids, days, hours, texts = zip(*rows, strict=True)
+    columns = {"id": ids, "day": days, "hour": hours, "text": texts}
+    return pa.table({**columns, CHECKPOINT_COLUMN: [checkpoint] * len(rows)})
+
+
+def test_of_rows_with_one_key_the_newest_stays(flights: World) -> None:
+    first = state(1, (1, 1, 9, "old"), (1, 2, 1, "new"), (2, 1, 1, "two"))
+    second = state(2, (1, 2, 0, "late"), (2, 1, 1, "again"), (3, 1, 1, "three"), (3, 1, 0, "x"))
+    flights.forward(first, second)
+    assert {row["id"]: row["text"] for row in flights.rows()} == {1: "new", 2: "again", 3: "three"}
+
+
+def test_a_merge_that_changes_nothing_still_moves_the_ledger(flights: World) -> None:
+    """delta-rs makes no commit for it, and says nothing."""
+    flights.forward(state(1, (1, 5, 5, "new")))
+    version = flights.observe().version()
+    entry = flights.forward(state(2, (1, 4, 4, "late")))
+    assert flights.history()[-1].id == entry.id
+    assert flights.observe().version() == version + 1
+    assert [row["text"] for row in flights.rows()] == ["new"]
+
+
+def test_a_merge_adds_a_column_in_its_own_commit(flights: World) -> None:
+    flights.forward(state(1, (1, 1, 1, "a"), (2, 1, 1, "b")))
+    version = flights.observe().version()
+    wider = state(2, (1, 1, 2, "c")).append_column("tail", pa.array(["N1"]))
+    flights.forward(wider)
+    assert flights.observe().version() == version + 1
+    assert {row["id"]: row["tail"] for row in flights.rows()} == {1: "N1", 2: None}
+
+
+def test_a_row_without_key_or_sequence_is_refused(flights: World) -> None:
+    flights.forward(state(1, (1, 1, 1, "a")))
+    with pytest.raises(RefusedError, match="'day'"):
+        flights.forward(state(2, (2, 1, 1, "b")).set_column(1, "day", pa.nulls(1, pa.int64())))
+
+
+def test_rows_to_merge_wait_in_no_visible_folder(flights: World, world: World) -> None:
+    assert flights.sink().staging_folders().rows is None
+    assert World(world.root).sink().staging_folders().rows == world.root / "eo_rows"

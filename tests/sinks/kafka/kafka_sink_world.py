@@ -1,0 +1,72 @@
+"""A Kafka sink in a topic of its own, and somebody else who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.testing import first_entry
+from tests.sinks.kafka.kafka_world import read
+
+COMMITTED = CommitOutcome.COMMITTED
+
+
+def staged(ids: range, **columns: Any) -> StagedOutput:
+    checkpoint = {"_eo_checkpoint": [1] * len(ids)}
+    return StagedOutput(
+        rows=StagedTable.in_memory(pa.table({"id": list(ids), **columns, **checkpoint}))
+    )
+
+
+@dataclass
+class World:
+    """A topic, the sink that writes to it, and a reader that is not the pipeline's."""
+
+    sink: KafkaSink
+
+    def changed(self, **settings: Any) -> World:
+        return World(KafkaSink.model_validate({**self.sink.model_dump(), **settings}))
+
+    def open(self, pipeline: str = "p") -> SinkSession:
+        return self.sink.open(pipeline)
+
+    def begin(self, session: SinkSession, pipeline: str = "p") -> LedgerEntry:
+        entry = first_entry(pipeline)
+        assert session.publish(entry, StagedOutput()) is COMMITTED
+        return entry
+
+    def read(self, isolation: str = "read_committed") -> list[Any]:
+        return read(self.sink.bootstrap_servers, self.sink.topic, isolation)
+
+    def values(self, isolation: str = "read_committed") -> list[bytes]:
+        return [message.value() for message in self.read(isolation)]
+
+    def count(self, isolation: str = "read_committed") -> int:
+        return len(self.read(isolation))
+
+
+@pytest.fixture
+def admin(kafka: EmbeddedKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+
+
+@pytest.fixture
+def world(kafka: EmbeddedKafka, topic: str) -> World:
+    settings = {"bootstrap_servers": kafka.bootstrap_servers, "topic": topic}
+    return World(KafkaSink.model_validate(settings))
+
+
+@pytest.fixture
+def session(world: World) -> Iterator[SinkSession]:
+    with world.open() as session:
+        yield session

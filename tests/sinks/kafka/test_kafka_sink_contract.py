@@ -1,0 +1,83 @@
+"""Kafka against the contract, for each of the guarantees it can be configured to give.
+
+The topic has one partition: Kafka ends a transaction partition by partition, so that a reader of
+several may for a moment see one part of a checkpoint and not yet the other (docs/sinks/kafka.md).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.errors import RefusedError
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.testing.contract import SinkContract
+from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.staging import child_of
+from tests.sinks.kafka.kafka_world import letters, read, rows
+
+
+def kafka_sink(kafka: EmbeddedKafka, topic: str, **settings: Any) -> KafkaSink:
+    servers = {"bootstrap_servers": kafka.bootstrap_servers, "topic": topic}
+    return KafkaSink.model_validate({**servers, **settings})
+
+
+def read_topic(sink: Sink) -> list[dict[str, Any]]:
+    assert isinstance(sink, KafkaSink)
+    return rows(read(sink.bootstrap_servers, sink.topic))
+
+
+class TestExactlyOnce(ExactlyOnceContract):
+    tells_lineage: ClassVar[bool] = False
+
+    @pytest.fixture
+    def sink(self, kafka: EmbeddedKafka, topic: str) -> Sink:
+        return kafka_sink(kafka, topic)
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_topic(sink)
+
+    def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
+        assert isinstance(sink, KafkaSink)
+        return letters(read(sink.bootstrap_servers, sink.dead_letters))
+
+    def test_what_is_refused_leaves_nothing(self, sink: Sink, session: SinkSession) -> None:
+        """Scenario: a topic has no column types to offend, but a size no record may have.
+        Outcome: refused, and not even the records that fitted are visible.
+        """
+        head = self.forward(session, self.start(session))
+        table = self.table(2)
+        names = [*table["name"].to_pylist()[:-1], os.urandom(1_500_000).hex()]
+        changed = table.set_column(1, "name", pa.array(names))
+        staged = StagedOutput(rows=StagedTable.in_memory(changed))
+        with pytest.raises(RefusedError, match=r"max\.message\.bytes"):
+            session.publish(child_of(head, self.rows), staged)
+        assert self.visible(sink) == self.rows_of(1)
+        self.forward(session, head)
+        assert self.visible(sink) == self.rows_of(1, 2)
+
+
+class TestAtLeastOnce(SinkContract):
+    """The ledger is exact; rows are there before it moves, and again after a retry."""
+
+    tells_lineage: ClassVar[bool] = False
+
+    @pytest.fixture
+    def sink(self, kafka: EmbeddedKafka, topic: str) -> Sink:
+        return kafka_sink(kafka, topic, semantics="at_least_once")
+
+    def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
+        return read_topic(sink)
+
+
+class TestNone(TestAtLeastOnce):
+    @pytest.fixture
+    def sink(self, kafka: EmbeddedKafka, topic: str) -> Sink:
+        return kafka_sink(kafka, topic, semantics="none")

@@ -1,0 +1,143 @@
+"""Who may use the ledger, how it comes to be, and what it refuses; in every SQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pymysql
+import pytest
+
+from eo_pipeline.errors import ConfigError, RefusedError, SinkUnavailableError
+from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.testing import first_entry
+from tests.sinks.sql.sql_world import SqlWorld, staged
+from tests.sinks.sql.sql_worlds import world
+
+__all__ = ["world"]
+
+
+class TestUsers:
+    @pytest.fixture
+    def user(self, world: SqlWorld) -> Iterator[str]:
+        name = world.make_user()
+        yield name
+        world.drop_user(name)
+
+    def test_a_user_that_may_not_create_needs_a_ledger_made_for_it(
+        self, world: SqlWorld, user: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=r"(?i)denied.*grant"):
+            world.sink_of(user).open("p")
+
+    def test_a_user_may_append_to_tables_that_others_made(self, world: SqlWorld, user: str) -> None:
+        world.publish(world.sink(), staged(id=[1]))
+        world.grant(user, "SELECT, INSERT", "eo_ledger", "t")
+        world.publish(world.sink_of(user), staged(id=[2]))
+        assert len(world.rows()) == 2
+
+    def test_a_user_that_may_not_insert_is_refused(self, world: SqlWorld, user: str) -> None:
+        world.publish(world.sink(), staged(id=[1]))
+        world.grant(user, "SELECT, INSERT", "eo_ledger")
+        with pytest.raises(RefusedError, match=r"(?i)denied.* table .*\bt\b.*grant"):
+            world.publish(world.sink_of(user), staged(id=[2]))
+
+    def test_a_user_that_may_not_alter_is_refused_a_new_column(
+        self, world: SqlWorld, user: str
+    ) -> None:
+        world.publish(world.sink(), staged(id=[1]))
+        world.grant(user, "SELECT, INSERT", "eo_ledger", "t")
+        with pytest.raises(RefusedError, match=r"must be owner of table t|ALTER command denied"):
+            world.publish(world.sink_of(user), staged(id=[2], more=[1]))
+
+    @pytest.mark.parametrize(
+        ("world", "wrong"),
+        [
+            ("postgres", {"user": "nobody_here"}),
+            ("postgres", {"dbname": "no_such_db"}),
+            ("mysql", {"user": "nobody_here"}),
+            ("mysql", {"password": "s3cret?"}),
+            ("mysql", {"database": "no_such_db"}),
+        ],
+        indirect=["world"],
+    )
+    def test_a_login_that_is_refused_is_a_matter_of_configuration(
+        self, world: SqlWorld, user: str, wrong: dict[str, str]
+    ) -> None:
+        with pytest.raises(ConfigError, match=r"sink.*refused the connection") as error:
+            world.sink_of(user, **wrong).open("p")
+        assert "s3cret" not in f"{error.value} {error.value.__cause__}"
+
+    def test_a_server_that_is_not_there_is_unavailable(self, world: SqlWorld, user: str) -> None:
+        with pytest.raises(SinkUnavailableError, match="does not answer") as error:
+            world.sink_of(user, port="1").open("p")
+        assert "s3cret" not in f"{error.value} {error.value.__cause__}"
+
+
+class TestLedger:
+    def test_any_number_of_runs_may_create_it_at_once(self, world: SqlWorld) -> None:
+        def open_and_close(_: int) -> None:
+            world.sink().open("p").close()
+
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(open_and_close, range(16))) == [None] * 16
+
+    def test_opening_leaves_an_empty_ledger_and_nothing_else(self, world: SqlWorld) -> None:
+        world.sink().open("p").close()
+        assert world.tables() == {"eo_ledger"}
+        assert world.rows("SELECT * FROM eo_ledger") == []
+
+    def test_two_pipelines_cannot_have_one_table(self, world: SqlWorld) -> None:
+        world.publish(world.sink(), staged(id=[1]), pipeline="flights")
+        with pytest.raises(
+            ConfigError, match=rf"{world.schema}\.t belongs to pipeline 'flights'.*'delays'"
+        ):
+            world.sink().open("delays")
+
+    def test_of_two_pipelines_that_start_on_one_table_one_is_refused(self, world: SqlWorld) -> None:
+        with world.sink().open("flights") as one, world.sink().open("delays") as two:
+            one.publish(first_entry("flights"), StagedOutput())
+            with pytest.raises(ConfigError, match=r"belongs to pipeline 'flights'.*'delays'"):
+                two.publish(first_entry("delays"), StagedOutput())
+
+    def test_pipelines_with_tables_of_their_own_share_a_ledger(self, world: SqlWorld) -> None:
+        world.publish(world.sink(), staged(id=[1]), pipeline="flights")
+        world.publish(world.sink(table="d"), staged(id=[1]), pipeline="delays")
+        with world.sink().open("flights") as session:
+            assert [entry.version for entry in session.history()] == [0, 1]
+
+    def test_a_pipeline_cannot_move_to_another_table_by_itself(self, world: SqlWorld) -> None:
+        world.publish(world.sink(), staged(id=[1]))
+        moved = rf"publishes into {world.schema}\.t.*not into {world.schema}\.other"
+        with pytest.raises(ConfigError, match=moved):
+            world.sink(table="other").open("p")
+
+    @pytest.mark.parametrize(
+        ("version", "parent", "parent_id", "constraint"),
+        [
+            (0, "NULL", "NULL", "eo_ledger_pkey|PRIMARY"),
+            (1, "0", "'another'", "eo_ledger_parent"),
+            (2, "1", "'0'", "eo_ledger_parent"),
+            (2, "0", "'0'", "eo_ledger_step"),
+            (1, "NULL", "NULL", "eo_ledger_step"),
+            (1, "0", "NULL", "eo_ledger_step"),
+            (1, "NULL", "'0'", "eo_ledger_step"),
+            (0, "-1", "'0'", "eo_ledger_step"),
+            (-1, "NULL", "NULL", "eo_ledger_step"),
+        ],
+    )
+    def test_the_database_itself_takes_only_the_next_version(
+        self, world: SqlWorld, version: int, parent: str, parent_id: str, constraint: str
+    ) -> None:
+        world.sink().open("p").close()
+        insert = (
+            "INSERT INTO eo_ledger (pipeline, ledger_id, version, transaction_id, parent_version,"
+            " parent_transaction_id, operation, target_table, offsets, ranges, topic_ids, counts,"
+            " run_id, started_at, details) VALUES ('p', 'l', {}, '{}', {}, {}, 'start', '{}',"
+            " '{{}}', '{{}}', '{{}}', '{{}}', '', now(), '{{}}')"
+        )
+        world.run(insert.format(0, "0", "NULL", "NULL", "t"))
+        errors = (psycopg.IntegrityError, pymysql.IntegrityError, pymysql.OperationalError)
+        with pytest.raises(errors, match=constraint):
+            world.run(insert.format(version, "rival", parent, parent_id, "another table"))

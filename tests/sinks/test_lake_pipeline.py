@@ -1,0 +1,235 @@
+"""Whole pipelines from Kafka through Spark into a lake table: killed, run again, read by others."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from tests.chaos import rest_is_chaos
+from tests.engine import Bench, Coordinates, Table, Topic
+
+LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
+
+#: Which points leave a promise behind that the next run keeps without reading again.
+PROMISED = {CrashPoint.PRE_COMMITTED, CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT}
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A pipeline into a Delta table, and an observer who reads it without the engine."""
+
+    bench: Bench
+    root: Path
+
+    def frame(self) -> pl.DataFrame:
+        return pl.read_delta(str(self.root))
+
+    def coordinates(self) -> Counter[Coordinates]:
+        """How often each record is in the table."""
+        if not DeltaTable.is_deltatable(str(self.root)):
+            return Counter()
+        rows = self.frame().select(LINEAGE).iter_rows()
+        return Counter((t, p, o) for t, p, o in rows)
+
+    def assert_holds_once(self, written: Iterable[Coordinates]) -> None:
+        """Exactly ``written``, each once, every row under a ledger entry that counted it."""
+        assert self.coordinates() == Counter(set(written))
+        self.assert_consistent()
+
+    def assert_consistent(self) -> None:
+        counted = {e.version: e.counts.rows for e in self.bench.pipeline().history()}
+        found: dict[int, int] = {}
+        if DeltaTable.is_deltatable(str(self.root)):
+            found = dict(Counter(self.frame()[CHECKPOINT_COLUMN].to_list()))
+        assert found == {version: rows for version, rows in counted.items() if rows}
+
+    def promises(self) -> list[str]:
+        folder = self.root / "_eo_staging" / "events"
+        return sorted(p.name for p in folder.iterdir() if not p.name.startswith("_"))
+
+
+@pytest.fixture
+def lake(spark_server: EmbeddedSpark, events: Topic, tmp_path: Path) -> Lake:
+    """An append pipeline, 100 offsets a checkpoint, small batches through files too."""
+    root = tmp_path / "lake" / "events"
+    config: dict[str, Any] = {
+        "name": "events",
+        "source": {
+            "bootstrap_servers": events.bootstrap_servers,
+            "topics": [events.name],
+            "value_schema": "id BIGINT NOT NULL, name STRING",
+            "max_records": 100,
+        },
+        "sink": {"type": "delta", "path": str(root)},
+        "inline_records": 0,
+    }
+    return Lake(Bench(events, Table("no database"), config), root)
+
+
+@pytest.mark.parametrize(
+    ("point", "inline_records"),
+    rest_is_chaos(
+        [(point, inline) for inline in (0, 10_000) for point in CrashPoint],
+        but=[
+            (CrashPoint.PRE_COMMITTED, 0),
+            (CrashPoint.ENTRY_SENT, 0),
+            (CrashPoint.ENTRY_SENT, 10_000),
+            (CrashPoint.COMMITTED, 0),
+        ],
+    ),
+)
+def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
+    lake: Lake, point: CrashPoint, inline_records: int
+) -> None:
+    bench = lake.bench
+    bench.topic.write(300, partitions=range(4))
+    nth = {"recovered": 1, "committed": 3, "rows_sent": 3, "entry_sent": 3}.get(point, 2)
+    killed = bench.run_in_a_process("--crash-at", point, str(nth), inline_records=inline_records)
+    out, err = killed.communicate(timeout=240)
+    assert killed.returncode == -signal.SIGKILL, err
+    assert "done" not in out
+    lake.assert_consistent()
+
+    report = bench.pipeline(inline_records=inline_records).run()
+
+    lake.assert_holds_once(bench.topic.written)
+    assert [e.version for e in bench.pipeline().history()] == list(range(report.head.version + 1))
+    assert lake.promises() == []
+    kept = [r for r in report.checkpoints if r.recovered]
+    assert bool(kept) == (point in PROMISED and inline_records == 0)
+
+
+def test_a_run_after_a_crash_leaves_no_orphan(lake: Lake) -> None:
+    """Scenario: killed while publishing, once with files and once inline; two more runs.
+    Outcome: every Parquet file is in the table, every ledger file in the chain.
+    """
+    for inline_records in (0, 10_000):
+        lake.bench.topic.write(100, partitions=range(4))
+        killed = lake.bench.run_in_a_process(
+            "--crash-at", CrashPoint.ENTRY_SENT, "2", inline_records=inline_records
+        )
+        killed.communicate(timeout=240)
+        lake.bench.pipeline().run()
+    lake.bench.pipeline().run()
+    table = DeltaTable(str(lake.root))
+    known = {Path(uri).name for uri in table.file_uris()}
+    assert {p.name for p in (lake.root / "eo_rows").rglob("*.parquet")} == known
+    ledger = list((lake.root / "_eo_ledger").rglob("*.json"))
+    assert len(ledger) == len(lake.bench.pipeline().history())
+    lake.assert_holds_once(lake.bench.topic.written)
+
+
+def test_killed_at_random_moments_a_reader_sees_whole_checkpoints_only(lake: Lake) -> None:
+    """Scenario: SIGKILL after a seeded random delay, six times, the topic growing, a reader
+    polling. Outcome: each snapshot is whole and none is smaller than the one before.
+    """
+    seed = random.SystemRandom().randrange(10**6)
+    chance = random.Random(seed)
+    print(f"seed {seed}")  # noqa: T201
+    done, views = threading.Event(), []
+
+    def poll() -> None:
+        while not done.wait(0.03):
+            if DeltaTable.is_deltatable(str(lake.root)):
+                views.append(dict(Counter(lake.frame()[CHECKPOINT_COLUMN].to_list())))
+
+    reader = threading.Thread(target=poll)
+    reader.start()
+    kills = 0
+    for _ in range(6):
+        lake.bench.topic.write(150, partitions=range(4))
+        run = lake.bench.run_in_a_process()
+        try:
+            run.wait(chance.uniform(1.0, 4.5))
+        except subprocess.TimeoutExpired:
+            run.kill()
+            kills += 1
+        run.communicate(timeout=240)
+    lake.bench.pipeline().run()
+    done.set()
+    reader.join()
+    counted = {e.version: e.counts.rows for e in lake.bench.pipeline().history()}
+    assert kills >= 1, f"seed {seed} killed too few runs to prove anything"
+    assert all(view.items() <= counted.items() for view in views), f"seed {seed}"
+    totals = [sum(view.values()) for view in views]
+    assert totals == sorted(totals)
+    lake.assert_holds_once(lake.bench.topic.written)
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+def test_rows_are_laid_out_by_partition_columns(lake: Lake, inline_records: int) -> None:
+    lake.bench.topic.write(40, partitions=range(4))
+    run = lake.bench.pipeline(
+        sink={"partition_by": ["day", "word"]},
+        transform="tests.sinks.lake_transforms:with_day_and_word",
+        inline_records=inline_records,
+    ).run()
+    assert run.head.counts.rows == 40
+    table = DeltaTable(str(lake.root))
+    assert table.metadata().partition_columns == ["day", "word"]
+    frame = lake.frame().sort("id")
+    assert set(frame.columns) == {"id", "name", "day", "word", CHECKPOINT_COLUMN, *LINEAGE}
+    assert frame["word"].to_list() == ["a/b c=ü%:" if n % 2 else None for n in range(40)]
+    assert {str(day) for day in frame["day"]} == {"2013-01-01", "2013-01-02"}
+    assert all("=" not in uri for uri in table.file_uris()), "readers take such names for columns"
+    assert list((lake.root / "_eo_staging").rglob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+def test_an_upsert_keeps_the_newest_row_of_a_key(lake: Lake, inline_records: int) -> None:
+    for value in (b'{"id": 1, "name": "old"}', b'{"id": 2, "name": "b"}'):
+        lake.bench.topic.write_value(value)
+    pipeline = lake.bench.pipeline(
+        sink={"mode": "upsert", "key": ["id"]}, inline_records=inline_records
+    )
+    pipeline.run()
+    for value in (b'{"id": 1, "name": "older"}', b'{"id": 1, "name": "new"}'):
+        lake.bench.topic.write_value(value)
+    pipeline.run()
+    assert dict(lake.frame().select("id", "name").iter_rows()) == {1: "new", 2: "b"}
+    assert list((lake.root / "_eo_staging").rglob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+def test_bad_records_become_dead_letters_with_the_rows(lake: Lake, inline_records: int) -> None:
+    lake.bench.topic.write(5)
+    lake.bench.topic.write_value(b"{")
+    pipeline = lake.bench.pipeline(
+        source={"on_bad_record": "dead_letter"}, inline_records=inline_records
+    )
+    pipeline.run()
+    letters = pipeline.sink.dead_letters("events").to_pylist()  # type: ignore[attr-defined]
+    assert [letter["value"] for letter in letters] == [b"{"]
+    assert lake.frame().height == 5
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "names"),
+    [
+        ("interval_and_void", SchemaChangeError, ["'span'", "'nothing'"]),
+        ("odd_name", RefusedError, ["'a b'"]),
+    ],
+)
+def test_what_delta_cannot_hold_is_refused_before_anything_is_read(
+    lake: Lake, transform: str, error: type[RefusedError], names: list[str]
+) -> None:
+    lake.bench.topic.write(5)
+    with pytest.raises(error) as refused:
+        lake.bench.pipeline(transform=f"tests.sinks.lake_transforms:{transform}").run()
+    assert all(name in str(refused.value) for name in names)
+    assert not DeltaTable.is_deltatable(str(lake.root))

@@ -1,0 +1,213 @@
+"""The Spark Connect server is away, is something else, lets us not in, or dies: told in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eo_pipeline import ConfigError, SparkSettings, SparkUnavailableError
+from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.embedded.ports import HOST
+from eo_pipeline.embedded.spark import EmbeddedSpark
+from tests.engine import STATE, Bench
+from tests.servers import wait_until
+
+TOKEN = "let-me-in"
+
+
+@contextmanager
+def nobody() -> Iterator[int]:
+    """A port on which nothing listens."""
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+    yield port
+
+
+@contextmanager
+def silence() -> Iterator[int]:
+    """A server that takes connections and never says a word."""
+    with socket.create_server((HOST, 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@contextmanager
+def a_web_server() -> Iterator[int]:
+    with HTTPServer((HOST, 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
+    """One that asks for a token, and that a test may kill."""
+    with EmbeddedSpark(
+        tmp_path_factory.mktemp("guarded-spark"),
+        jars=spark_connector_jars(STATE),
+        memory="1g",
+        settings={"spark.connect.authenticate.token": TOKEN},
+    ) as running:
+        yield running
+
+
+def with_token(server: EmbeddedSpark, token: str) -> str:
+    """The address for one who has ``token``; pyspark sends it without TLS to localhost alone."""
+    return f"{server.start().remote.replace(HOST, 'localhost')}/;token={token}"
+
+
+class Runner:
+    """A process that runs one pipeline again and again, when it is told to."""
+
+    def __init__(self, bench: Bench, reached: Path, **changes: Any) -> None:
+        config = json.dumps({**bench.config, **changes})
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, config],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "EO_TEST_REACHED": str(reached)},
+            cwd=Path(__file__).parents[2],
+        )
+
+    def start(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("run\n")
+        self.process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+    def run(self) -> dict[str, Any]:
+        self.start()
+        return self.result()
+
+
+_CODE = """
+import json, sys
+from eo_pipeline import EoPipelineError, Pipeline
+pipeline = Pipeline.from_config(json.loads(sys.argv[1]))
+for line in sys.stdin:
+    try:
+        said = {"rows": pipeline.run().rows}
+    except EoPipelineError as error:
+        said = {"kind": type(error).__name__, "text": str(error), "retryable": error.retryable}
+    print(json.dumps(said), flush=True)
+"""
+
+
+@pytest.fixture
+def runner(bench: Bench, tmp_path: Path) -> Iterator[Callable[..., Runner]]:
+    made: list[Runner] = []
+
+    def make(**changes: Any) -> Runner:
+        made.append(Runner(bench, tmp_path / "reached", **changes))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.process.kill()
+        each.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        (nobody, "Connection refused"),
+        (silence, "does not speak its protocol"),
+        (a_web_server, "does not speak its protocol"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_named_soon(
+    listener: Callable[[], AbstractContextManager[int]], said: str
+) -> None:
+    with listener() as port, pytest.raises(SparkUnavailableError) as away:
+        SparkSettings(remote=f"sc://{HOST}:{port}", connect_timeout=1).session()
+    assert f"{HOST}:{port} within 1 s" in str(away.value)
+    assert said in str(away.value)
+    assert "SPARK_REMOTE" in str(away.value)
+    assert "Java" not in str(away.value)
+
+
+@pytest.mark.parametrize("remote", ["sc://", "sc://a:b:c", "sc://host:port", "sc://host:1/path"])
+def test_what_is_no_address_is_a_wrong_setting(remote: str) -> None:
+    with pytest.raises(ConfigError, match="SPARK_REMOTE"):
+        SparkSettings(remote=remote, connect_timeout=1).session()
+
+
+def test_a_wrong_token_is_told_and_not_shown(server: EmbeddedSpark) -> None:
+    remote = with_token(server, "hunter2")
+    with pytest.raises(SparkUnavailableError, match="Invalid authentication token") as refused:
+        SparkSettings(remote=remote).session()
+    assert "hunter2" not in str(refused.value)
+    assert remote.partition("//")[2].partition("/")[0] in str(refused.value)
+
+
+def test_a_run_without_its_server_commits_nothing(
+    bench: Bench, runner: Callable[..., Runner]
+) -> None:
+    bench.topic.write(20)
+    with nobody() as port:
+        away = runner(spark={"remote": f"sc://{HOST}:{port}", "connect_timeout": 1}).run()
+    assert (away["kind"], away["retryable"]) == ("SparkUnavailableError", True)
+    assert bench.table.versions() == [0]
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_a_server_that_dies_in_the_middle_ends_the_run_and_the_next_one_connects_anew(
+    bench: Bench, server: EmbeddedSpark, runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    bench.topic.write(50)
+    running = runner(
+        transform="tests.run.transforms:slow_the_first_time",
+        spark={"remote": with_token(server, TOKEN), "connect_timeout": 2},
+    )
+    running.start()
+    wait_until(lambda: any(tmp_path.glob("staging/**/_temporary")), timeout_s=60)
+    server.kill()
+    lost = running.result()
+    assert (lost["kind"], lost["retryable"]) == ("SparkUnavailableError", True), lost
+    assert "lost its Spark Connect server at localhost:" in lost["text"]
+    assert TOKEN not in lost["text"]
+    assert bench.table.versions() == [0]
+
+    server.start()
+    assert running.run() == {"rows": 50}
+    bench.table.assert_holds_once(bench.topic.written)
+
+    # and one that was started again between two runs makes no error at all
+    server.kill()
+    server.start()
+    bench.topic.write(20)
+    assert running.run() == {"rows": 20}
+
+
+def test_a_server_that_is_started_again_in_the_middle_of_a_job_is_a_lost_one(
+    bench: Bench, server: EmbeddedSpark, runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    bench.topic.write(50)
+    running = runner(
+        transform="tests.run.transforms:slow_the_first_time",
+        spark={"remote": with_token(server, TOKEN), "connect_timeout": 60},
+    )
+    running.start()
+    wait_until(lambda: any(tmp_path.glob("staging/**/_temporary")), timeout_s=60)
+    server.kill()
+    server.start()
+    lost = running.result()
+    assert (lost["kind"], lost["retryable"]) == ("SparkUnavailableError", True), lost
+    assert running.run() == {"rows": 50}
+    bench.table.assert_holds_once(bench.topic.written)

@@ -1,0 +1,295 @@
+"""What a wrong document says, and that no secret is ever shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkSettings
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.source.clients import librdkafka_settings, spark_settings
+from eo_pipeline.source.config import LossKind, StartAtTimestamp
+from eo_pipeline.source.reader import read_ranges
+
+GOOD: dict[str, Any] = {
+    "name": "orders",
+    "source": {
+        "bootstrap_servers": "localhost:9092",
+        "topics": ["orders"],
+        "value_schema": "id BIGINT",
+    },
+    "sink": {"type": "postgres", "dsn": "postgresql://u:hunter2@localhost/db", "table": "orders"},
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """``GOOD`` with one field, ``a.b`` or ``a``, set."""
+    part, _, field = path.partition(".")
+    if not field:
+        return {**GOOD, part: value}
+    return {**GOOD, part: {**GOOD[part], field: value}}
+
+
+def source(**fields: Any) -> KafkaSource:
+    return KafkaSource(**{**GOOD["source"], **fields})
+
+
+def test_a_good_document_is_a_pipeline() -> None:
+    pipeline = Pipeline.from_config(GOOD)
+    assert pipeline.name == "orders"
+    assert pipeline.source.topics == ("orders",)
+    assert pipeline.sink.table_name == "orders"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("name", "Not A Name", "name: "),
+        ("source.max_records", 0, "source.max_records: "),
+        ("source.start", "yesterday", "source.start"),
+        ("source.start", {"timestamp": "2026-01-01T00:00:00"}, "source.start.timestamp.timestamp"),
+        ("source.start", {"offsets": {"orders": {"0": -2}}}, "source.start.offsets"),
+        ("source.topic_pattern", "x", "either topics or topic_pattern"),
+        ("source.topics", ["orders", "orders"], "one topic twice"),
+        ("source.value_schema", None, "json needs one"),
+        ("source.misspelt", 1, "source.misspelt: "),
+        ("source.client", {"group.id": "mine"}, "decided by the pipeline: group.id"),
+        ("source.spark_options", {"kafka.auto.offset.reset": "latest"}, "auto.offset.reset"),
+        ("transform", "no_such_module:f", "transform: "),
+        ("transform", "tests.run.transforms", "package.module:function"),
+        ("spark", {"cores": 3}, "spark.cores: "),
+        ("sink.type", "floppy", "sink.type"),
+        ("sink.mode", "replace", "mode"),
+    ],
+)
+def test_a_wrong_field_is_named(path: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        Pipeline.from_config(changed(path, value))
+    assert said in str(wrong.value)
+    assert "hunter2" not in str(wrong.value)
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    config = {**GOOD, "name": "NO", "lineage": "perhaps", "inline_records": -1}
+    with pytest.raises(ConfigError) as wrong:
+        Pipeline.from_config(config)
+    assert all(
+        f"  {field}: " in str(wrong.value) for field in ("name", "lineage", "inline_records")
+    )
+
+
+def test_what_is_wrong_in_source_and_sink_and_beside_them_is_told_at_once() -> None:
+    config = {
+        "name": "NO",
+        "source": {**GOOD["source"], "max_records": 0, "start": {"offsets": {"t": {"0": -1}}}},
+        "sink": {**GOOD["sink"], "mode": "upset", "colour": 1, "lock_timeout": "hunter2"},
+        "spark": {"cores": 3},
+        "transform": "no_such_module:f",
+    }
+    with pytest.raises(ConfigError) as wrong:
+        Pipeline.from_config(config)
+    heading, *lines = str(wrong.value).splitlines()
+    assert heading == "the pipeline's configuration is not valid:"
+    assert [line.partition(": ")[0].strip() for line in lines] == [
+        "name",
+        "source.start.offsets.offsets.t.0",
+        "source.max_records",
+        "sink.mode",
+        "sink.lock_timeout",
+        "sink.colour",
+        "transform",
+        "spark.cores",
+    ]
+    assert "hunter2" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ({"type": "floppy"}, "sink.type: no sink 'floppy'; there are "),
+        ({"table": "orders"}, "sink.type: is required, one of "),
+        ("postgres", "sink: Input should be "),
+        (None, "sink: Input should be "),
+    ],
+)
+def test_a_sink_that_is_none_hides_nothing_else(sink: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        Pipeline.from_config({**GOOD, "name": "NO", "sink": sink})
+    assert "\n  name: " in str(wrong.value)
+    assert f"\n  {said}" in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("construct", "said"),
+    [
+        (lambda: source(max_records=0), ["KafkaSource is not valid:", "max_records: "]),
+        (lambda: source(topics=()), ["KafkaSource is not valid:", "give either topics or "]),
+        (
+            lambda: PostgresSink(dsn="postgresql://u:hunter2@h/db", table="t", mode="x"),
+            ["PostgresSink is not valid:", "mode: "],
+        ),
+        (
+            lambda: Pipeline(**{**GOOD, "name": "NO", "source": {"topics": ["hunter2"]}}),
+            ["Pipeline is not valid:", "name: ", "source.bootstrap_servers: "],
+        ),
+        (lambda: SparkSettings(cores=3), ["SparkSettings is not valid:", "cores: "]),  # type: ignore[call-arg]
+    ],
+)
+def test_in_python_too_every_wrong_field_is_named_and_no_value_shown(
+    construct: Callable[[], object], said: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        construct()
+    lines = str(wrong.value).splitlines()
+    assert len(lines) == len(said)
+    assert all(line.strip().startswith(text) for line, text in zip(lines, said, strict=True))
+    assert "hunter2" not in str(wrong.value)
+
+
+def test_a_pattern_that_is_no_regular_expression_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        Pipeline.from_config(
+            {**GOOD, "source": {**GOOD["source"], "topics": [], "topic_pattern": "("}}
+        )
+
+
+def test_secrets_never_show() -> None:
+    client = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "hunter2"}
+    pipeline = Pipeline.from_config(changed("source.client", client))
+    for shown in (repr(pipeline), str(pipeline), pipeline.model_dump_json(), str(pipeline.sink)):
+        assert "hunter2" not in shown
+    assert "hunter2" not in str(pipeline.sink.describe())
+
+
+def test_a_yaml_document_takes_its_secrets_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders.yaml"
+    path.write_text(
+        "name: orders\n"
+        "source: {bootstrap_servers: '${BROKERS:-localhost:9092}', topics: [orders],"
+        " value_schema: 'id BIGINT'}\n"
+        "sink: {type: postgres, dsn: '${ORDERS_DSN}', table: orders}\n"
+    )
+    with pytest.raises(ConfigError, match="ORDERS_DSN"):
+        Pipeline.from_yaml(path)
+    monkeypatch.setenv("ORDERS_DSN", "postgresql://u:hunter2@localhost/db")
+    assert Pipeline.from_yaml(path).source.bootstrap_servers == "localhost:9092"
+
+
+@pytest.mark.parametrize("text", ["a: [", "- a list", "just text", ""])
+def test_a_file_that_is_no_pipeline_is_an_error_in_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=str(path)):
+        Pipeline.from_yaml(path)
+    with pytest.raises(ConfigError, match="No such file"):
+        Pipeline.from_yaml(tmp_path / "absent.yaml")
+
+
+def test_a_struct_type_is_as_good_as_ddl() -> None:
+    schema = StructType([StructField("id", LongType(), False)])
+    assert source(value_schema=schema).value_schema == schema.json()
+
+
+def test_start_modes_are_told_apart() -> None:
+    start = source(start={"timestamp": "2026-01-31T12:00:00Z"}).start
+    assert isinstance(start, StartAtTimestamp)
+    assert source().start == "earliest"
+
+
+def test_a_pattern_matches_whole_names_and_never_internal_topics() -> None:
+    pattern = source(topics=(), topic_pattern="order.*|__.*")
+    assert pattern.matches("orders")
+    assert not pattern.matches("my-orders")
+    assert not pattern.matches("__consumer_offsets")
+
+
+def test_each_kind_of_loss_has_its_policy() -> None:
+    lenient = source(on_retention="continue")
+    assert [lenient.policy(kind) for kind in LossKind] == ["continue", "fail", "fail", "fail"]
+
+
+def test_the_consumer_group_is_fixed_per_pipeline_and_changes_with_the_topics_uuid() -> None:
+    group = source().consumer_group("p", {"orders": "uuid-1"})
+    assert group == source().consumer_group("p", {"orders": "uuid-1"})
+    assert group != source().consumer_group("p", {"orders": "uuid-2"})
+    assert group != source().consumer_group("q", {"orders": "uuid-1"})
+
+
+def test_settings_reach_both_clients_each_in_its_own_words() -> None:
+    both = source(
+        client={
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": "me",
+            "sasl.password": 'with "quotes" and \\',
+            "ssl.endpoint.identification.algorithm": "none",
+            "socket.keepalive.enable": True,
+        }
+    )
+    admin, spark = librdkafka_settings(both), spark_settings(both)
+    assert admin["sasl.mechanisms"] == "SCRAM-SHA-512"
+    assert admin["socket.keepalive.enable"] == "true"
+    assert spark["kafka.security.protocol"] == "SASL_SSL"
+    assert spark["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert 'password="with \\"quotes\\" and \\\\";' in spark["kafka.sasl.jaas.config"]
+    assert "ScramLoginModule" in spark["kafka.sasl.jaas.config"]
+    assert "kafka.sasl.password" not in spark
+
+
+class Reader:
+    """Stands in for Spark's reader, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+
+    @property
+    def read(self) -> Reader:
+        return self
+
+    def format(self, name: str) -> Reader:
+        assert name == "kafka"
+        return self
+
+    def options(self, **options: str) -> Reader:
+        self.told = options
+        return self
+
+    def load(self) -> Reader:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [({}, "10"), ({"kafka.fetch.max.wait.ms": "250"}, "250")]
+)
+def test_spark_is_told_not_to_wait_half_a_second_at_the_end_of_a_log(
+    given: dict[str, str], told: str
+) -> None:
+    reader: Any = Reader()
+    ranges = [OffsetRange("orders", 0, 3, 5)]
+    read_ranges(reader, source(spark_options=given), ranges, pipeline="p", topic_ids={})
+    assert reader.told["kafka.fetch.max.wait.ms"] == told
+
+
+def test_certificates_reach_java_as_pem_text(tmp_path: Path) -> None:
+    for part in ("ca", "certificate", "key"):
+        (tmp_path / part).write_text(f"-----BEGIN {part}-----")
+    client = {f"ssl.{p}.location": str(tmp_path / p) for p in ("ca", "certificate", "key")}
+    spark = spark_settings(source(client=client))
+    assert spark["kafka.ssl.truststore.type"] == "PEM"
+    assert spark["kafka.ssl.truststore.certificates"] == "-----BEGIN ca-----"
+    assert spark["kafka.ssl.keystore.key"] == "-----BEGIN key-----"
+    (tmp_path / "ca").unlink()
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location cannot be read"):
+        spark_settings(source(client=client))
+
+
+def test_sasl_without_its_password_is_an_error() -> None:
+    half = source(client={"sasl.mechanism": "PLAIN", "sasl.username": "me"})
+    with pytest.raises(ConfigError, match=r"PLAIN also needs sasl\.password"):
+        spark_settings(half)

@@ -1,0 +1,99 @@
+"""The house rules, as a test: sizes, exported names, error tree."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import eo_pipeline
+from eo_pipeline import errors
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("eo_pipeline", "dagster_defs", "demo")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+FUNCTION_LINES_MEDIAN_MAX = 8
+
+
+def files() -> list[Path]:
+    return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    """Name and body length (without the docstring) of every function."""
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+                yield f"{path.relative_to(ROOT)}:{node.name}", lines
+
+
+def test_no_file_is_longer_than_a_person_reads_in_one_go() -> None:
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in files()}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = dict(functions())
+    assert {name: n for name, n in lengths.items() if n > FUNCTION_LINES_MAX} == {}
+    assert statistics.median(lengths.values()) <= FUNCTION_LINES_MEDIAN_MAX
+
+
+def broad_excepts() -> Iterator[str]:
+    """Every function outside the sinks that catches whatever comes."""
+    for path in files():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef) or "sinks" in path.parts:
+                continue
+            caught = [
+                each.type for each in ast.walk(function) if isinstance(each, ast.ExceptHandler)
+            ]
+            names = [ast.unparse(kind) if kind else "" for kind in caught]
+            if {"", "Exception", "BaseException"} & {*names}:
+                yield f"{path.relative_to(ROOT)}:{function.name}"
+
+
+def test_whatever_comes_is_caught_in_named_places_only() -> None:
+    """The transform's errors get a meaning; a job's are handed to the thread that waits for it."""
+    assert list(broad_excepts()) == [
+        "eo_pipeline/run/stage.py:_calling_the_users_code",
+        "eo_pipeline/spark/interrupts.py:_settle",
+    ]
+
+
+def test_the_exported_names_are_exactly_the_public_ones_sorted() -> None:
+    public = {
+        name
+        for name, value in vars(eo_pipeline).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert sorted(public) == eo_pipeline.__all__
+
+
+def test_every_error_is_drawn_in_the_tree_exported_and_under_one_base() -> None:
+    raised = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, Exception)
+    }
+    assert all(issubclass(kind, errors.EoPipelineError) for kind in raised.values())
+    assert all(name.endswith("Error") for name in raised)
+    assert errors.__doc__ is not None
+    assert [name for name in raised if name not in errors.__doc__] == []
+    assert set(raised) <= set(eo_pipeline.__all__)
+
+
+def test_nobody_reaches_into_sparks_jvm() -> None:
+    """What runs on a laptop must run over Spark Connect, where there is no JVM to reach into."""
+    forbidden = ("._jvm", ".sparkContext", "._jdf", ".rdd")
+    found = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in files()
+        for word in forbidden
+        if word in path.read_text()
+    ]
+    assert found == []
