@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
 
@@ -32,9 +33,11 @@ def write_new(path: Path, text: str) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Make or replace the file ``path``: whole or not at all, and durable when this returns."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
+    """Make or replace the file ``path``: whole or not at all, and durable when this returns.
+
+    Several processes may write the same file at once, on several hosts too: the last one stands.
+    """
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     write_new(aside, text)
     aside.replace(path)
     sync(path.parent)

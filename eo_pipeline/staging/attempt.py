@@ -8,7 +8,6 @@ commit the attempt, without Kafka and without Spark. ``refused.json`` takes that
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.files import sync, write_atomically
 from eo_pipeline.ledger.entry import EntryId
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
@@ -51,7 +51,7 @@ class Attempt:
         paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
         files, schema = [], None
         for path in paths:
-            _flush(path)
+            sync(path)
             with pq.ParquetFile(path) as parquet:
                 rows = parquet.metadata.num_rows
                 schema = schema or parquet.schema_arrow
@@ -67,7 +67,7 @@ class Attempt:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Step 6. After this returns, the attempt can be committed by anyone who finds it."""
-        _write_atomically(self.folder / MANIFEST, json.dumps(manifest.to_json()))
+        write_atomically(self.folder / MANIFEST, json.dumps(manifest.to_json()))
 
     def manifest(self) -> Manifest | None:
         """What was promised here, ``None`` if nothing was (yet).
@@ -90,7 +90,7 @@ class Attempt:
         else may be committing it at this moment.
         """
         if self.folder.exists():
-            _write_atomically(self.folder / REFUSED, json.dumps({"reason": reason}))
+            write_atomically(self.folder / REFUSED, json.dumps({"reason": reason}))
 
     def delete(self, *, rows: bool = True) -> None:
         """Remove the attempt, manifest first: what is half-removed must not look committable.
@@ -143,26 +143,7 @@ def _without_metadata(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema])
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    """Whole or not at all, also after a power cut: write aside, flush, rename, flush the folder."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    _flush(path.parent)
-
-
 def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:
     """Two runs may delete the same folder at once; that it is gone already is no error."""
     if not issubclass(error[0], FileNotFoundError):
         raise error[1]
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
