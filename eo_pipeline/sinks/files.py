@@ -50,3 +50,20 @@ def link_or_copy(source: Path, target: Path) -> None:
             raise
         shutil.copyfile(source, target)
         sync(target)
+
+
+def remove_folder(root: Path, *, first: str, last: str) -> None:
+    """Remove ``root`` and all in it: what is called ``first`` at once, since nothing can be read
+    without it, and what is called ``last`` after everything else. Safe to be done again.
+
+    Raises:
+        OSError: it is not removed whole.
+    """
+    inside = list(root.iterdir()) if root.is_dir() else []
+    for path in sorted(inside, key=lambda each: (each.name == last, each.name != first)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if root.is_dir():
+        root.rmdir()

@@ -232,6 +232,28 @@ class ExactlyOnceContract(SinkContract):
         assert {letter["error"] for letter in letters} == {"not JSON"}
         assert self.visible(sink) == self.rows_of(1)
 
+    def test_a_reset_leaves_nothing_and_it_can_start_anew_or_it_is_refused(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        head = self.forward(session, self.forward(session, self.start(session)))
+        try:
+            assert session.reset(dry_run=True)
+        except RefusedError:
+            with pytest.raises(RefusedError):
+                session.reset(dry_run=False)
+            assert (self.visible(sink), session.head()) == (self.rows_of(1, 2), session.entry(2))
+            return
+        assert self.visible(sink) == self.rows_of(1, 2), "a dry run drops nothing"
+        held = session.entry(2)
+        assert held is not None
+        assert held.id == head.id
+        session.reset(dry_run=False)
+        session.reset(dry_run=False)  # again is no error
+        assert session.head() is None
+        with sink.open(self.pipeline) as anew:
+            self.forward(anew, self.start(anew))
+        assert self.visible(sink) == self.rows_of(1)
+
     def test_a_session_outlives_its_errors(self, sink: Sink, session: SinkSession) -> None:
         head: LedgerEntry = self.start(session)
         for version in (1, 2, 3):

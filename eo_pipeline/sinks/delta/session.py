@@ -59,6 +59,8 @@ class DeltaSession(LakeSession[Snapshot]):
     that adds the files, and survive vacuum, checkpoints and clean-up of the log.
     """
 
+    log_folder = "_delta_log"
+
     def __init__(self, sink: DeltaSink, pipeline: str) -> None:
         super().__init__(pipeline, sink.root)
         self.sink = sink

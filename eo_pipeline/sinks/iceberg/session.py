@@ -27,6 +27,7 @@ from eo_pipeline.sinks.iceberg.store import (
     check,
     columns_of,
     connect,
+    drop,
     explained,
     forget_old_snapshots,
     has_retries,
@@ -60,6 +61,8 @@ class IcebergSession(LakeSession[Table]):
     snapshot carries the requirement that the branch has not moved on.
     """
 
+    log_folder = "metadata"
+
     def __init__(self, sink: IcebergSink, pipeline: str) -> None:
         super().__init__(pipeline, sink.root)
         self.sink = sink
@@ -85,6 +88,9 @@ class IcebergSession(LakeSession[Table]):
 
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)
+
+    def _drop_table(self) -> None:
+        drop(self.catalog, self.sink)
 
     def _pointer(self, table: Table) -> Pointer | None:
         return pointer_of(table, self.pipeline)

@@ -94,6 +94,20 @@ def load(catalog: Catalog, sink: IcebergSink) -> Table | None:
         raise SinkUnavailableError(f"{sink.table} cannot be read: {error}") from error
 
 
+def drop(catalog: Catalog, sink: IcebergSink) -> None:
+    """Make the catalog forget the table; its files stay. One that is not there is no error.
+
+    Raises:
+        SinkUnavailableError: the catalog does not answer.
+    """
+    try:
+        catalog.drop_table(sink.identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return
+    except UNREACHABLE as error:
+        raise SinkUnavailableError(f"{sink.table} cannot be dropped: {error}") from error
+
+
 def make_namespace(catalog: Catalog, sink: IcebergSink) -> None:
     """The table's namespace, if it is not there. Two runs may make it at once."""
     namespace = sink.identifier[:-1]

@@ -26,6 +26,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
     FIRST,
@@ -47,6 +48,9 @@ Handle = TypeVar("Handle")
 #: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError:
 #: the table never takes it, and it did not land; CommitUnknownError: it may have landed.
 Commit = Callable[[], None]
+
+#: Above every version: asked for the rows since then, a table gives those of no checkpoint.
+NO_CHECKPOINT = 2**62
 
 
 class LakeSession(SinkSession, Generic[Handle]):
@@ -107,7 +111,7 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         target_of(entry)
-        ledgers = sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
+        ledgers = self._ledgers()
         if len(ledgers) > 1:
             raise self.cannot_go_back(
                 entry, f"the pipelines {', '.join(ledgers)} share it, and number their rows alike"
@@ -119,6 +123,34 @@ class LakeSession(SinkSession, Generic[Handle]):
             f"{self.root}: {entry.operation} is not possible: {reason}. Nothing was changed; start "
             "a new pipeline and table from that checkpoint (fork)."
         )
+
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        """The table's whole folder, if no other pipeline and nobody else has rows in it. Without
+        its log a table holds nothing, so that goes first; the ledger goes last.
+        """
+        sharing = [name for name in self._ledgers() if name != self.pipeline]
+        foreign = sharing or next(self.lineage(since=NO_CHECKPOINT), None) is not None
+        if foreign:
+            whose = f"the pipelines {', '.join(sharing)}" if sharing else "somebody else"
+            raise RefusedError(
+                f"{self.root} also holds rows of {whose}. Nothing was dropped. By hand: delete the "
+                f"rows, and what is named {self.pipeline} below {self.root / LEDGER_FOLDER}."
+            )
+        head = self.head()
+        if head is None and not self.root.exists():
+            return ()
+        rows = head.counts.rows_total if head else 0
+        try:
+            if not dry_run:
+                self._drop_table()
+                remove_folder(self.root, first=self.log_folder, last=LEDGER_FOLDER)
+        except OSError as error:
+            raise self.explain(error) from error
+        return (f"the folder {self.root}: {rows:,} rows, and the ledger",)
+
+    def _ledgers(self) -> list[str]:
+        """The pipelines that have a ledger in this table."""
+        return sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         table = self.open_table()
@@ -154,6 +186,16 @@ class LakeSession(SinkSession, Generic[Handle]):
         """Nothing is held open."""
 
     # What a format fills in.
+
+    #: The folder without which no reader takes the rest for a table.
+    log_folder: ClassVar[str]
+
+    def _drop_table(self) -> None:
+        """Make whoever else keeps the table's name forget it; there may be nobody.
+
+        Raises:
+            SinkUnavailableError: it does not answer.
+        """
 
     @abstractmethod
     def open_table(self) -> Handle | None:

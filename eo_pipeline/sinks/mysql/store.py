@@ -200,6 +200,7 @@ class MySqlStore(SqlStore):
     product = NAMES.product
     driver_error = pymysql.MySQLError
     has_ddl_in_transactions = False
+    newest_first = " ORDER BY version DESC"
     ledger_types: ClassVar[LedgerTypes] = _LEDGER_TYPES
     sink: MySqlSink
     connection: Connection

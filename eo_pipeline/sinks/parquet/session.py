@@ -20,17 +20,24 @@ from eo_pipeline.errors import (
     ConfigError,
     EoPipelineError,
     FencedError,
+    RefusedError,
     SinkError,
     SinkUnavailableError,
 )
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
+from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.lake.types import new_columns, widened
 from eo_pipeline.sinks.parquet.config import ParquetSink
 from eo_pipeline.sinks.parquet.exchange import locked
 from eo_pipeline.sinks.parquet.lineage import read_lineage
 from eo_pipeline.sinks.parquet.rows import write_rows
-from eo_pipeline.sinks.parquet.store import DEAD_LETTERS_FOLDER, CheckpointFolders, EntryFile
+from eo_pipeline.sinks.parquet.store import (
+    DEAD_LETTERS_FOLDER,
+    HINT_FILE,
+    CheckpointFolders,
+    EntryFile,
+)
 from eo_pipeline.sinks.parquet.swap import SwapFolder, refuse_where_impossible
 from eo_pipeline.sinks.parquet.types import TYPES, refuse_partition_name
 from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
@@ -45,6 +52,9 @@ _VERSION_DIGITS = 12
 #: What ``rename`` answers when the target is there (POSIX allows either), or the folder is no more:
 #: renamed already (a network file system asks twice), or removed because its version is taken.
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT})
+
+#: How the names of everything begin that this sink puts into the table's folder.
+_OURS = ("checkpoint=", "_eo_", "._eo_")
 
 
 class ParquetSession(SinkSession):
@@ -126,6 +136,30 @@ class ParquetSession(SinkSession):
         folders = [self.folders.path(version) / DEAD_LETTERS_FOLDER for version in found]
         tables = [pq.ParquetFile(file).read() for f in folders for file in sorted(f.iterdir())]
         return pa.concat_tables(tables) if tables else pa.table({})
+
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        """The whole folder, unless there is something in it that is none of ours. The newest
+        version goes first: whatever is left when this is interrupted is a whole ledger.
+        """
+        head = self.folders.newest()
+        if head is None:
+            return ()
+        foreign = [p.name for p in self.root.iterdir() if not p.name.startswith(_OURS)]
+        if foreign:
+            raise RefusedError(
+                f"{self.root} also holds {', '.join(sorted(foreign)[:3])}, which no checkpoint "
+                "wrote. Nothing was dropped; move it away, or delete the rest by hand."
+            )
+        try:
+            if not dry_run:
+                with locked(self.root, exclusive=True):
+                    (self.root / HINT_FILE).unlink(missing_ok=True)
+                    for version in range(head.entry.version, -1, -1):
+                        shutil.rmtree(self.folders.path(version), ignore_errors=True)
+                remove_folder(self.root, first=PUBLISHING_FOLDER, last=HINT_FILE)
+        except OSError as error:
+            raise self.explain(error) from error
+        return (f"the folder {self.root}: {head.entry.counts.rows_total:,} rows, and the ledger",)
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """Of the folder as it is now, file by file."""

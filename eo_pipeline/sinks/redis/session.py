@@ -72,6 +72,11 @@ class RedisSession(SinkSession):
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return RedisPublication(self, entry, staged)
 
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        """Every key that begins with the pipeline's hash tag; the ledger's goes last."""
+        keys = self.store.drop(dry_run=dry_run)
+        return (f"{keys:,} keys that begin with {self.store.keys.named('').decode()}",)
+
     def check_going_back(self, entry: LedgerEntry) -> None:
         raise RefusedError(
             f"{self.sink.table_name}: rows in Redis replace each other by key: what a key "

@@ -50,6 +50,9 @@ _LOGIN_TYPES = (redis.AuthenticationError, redis.exceptions.AuthenticationWrongN
 #: Not "failed" but "refused": the connection was made and the server said no to all of it.
 _ANSWERED_TYPES = (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError)
 
+#: Keys looked for, and deleted, by one request.
+_AT_ONCE = 1000
+
 
 class RedisStore:
     """One connection, and what the pipeline's own keys hold.
@@ -89,6 +92,18 @@ class RedisStore:
         fields = [str(name) for name in names]
         found: Any = self._ask(lambda: self._client.hmget(self.keys.ledger, fields))
         return list(found)
+
+    def drop(self, *, dry_run: bool) -> int:
+        """Delete the pipeline's keys, rows and all; how many there are."""
+        pattern, ledger = self.keys.named("*"), self.keys.ledger
+        found: set[bytes] = self._ask(lambda: set(self._client.scan_iter(pattern, count=_AT_ONCE)))
+        names = [*(found - {ledger}), ledger]
+        for start in () if dry_run else range(0, len(names), _AT_ONCE):
+            self._unlink(names[start : start + _AT_ONCE])
+        return len(found)
+
+    def _unlink(self, names: list[bytes]) -> None:
+        self._ask(lambda: self._client.unlink(*names))
 
     def columns(self) -> dict[str, RedisKind]:
         """The kind of every column there ever was."""

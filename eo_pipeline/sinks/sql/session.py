@@ -9,13 +9,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, RefusedError
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, LedgerStatements, SqlLedger, row_of
+from eo_pipeline.sinks.sql.names import TableName, quoted
 from eo_pipeline.sinks.sql.rows import SqlTable, read_lineage, rows_taken_back
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
+
+_OF_A_CHECKPOINT = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
 
 
 class SqlSession(SinkSession):
@@ -90,6 +93,29 @@ class SqlSession(SinkSession):
                     yield from read_lineage(cursor, self.store.table.sql, columns, since)
             except reader.driver_error as error:
                 raise self.store.while_opening(error) from error
+
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        """In one transaction. The tables stay, and with them any row that carries no checkpoint."""
+        store, drops = self.store, []
+        try:
+            with store.transaction():
+                for table in (self.table, self.dead_letters):
+                    if CHECKPOINT_COLUMN in table.columns():
+                        rows = self._drop(table.name, _OF_A_CHECKPOINT, dry_run)
+                        drops.append(f"{rows:,} rows of {table.name}")
+                mine = f"pipeline = {store.mark}{'' if dry_run else store.newest_first}"
+                versions = self._drop(store.ledger, mine, dry_run, self.pipeline)
+                drops.append(f"{versions:,} versions of the ledger in {store.ledger}")
+                store.send_commit()
+        except store.driver_error as error:
+            raise store.while_opening(error) from error
+        return tuple(drops)
+
+    def _drop(self, table: TableName, condition: str, dry_run: bool, *parameters: str) -> int:
+        """How many rows were deleted, or would be."""
+        act = "SELECT count(*)" if dry_run else "DELETE"
+        done = self.store.execute(f"{act} FROM {table.sql} WHERE {condition}", *parameters)
+        return int(done.fetchall()[0][0]) if dry_run else int(done.rowcount)
 
     def explain(self, error: Exception) -> EoPipelineError:
         if not isinstance(error, self.store.driver_error):

@@ -49,6 +49,9 @@ class SqlStore(ABC):
     #: False where CREATE and ALTER TABLE commit what is open. Tables are then made and widened
     #: before the transaction, which must leave nothing that a reader would take for a checkpoint.
     has_ddl_in_transactions: ClassVar[bool] = True
+    #: What DELETE from the ledger ends in where a foreign key is checked row by row, not at the end
+    #: of the statement: no entry may go before its children.
+    newest_first: ClassVar[str] = ""
     #: Types and options of the ledger's table.
     ledger_types: ClassVar[LedgerTypes]
 
