@@ -11,7 +11,12 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.jvm.java import find_java
-from eo_pipeline.jvm.submit import pyspark_home, submit_command, submit_environment
+from eo_pipeline.jvm.submit import (
+    CLIENT_VARIABLES,
+    pyspark_home,
+    submit_command,
+    submit_environment,
+)
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -77,7 +82,7 @@ class EmbeddedSpark(EmbeddedServer):
         home = pyspark_home()
         variables = (f"{name}={value}" for name, value in submit_environment(home).items())
         # this one is a server, not another one's client
-        unset = ("-u", "SPARK_REMOTE")
+        unset = (f"--unset={name}" for name in CLIENT_VARIABLES)
         return ["env", *unset, *variables, *submit_command(find_java(), home, arguments)]
 
     def _answers(self) -> bool:

@@ -30,6 +30,10 @@ _USAGE = "--usage-error"
 _SCALA_VERSION = "2.13"
 _LAUNCHER_TIMEOUT_S = 120
 
+#: What makes a Spark the client of another one. pyspark sets some of them in a process that spoke
+#: Spark Connect, and Spark's launcher then leaves out the class path of a server.
+CLIENT_VARIABLES = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+
 
 def pyspark_home() -> Path:
     """Where pyspark is installed.
@@ -62,10 +66,11 @@ def submit_command(java: Java, home: Path, arguments: Sequence[str]) -> list[str
     jars = [*map(str, (home / "jars").glob("spark-launcher_*.jar"))] or [str(home / "jars" / "*")]
     launcher = [str(java.command), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
     launcher += ["-cp", jars[0], "org.apache.spark.launcher.Main", _SPARK_SUBMIT, *arguments]
+    inherited = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
     try:
         answer = subprocess.run(
             launcher,
-            env=os.environ | submit_environment(home),
+            env=inherited | submit_environment(home),
             capture_output=True,
             text=True,
             check=False,

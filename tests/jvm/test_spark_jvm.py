@@ -6,17 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import pyspark_home, submit_command
-from eo_pipeline.spark import JARS_VARIABLE, SparkSettings
+from eo_pipeline.spark import JARS_VARIABLE
 from tests.servers import STATE, is_gone, wait_until
 
 #: A process with a session, which says what its JVM is like and waits.
@@ -63,14 +62,24 @@ def without_java(tmp_path: Path) -> dict[str, str]:
     return environment | {"PATH": str(tmp_path), JARS_VARIABLE: str(jars)}
 
 
-@pytest.fixture
-def no_session() -> Iterator[None]:
-    """This process must not be where Spark starts."""
-    from pyspark.core.context import SparkContext
+#: A process that is refused a session, and says why.
+REFUSED = """
+import json, sys
+from eo_pipeline.errors import SetupError
+from eo_pipeline.spark import SparkSettings
+try:
+    SparkSettings(**json.loads(sys.argv[1])).session()
+except SetupError as error:
+    print(error)
+"""
 
-    assert SparkContext._gateway is None
-    yield
-    assert SparkContext._gateway is None
+
+def refusal(environment: Mapping[str, str], **settings: Any) -> str:
+    """Why a process of its own is given no session; another test may have one in this process."""
+    command = [sys.executable, "-c", REFUSED, json.dumps(settings)]
+    return subprocess.run(
+        command, env=dict(environment), capture_output=True, text=True, timeout=240, check=True
+    ).stdout
 
 
 def test_a_session_without_java_on_the_machine_has_what_was_set_and_ends_with_its_owner(
@@ -94,25 +103,18 @@ def test_a_session_without_java_on_the_machine_has_what_was_set_and_ends_with_it
     wait_until(lambda: is_gone(told["pid"]))
 
 
-def test_a_setting_that_spark_refuses_is_an_error_of_ours(
-    no_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    wrong = SparkSettings(config={"spark.driver.extraJavaOptions": "-Xmx1g"})
-    with pytest.raises(SetupError, match="Not allowed to specify max heap"):
-        wrong.session()
+def test_a_setting_that_spark_refuses_is_an_error_of_ours(without_java: dict[str, str]) -> None:
+    said = refusal(without_java, config={"spark.driver.extraJavaOptions": "-Xmx1g"})
+    assert "Not allowed to specify max heap" in said
 
 
 def test_scripts_of_the_user_s_own_are_left_to_spark_or_refused_where_it_cannot(
-    no_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    without_java: dict[str, str], tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-env.sh").write_text("export MINE=1\n")
-    with pytest.raises(SetupError, match=r"spark-env.sh is read by .* set JAVA_HOME to a JDK"):
-        SparkSettings().session()
+    said = refusal(without_java | {"SPARK_CONF_DIR": str(tmp_path)})
+    assert "spark-env.sh is read by" in said
+    assert "set JAVA_HOME to a JDK" in said
 
 
 def test_defaults_in_a_file_reach_the_command_also_for_a_cluster(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -19,6 +17,7 @@ from eo_pipeline.run.plans import ChangePlan
 from eo_pipeline.testing import CrashRequested, raise_at
 from tests.engine import Bench, staged_attempts
 from tests.run.test_going_back import by_checkpoint, filled
+from tests.servers import MakeTopic
 from tests.topics import delete_records
 
 __all__ = ["filled"]
@@ -150,9 +149,9 @@ class TestReset:
         filled.table.assert_holds_once(filled.topic.written)
 
     def test_a_sink_that_cannot_says_what_to_delete_by_hand(
-        self, filled: Bench, tmp_path: Path
+        self, filled: Bench, make_topic: MakeTopic
     ) -> None:
-        parquet = {"type": "parquet", "path": str(tmp_path / "table")}
-        pipeline = filled.pipeline().forked("files", parquet)
+        kafka = {"bootstrap_servers": filled.topic.bootstrap_servers, "topic": make_topic()}
+        pipeline = filled.pipeline().forked("copied", {"type": "kafka", **kafka})
         with pytest.raises(RefusedError, match="By hand: delete its table"):
             pipeline.plan_reset()
