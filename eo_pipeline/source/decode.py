@@ -45,7 +45,7 @@ class Decoded:
     source: KafkaSource
 
     def metrics(self) -> list[Column]:
-        """``records``, ``bytes``, ``tombstones``, ``bad`` and ``first_bad`` (JSON text)."""
+        """``records``, ``bytes``, ``good``, ``bad``, ``skipped`` and ``first_bad`` (JSON text)."""
         is_bad = F.col(_ERROR).isNotNull()
         shown = F.to_json(
             F.struct(
@@ -59,15 +59,15 @@ class Decoded:
         return [
             F.count(F.lit(1)).alias("records"),
             F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("bytes"),
-            F.count_if(self._skipped()).alias("tombstones"),
+            F.count_if(self._is_good()).alias("good"),
             F.count_if(is_bad).alias("bad"),
+            F.count_if(self._skipped()).alias("skipped"),
             F.min(F.when(is_bad, shown)).alias("first_bad"),
         ]
 
     def good(self, observed: DataFrame) -> DataFrame:
         """What the transform gets: the value's columns and ``_kafka``."""
-        kept = observed.where(F.col(_ERROR).isNull() & ~self._skipped())
-        return kept.select(*_value_columns(self.source), _kafka_struct())
+        return observed.where(self._is_good()).select(*_value_columns(self.source), _kafka_struct())
 
     def dead_letters(self, version: int) -> DataFrame:
         """The bad records as they came, with their coordinates and the error."""
@@ -84,6 +84,9 @@ class Decoded:
             F.col(_ERROR).isNotNull().alias("bad"),
             self._skipped().alias("skipped"),
         )
+
+    def _is_good(self) -> Column:
+        return F.col(_ERROR).isNull() & ~self._skipped()
 
     def _skipped(self) -> Column:
         skip = self.source.tombstones == "skip"

@@ -2,6 +2,8 @@
 
 from eo_pipeline.spark.failures import job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
+from eo_pipeline.spark.observed import ACTION, Observed
+from eo_pipeline.spark.paths import path_to_read, path_to_write
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
@@ -12,13 +14,17 @@ from eo_pipeline.spark.session import (
 )
 
 __all__ = [
+    "ACTION",
     "CONNECTOR",
     "JARS_VARIABLE",
     "STAGING_SETTINGS",
     "TESTED_WITH",
+    "Observed",
     "SparkProvider",
     "SparkSettings",
     "interruptible",
     "job_error",
+    "path_to_read",
+    "path_to_write",
     "server_is_lost",
 ]
