@@ -14,6 +14,7 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
+    ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -156,6 +157,23 @@ class RangesGoneError(GoingBackError):
 
 class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
+
+
+class ManifestDamagedError(EoPipelineError):
+    """A promise in staging was cut, emptied or changed, so that it can be neither kept nor trusted.
+
+    ``path`` is the manifest of an attempt at ``version``.
+    """
+
+    def __init__(self, path: str, version: int, found: str) -> None:
+        self.path = path
+        self.version = version
+        super().__init__(
+            f"{path}: the promise of version {version} cannot be read: {found}. Nothing was "
+            "committed. Bring the file back as it was, or set it aside: `eo set-aside`, "
+            "Pipeline.plan_set_aside(). The next run then reads the same offsets again; should the "
+            "promise have been kept meanwhile, the ledger tells."
+        )
 
 
 class NothingToDoError(EoPipelineError):

@@ -94,6 +94,7 @@ for _command in (
     forking.fork,
     changing.accept_loss,
     changing.adopt,
+    changing.set_aside,
     changing.reset,
     audit,
     doctor,

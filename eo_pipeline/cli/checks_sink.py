@@ -51,7 +51,7 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
     except EoPipelineError as error:
         remedy = "Start the store, or correct the fields of `sink`."
         because = "the sink does not answer"
-        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses"))
+        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]
     where = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
     return [
@@ -59,6 +59,7 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
         examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
         examined("ledger", lambda: _ledger(pipeline, newest), "See above."),
         examined("witnesses", lambda: _witnesses(pipeline), "See docs/exactly-once.md."),
+        examined("promises", lambda: _promises(pipeline), "See docs/exactly-once.md."),
     ]
 
 
@@ -136,6 +137,15 @@ def _witnesses(pipeline: Pipeline) -> Check:
     named = ", ".join(map(str, plan.lost_versions))
     remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
     return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
+
+
+def _promises(pipeline: Pipeline) -> Check:
+    try:
+        plan = pipeline.plan_set_aside()
+    except NothingToDoError:
+        return ok("promises", "whatever was promised in staging and is not kept yet can be read")
+    said = "; ".join(map(str, plan.damages))
+    return fail("promises", said, "Bring the file back as it was; or set it aside: `eo set-aside`.")
 
 
 def losses(pipeline: Pipeline) -> Check:

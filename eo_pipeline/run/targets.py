@@ -42,6 +42,19 @@ def head_as_it_is(steps: Steps) -> LedgerEntry:
     return head
 
 
+def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
+    """The last ``count`` entries, oldest first.
+
+    Raises:
+        LedgerDamagedError: one of them is missing or was changed.
+    """
+    head = session.verified(session.head())
+    if head is None:
+        return []
+    since = max(START_VERSION, head.version + 1 - count)
+    return list(follow(session.history(since), since))
+
+
 def refuse_stale(planned: LedgerEntry, head: LedgerEntry | None) -> None:
     """Return if the ledger's ``head`` is still the one that was ``planned`` from.
 
