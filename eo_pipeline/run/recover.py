@@ -21,7 +21,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.errors import EoPipelineError, FencedError, LedgerBehindError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import SinkSession
@@ -83,8 +83,10 @@ class Recovery:
             return None
         try:
             SinkTransaction.resume(self.session, attempt, manifest).commit()
-        except RefusedError as error:
-            # it is marked now, and the ranges are planned afresh
+        except EoPipelineError as error:
+            if error.retryable:
+                raise
+            # a refusal: it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
         self.staging.witnesses.remember(manifest.entry)
