@@ -7,6 +7,8 @@ and only if its head is exactly the parent the new entry was planned from.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -68,6 +70,22 @@ class Counts:
     rows_total: int = 0
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What an entry stands on, by identity: a name may come to mean another thing.
+
+    ``parent`` is the parent's :attr:`LedgerEntry.content_hash`, so that entries form a chain; it
+    is ``None`` for the first entry and on top of one that an earlier release wrote. ``sink`` is
+    what the store said it publishes into and how (the table's own identity, the mode, the key).
+    ``past_topics`` are the positions reached in topics whose names are not subscribed any more or
+    mean another topic now, by Kafka's topic UUID: what was read once is never read again.
+    """
+
+    parent: str | None = None
+    sink: Mapping[str, str] = field(default_factory=dict)
+    past_topics: Mapping[str, StoredOffsets] = field(default_factory=dict)
+
+
 def new_transaction_id() -> str:
     """A transaction id that was never used before: 32 hexadecimal digits."""
     return uuid.uuid4().hex
@@ -81,7 +99,7 @@ class LedgerEntry:
     (empty ranges left out). ``topic_ids`` are Kafka's topic UUIDs (KIP-516). ``target`` is the
     version a rewind or replay aimed at. ``committed_at`` is set by the sink's clock and is
     ``None`` until the entry is in the ledger. ``details`` holds remarks for people (the reason,
-    who asked, holes accepted); nothing decides by them.
+    who asked, holes accepted); nothing decides by them. ``identity`` is what is compared.
     """
 
     pipeline: str
@@ -99,6 +117,7 @@ class LedgerEntry:
     started_at: _Instant = field(default_factory=lambda: datetime.now(UTC))
     committed_at: _Instant | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    identity: Identity = Identity()
 
     def __post_init__(self) -> None:
         expected = self.version - 1
@@ -138,14 +157,32 @@ class LedgerEntry:
             topic_ids=self.topic_ids,
             counts=Counts(rows_total=self.counts.rows_total),
             run_id=run_id,
+            identity=replace(self.identity, parent=self.content_hash),
         )
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
         return replace(self, counts=counts)
 
+    @property
+    def content_hash(self) -> str:
+        """SHA-256, in hexadecimal digits, of all that the entry says but ``committed_at``.
+
+        It is the same before and after a store has kept the entry: the order of keys, the zone of
+        a time, a whole number written as 5.0 and a value that is absent instead of null or empty
+        make no difference.
+        """
+        started_at = self.started_at.astimezone(UTC)
+        said = replace(self, started_at=started_at, committed_at=None).to_json()
+        return hashlib.sha256(json.dumps(_canonical(said), sort_keys=True).encode()).hexdigest()
+
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values that :meth:`from_json` reads back, whatever the sink."""
+        """A dictionary of JSON values that :meth:`from_json` reads back, whatever the sink.
+
+        ``identity`` is left out if it says nothing, as in the entries of earlier releases.
+        """
         written: dict[str, Any] = _format().dump_python(self, mode="json")
+        if self.identity == Identity():
+            del written["identity"]
         return written
 
     @classmethod
@@ -163,6 +200,15 @@ class LedgerEntry:
 
 #: These have a default for a new entry; a stored one that lost them must not be read as if new.
 _ALWAYS_WRITTEN = frozenset({"ranges", "topic_ids", "counts", "started_at"})
+
+
+def _canonical(value: Any) -> Any:
+    """Without what stores of JSON may change: nulls and empty values, and 5.0 that came as 5."""
+    if isinstance(value, Mapping):
+        return {k: _canonical(v) for k, v in value.items() if v is not None and v not in ({}, [])}
+    if isinstance(value, list):
+        return [_canonical(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache

@@ -52,6 +52,7 @@ class SqlSession(SinkSession):
         self.table = self.table_class(store, store.table)
         self.dead_letters = self.table_class(store, store.dead_letters)
         store.make_ledger(store.ledger)
+        store.complete_ledger(store.ledger)
         statements = LedgerStatements(store.ledger.sql, store.mark)
         self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask)
         self.ledger.check_table()
