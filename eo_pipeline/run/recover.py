@@ -46,9 +46,10 @@ class Recovery:
 
         Raises:
             LedgerBehindError: the ledger went backwards.
+            LedgerDamagedError: somebody changed it.
             SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
         """
-        head = self.session.recover()
+        head = self.session.verified(self.session.recover())
         self._refuse_older_ledger(head)
         committed: list[LedgerEntry] = []
         for attempt in self.staging.attempts():
@@ -56,7 +57,7 @@ class Recovery:
                 entry = self._commit(attempt, head)
             except FencedError as error:
                 log.warning("%s: %s", attempt.folder.name, error)
-                head = self.session.head()
+                head = self.session.verified(self.session.head())
                 continue
             if entry is not None:
                 committed.append(entry)

@@ -27,6 +27,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
+from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import StagedOutput
@@ -76,6 +77,16 @@ class SinkSession(ABC):
         """The newest entry, ``None`` for a pipeline that never committed. Cost independent of the
         ledger's length.
         """
+
+    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
+        """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.
+
+        Raises:
+            LedgerDamagedError: it, or its parent, is not what was committed.
+        """
+        if head is not None:
+            verify_head(head, self.entry(head.parent.version) if head.parent else None)
+        return head
 
     @abstractmethod
     def entry(self, version: int) -> LedgerEntry | None:
@@ -370,6 +381,7 @@ def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None])
 
     Raises:
         FencedError: its version is taken, or its parent is not what the ledger holds.
+        LedgerDamagedError: its parent was changed since.
     """
     held = held_at(entry.version)
     if held is not None:
@@ -377,6 +389,18 @@ def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None])
             return True
         raise FencedError(entry.pipeline, entry.version, winner=held.transaction_id)
     before = held_at(entry.parent.version) if entry.parent else None
+    refuse_unless_child(entry, before)
+    return False
+
+
+def refuse_unless_child(entry: LedgerEntry, before: LedgerEntry | None) -> None:
+    """Return if ``entry`` was planned from exactly ``before``, as it is kept now.
+
+    Raises:
+        FencedError: it was planned from another one.
+        LedgerDamagedError: ``before`` was changed since.
+    """
+    if before is not None and before.id == entry.parent:
+        verify_head(entry, before)
     if not entry.is_child_of(before):
         raise FencedError(entry.pipeline, entry.version, winner=None)
-    return False
