@@ -22,6 +22,7 @@
         │   └── SchemaChangeError   ... because a column's type does not fit the table
         ├── FencedError             another run moved the ledger first; nothing landed
         │   └── StalePlanError      ... after a plan was made, and before it was applied
+        ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         ├── LedgerBehindError       the ledger is older than what was seen committed before
         └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
@@ -35,11 +36,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from eo_pipeline.scrubbing import scrubbed
+
 
 class EoPipelineError(Exception):
-    """Base of every error raised on purpose. Its text says what happened and what to do."""
+    """Base of every error raised on purpose. Its text says what happened and what to do.
+
+    The text may quote other programs, so secrets are taken out of it here, once for all.
+    """
 
     retryable: ClassVar[bool] = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(scrubbed(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(EoPipelineError):
@@ -234,6 +243,10 @@ class StalePlanError(FencedError):
             f"{other}. A run was faster, or what one that died had promised was committed first. "
             "Nothing of the plan was done. Make a new plan, and look at it.",
         )
+
+
+class DamagedError(SinkError):
+    """The store lost some of what was committed to it; it does not come back by itself."""
 
 
 class CommitUnknownError(SinkError):

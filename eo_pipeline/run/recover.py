@@ -25,11 +25,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eo_pipeline.errors import (
+    EoPipelineError,
     FencedError,
     LedgerBehindError,
     LedgerDamagedError,
     ManifestDamagedError,
-    RefusedError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.run.transaction import SinkTransaction
@@ -113,8 +113,10 @@ class Recovery:
             return None
         try:
             SinkTransaction.resume(self.session, attempt, manifest).commit()
-        except RefusedError as error:
-            # it is marked now, and the ranges are planned afresh
+        except EoPipelineError as error:
+            if error.retryable:
+                raise
+            # a refusal: it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
         self.staging.witnesses.remember(manifest.entry)
