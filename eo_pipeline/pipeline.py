@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
 from eo_pipeline.audit import Audit, AuditReport
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.ledger.chain import Damage, damages, follow
+from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
@@ -124,9 +125,13 @@ class Pipeline(Settings):
             return Runner(steps, min(max_checkpoints or limit, limit)).run()
 
     def head(self) -> LedgerEntry | None:
-        """The newest ledger entry, ``None`` before the first run."""
+        """The newest ledger entry, ``None`` before the first run.
+
+        Raises:
+            LedgerDamagedError: it, or its parent, is not what was committed.
+        """
         with self.sink.open(self.name) as session:
-            return session.head()
+            return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
@@ -134,10 +139,26 @@ class Pipeline(Settings):
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
-        """The last ``count`` entries, oldest first."""
+        """The last ``count`` entries, oldest first.
+
+        Raises:
+            LedgerDamagedError: one of them is missing or was changed.
+        """
         with self.sink.open(self.name) as session:
-            head = session.head()
-            return list(session.history(max(0, head.version + 1 - count))) if head else []
+            head = session.verified(session.head())
+            if head is None:
+                return []
+            since = max(START_VERSION, head.version + 1 - count)
+            return list(follow(session.history(since), since))
+
+    def ledger_damages(self) -> list[Damage]:
+        """All that is wrong with the whole ledger; none if every entry is what was committed.
+
+        Raises:
+            SinkUnavailableError: the sink does not answer.
+        """
+        with self.sink.open(self.name) as session:
+            return list(damages(session.history()))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
         """At most ``count`` entries after ``known`` (None: from the first), oldest first.

@@ -50,7 +50,7 @@ class AdoptPlan(ChangePlan):
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """No entry if the ledger is empty: the next run starts anew."""
-        head = steps.session.recover()
+        head = steps.session.verified(steps.session.recover())
         confirmed = steps.recovery.staging.witnesses.entry_ids()
         if _id(head) != _id(self.head) or tuple(steps.recovery.lost(confirmed)) != self.lost:
             planned = self.head.version if self.head else None
@@ -67,7 +67,7 @@ def _id(head: LedgerEntry | None) -> EntryId | None:
 def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
     with open_steps() as steps:
-        head = steps.session.head()
+        head = steps.session.verified(steps.session.head())
         lost = steps.recovery.lost(steps.recovery.staging.witnesses.entry_ids())
         if not lost:
             raise NothingToDoError(

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.errors import EoPipelineError, FencedError, LedgerBehindError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import SinkSession
@@ -46,9 +46,10 @@ class Recovery:
 
         Raises:
             LedgerBehindError: the ledger went backwards.
+            LedgerDamagedError: somebody changed it.
             SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
         """
-        head = self.session.recover()
+        head = self.session.verified(self.session.recover())
         self._refuse_older_ledger(head)
         committed: list[LedgerEntry] = []
         for attempt in self.staging.attempts():
@@ -56,7 +57,7 @@ class Recovery:
                 entry = self._commit(attempt, head)
             except FencedError as error:
                 log.warning("%s: %s", attempt.folder.name, error)
-                head = self.session.head()
+                head = self.session.verified(self.session.head())
                 continue
             if entry is not None:
                 committed.append(entry)
@@ -83,8 +84,10 @@ class Recovery:
             return None
         try:
             SinkTransaction.resume(self.session, attempt, manifest).commit()
-        except RefusedError as error:
-            # it is marked now, and the ranges are planned afresh
+        except EoPipelineError as error:
+            if error.retryable:
+                raise
+            # a refusal: it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
         self.staging.witnesses.remember(manifest.entry)
