@@ -115,7 +115,7 @@ class Steps:
                     entry.version,
                     error,
                 )
-        attempt = self.recovery.staging.begin(entry.id)
+        attempt = self.recovery.staging.begin(entry)
         return self._promise(SinkTransaction(self.session, entry, attempt))
 
     def _promise(self, transaction: SinkTransaction) -> SinkTransaction:

@@ -1,6 +1,6 @@
 """Spark: where it runs, what it is started with, and what its failures mean."""
 
-from eo_pipeline.spark.failures import job_error, server_is_lost
+from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
 from eo_pipeline.spark.observed import ACTION, Observed
 from eo_pipeline.spark.paths import path_to_read, path_to_write
@@ -17,6 +17,7 @@ __all__ = [
     "ACTION",
     "CONNECTOR",
     "JARS_VARIABLE",
+    "SPARK_ERRORS",
     "STAGING_SETTINGS",
     "TESTED_WITH",
     "Observed",
