@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -16,6 +16,7 @@ from eo_pipeline.errors import (
     EoPipelineError,
     FencedError,
     SetupError,
+    SinkUnavailableError,
     SourceUnavailableError,
     SparkJobError,
 )
@@ -126,15 +127,25 @@ class Steps:
             reach(CrashPoint.STAGED)
             with self.timed("pre_commit"):
                 transaction.pre_commit()
-        except OSError as error:
-            raise self._staging_failed(transaction.entry, error) from error
+        except (OSError, SetupError, SparkJobError) as error:
+            told = self._staging_failed(transaction.entry, error)
+            if told is error:
+                raise
+            raise told from error
         return transaction
 
-    def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
-        """A faster run takes the version and rightly deletes our folder; or the disk is full."""
-        held = self.session.entry(entry.version)
-        if held is not None and held.id != entry.id:
-            return FencedError(self.pipeline, entry.version, held.transaction_id)
+    def _staging_failed(
+        self, entry: LedgerEntry, error: OSError | SetupError | SparkJobError
+    ) -> EoPipelineError:
+        """A faster run takes the version and rightly deletes our folder, in whole or in part, and
+        then what was written there is not what is found; or it is what it says.
+        """
+        with suppress(SinkUnavailableError):
+            held = self.session.entry(entry.version)
+            if held is not None and held.id != entry.id:
+                return FencedError(self.pipeline, entry.version, held.transaction_id)
+        if not isinstance(error, OSError):
+            return error
         return SetupError(
             f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
             "was committed. Free space, or set Pipeline.staging to a folder this process may write."

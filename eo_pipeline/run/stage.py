@@ -203,12 +203,12 @@ def _materialize(
 def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> None:
     if made == staged.rows:
         return
-    where = f"the files in {staged.root}" if staged.root else "what came of it to this process"
+    where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
     raise SetupError(
-        f"the Spark job of checkpoint {entry.version} made {made} rows, and {where} hold "
-        f"{staged.rows}. Nothing was committed. Spark's executors and this process must see one "
-        "and the same staging folder: set Pipeline.staging (for a lake table, the table's path) "
-        "to a folder that all of them share."
+        f"the Spark job of checkpoint {entry.version} made {made} rows, and {staged.rows} are "
+        f"{where}. Nothing was committed. Spark's executors and this process must see one and the "
+        "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
+        "folder that all of them share."
     )
 
 
