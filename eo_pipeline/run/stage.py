@@ -19,6 +19,7 @@ from eo_pipeline.errors import BadRecordError, EoPipelineError, SparkJobError, T
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.source import json_fields
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
@@ -105,6 +106,8 @@ class Stager:
             rows=rows.rows,
             dead_letters=dead.rows if dead else 0,
             rows_total=entry.counts.rows_total + rows.rows,
+            unknown=seen["unknown"],
+            unknown_fields=json_fields.shown(seen),
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
