@@ -23,7 +23,7 @@ from eo_pipeline.source import json_fields
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
-from eo_pipeline.spark import STAGING_SETTINGS, interruptible, job_error, server_is_lost
+from eo_pipeline.spark import interruptible, job_error, server_is_lost, staging_settings
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -77,9 +77,8 @@ class Stager:
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
-            for key, value in STAGING_SETTINGS.items():
-                spark.conf.set(key, value)
-            return self._stage(spark, entry, attempt)
+            with staging_settings(spark):
+                return self._stage(spark, entry, attempt)
         except (PySparkException, Py4JError) as error:
             raise job_error(spark, error, job) from error
         except TransformError as error:

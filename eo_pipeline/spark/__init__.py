@@ -5,11 +5,11 @@ from eo_pipeline.spark.interrupts import interruptible
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
-    STAGING_SETTINGS,
     TESTED_WITH,
     SparkProvider,
     SparkSettings,
 )
+from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
 __all__ = [
     "CONNECTOR",
@@ -21,4 +21,5 @@ __all__ = [
     "interruptible",
     "job_error",
     "server_is_lost",
+    "staging_settings",
 ]
