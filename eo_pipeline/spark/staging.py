@@ -8,9 +8,9 @@ from threading import Lock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from eo_pipeline.spark.failures import SPARK_ERRORS
 
 #: What a time or a date becomes must not depend on who stages it.
 STAGING_SETTINGS: Mapping[str, str] = {
@@ -53,7 +53,7 @@ def staging_settings(spark: SparkSession) -> Iterator[None]:
                 _loans[spark] = loan._replace(borrowers=loan.borrowers - 1)
             else:
                 # a session that is lost has nothing to be given back
-                with suppress(PySparkException, Py4JError):
+                with suppress(*SPARK_ERRORS):
                     _set(spark, loan.before)
 
 
