@@ -15,9 +15,9 @@ what was read must be what was good, bad and skipped together.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.source import json_fields
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.sums import are_whole, sums
 from eo_pipeline.spark import ACTION, Observed, interruptible
@@ -47,7 +48,9 @@ _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
 
 @dataclass(frozen=True)
 class Seen:
-    """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones."""
+    """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
+    counts those with fields that the schema does not name, ``unknown_fields`` names a few of these.
+    """
 
     records: int
     bytes: int
@@ -55,6 +58,14 @@ class Seen:
     bad: int
     skipped: int
     first_bad: str | None
+    unknown: int
+    unknown_fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counted: dict[str, Any]) -> Self:
+        """From the job's metrics."""
+        named = {"unknown_fields": json_fields.shown(counted)}
+        return cls(**{each.name: (counted | named)[each.name] for each in fields(cls)})
 
 
 class Reading:
@@ -73,7 +84,7 @@ class Reading:
             SparkJobError: the numbers contradict each other.
         """
         counted = self._believed(result, transformed=transformed) or self._counted_again()
-        seen = Seen(**{field.name: counted[field.name] for field in fields(Seen)})
+        seen = Seen.of(counted)
         if seen.records != seen.good + seen.bad + seen.skipped:
             raise SparkJobError(
                 f"{seen.records} records were read, of which {seen.good} are good, {seen.bad} bad "
@@ -82,14 +93,14 @@ class Reading:
             )
         return seen
 
-    def _believed(self, result: Result, *, transformed: bool) -> Mapping[str, Any] | None:
+    def _believed(self, result: Result, *, transformed: bool) -> dict[str, Any] | None:
         counted = self._observed.metrics(result.frame, _READING_SECONDS)
         if counted is None or counted[ACTION] != result.action:
             return None
         whole = are_whole(self._ranges, counted["records"], counted)
-        return counted if whole or not transformed or is_narrow(result.frame) else None
+        return dict(counted) if whole or not transformed or is_narrow(result.frame) else None
 
-    def _counted_again(self) -> Mapping[str, Any]:
+    def _counted_again(self) -> dict[str, Any]:
         metrics = self._decoded.all.agg(*self._decoded.metrics())
         row = interruptible(metrics.sparkSession, metrics.first)
         assert row is not None, "an aggregation without groups has one row"

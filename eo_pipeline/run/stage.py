@@ -28,11 +28,11 @@ from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.spark import (
     SPARK_ERRORS,
-    STAGING_SETTINGS,
     interruptible,
     job_error,
     path_to_write,
     server_is_lost,
+    staging_settings,
 )
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -85,9 +85,8 @@ class Stager:
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
-            for key, value in STAGING_SETTINGS.items():
-                spark.conf.set(key, value)
-            return self._stage(spark, entry, attempt)
+            with staging_settings(spark):
+                return self._stage(spark, entry, attempt)
         except SPARK_ERRORS as error:
             raise job_error(spark, error, job, attempt.data if attempt else None) from error
         except TransformError as error:
@@ -115,6 +114,8 @@ class Stager:
             rows=rows.rows,
             dead_letters=dead.rows if dead else 0,
             rows_total=entry.counts.rows_total + rows.rows,
+            unknown=seen.unknown,
+            unknown_fields=seen.unknown_fields,
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
