@@ -14,7 +14,7 @@ from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_j
 from eo_pipeline.run.checkpoint import record_bytes
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import losses_of
 from eo_pipeline.source.planner import lag, plan
 
@@ -34,7 +34,7 @@ class Status:
     @property
     def lag(self) -> int:
         """Offsets that wait; before the first run all that Kafka holds."""
-        return lag(self.head.offsets if self.head else {}, self.cluster)
+        return lag(positions_of(self.head, self.cluster), self.cluster)
 
     @property
     def age(self) -> timedelta | None:
@@ -109,9 +109,13 @@ def plan_next_run(pipeline: str, source: KafkaSource, newest: Sequence[LedgerEnt
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`; ``newest`` ends with the head."""
     head = newest[-1] if newest else None
     status = read_status(pipeline, source, head)
-    offsets = head.offsets if head else KafkaAdmin(source).start_offsets(status.cluster)
+    positions = (
+        positions_of(head, status.cluster)
+        if head
+        else KafkaAdmin(source).start_offsets(status.cluster)
+    )
     limit = source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0
-    everything = plan(offsets, status.cluster)
-    first = plan(offsets, status.cluster, limit=limit, turn=turn)
+    everything = plan(positions, status.cluster)
+    first = plan(positions, status.cluster, limit=limit, turn=turn)
     return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)))

@@ -79,6 +79,7 @@ class LossKind(StrEnum):
     RETENTION = "retention"  # the broker deleted records before they were read
     TRUNCATED = "truncated"  # the log ends before the ledger's offset
     RECREATED = "recreated"  # the topic has another UUID (KIP-516)
+    WENT_BACK = "went_back"  # ... one that it had before: no policy can know whom to believe
     VANISHED = "vanished"  # the topic or partition is gone
 
 
@@ -126,7 +127,9 @@ class KafkaSource(Settings):
             (``skip``).
         on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
             records the hole as a ledger version of its own and goes on. A truncated log follows
-            ``on_recreated``.
+            ``on_recreated``, and is read on when it reaches the ledger's offset. A topic that has
+            an earlier topic's UUID again is always an error. ``on_vanished`` also says whether a
+            topic of ``topics`` that does not exist stops the run, once there was a first one.
         commit_group: after each commit also tell Kafka the offsets under this consumer group, for
             lag tools only; nothing ever reads it to decide.
         client: librdkafka settings for authentication and transport (``security.protocol``,
@@ -189,6 +192,7 @@ class KafkaSource(Settings):
             LossKind.RETENTION: self.on_retention,
             LossKind.TRUNCATED: self.on_recreated,
             LossKind.RECREATED: self.on_recreated,
+            LossKind.WENT_BACK: "fail",
             LossKind.VANISHED: self.on_vanished,
         }
         return policies[kind]
