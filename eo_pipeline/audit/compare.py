@@ -14,8 +14,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,7 +22,7 @@ from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
-from eo_pipeline.spark import interruptible, job_error
+from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
@@ -107,7 +105,7 @@ class Comparison:
         Raises:
             SparkJobError: the job failed; perhaps records were deleted meanwhile.
             SparkUnavailableError: the Spark Connect server was lost.
-            TransformError: the transform raised.
+            TransformError: the transform raised, now or while Spark ran it.
         """
         return self._counted([spans] if spans else [], None)
 
@@ -122,7 +120,7 @@ class Comparison:
     ) -> Tallies:
         try:
             summary = interruptible(self.spark, self._summary(batches, only).toArrow).to_pylist()
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             job = f"Pipeline {self.pipeline!r}: the audit's Spark job"
             raise job_error(self.spark, error, job) from error
         return _tallies(summary)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,7 +20,13 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
-from eo_pipeline.spark import STAGING_SETTINGS, interruptible, job_error, server_is_lost
+from eo_pipeline.spark import (
+    SPARK_ERRORS,
+    STAGING_SETTINGS,
+    interruptible,
+    job_error,
+    server_is_lost,
+)
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -68,10 +72,12 @@ class Stager:
         ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
 
         Raises:
-            TransformError: the transform raised, or its result cannot be written.
+            TransformError: the transform raised, now or while Spark ran it, or its result cannot
+                be written.
             BadRecordError: by the source's policy.
             SparkJobError: the job failed.
-            SparkUnavailableError: the Spark Connect server was lost.
+            SparkUnavailableError: the Spark Connect server, or this process's JVM, was lost.
+            SetupError: a disk is full, or Spark may not write there.
             SchemaChangeError: the sink cannot store a column's type.
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
@@ -79,11 +85,11 @@ class Stager:
             for key, value in STAGING_SETTINGS.items():
                 spark.conf.set(key, value)
             return self._stage(spark, entry, attempt)
-        except (PySparkException, Py4JError) as error:
-            raise job_error(spark, error, job) from error
+        except SPARK_ERRORS as error:
+            raise job_error(spark, error, job, attempt.data if attempt else None) from error
         except TransformError as error:
             cause = error.__cause__  # a transform may use Spark itself, and lose it
-            if isinstance(cause, PySparkException) and server_is_lost(spark):
+            if isinstance(cause, SPARK_ERRORS) and server_is_lost(spark):
                 raise job_error(spark, cause, job) from error
             raise
 

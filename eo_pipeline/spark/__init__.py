@@ -1,6 +1,6 @@
 """Spark: where it runs, what it is started with, and what its failures mean."""
 
-from eo_pipeline.spark.failures import job_error, server_is_lost
+from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
 from eo_pipeline.spark.session import (
     CONNECTOR,
@@ -14,6 +14,7 @@ from eo_pipeline.spark.session import (
 __all__ = [
     "CONNECTOR",
     "JARS_VARIABLE",
+    "SPARK_ERRORS",
     "STAGING_SETTINGS",
     "TESTED_WITH",
     "SparkProvider",

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pydantic import Field
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.driver import start_driver
+from eo_pipeline.jvm.driver import driver_is_dead, start_driver
 from eo_pipeline.settings import Settings
+from eo_pipeline.spark.failures import first_lines
 from eo_pipeline.spark.interrupts import keeping_interrupts
 
 _NAME = "eo-pipeline"
@@ -100,7 +102,7 @@ class SparkSettings(Settings):
 
     def _started(self, remote: str | None) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
-        if not remote and SparkSession.getActiveSession() is None:
+        if not remote and (driver_is_dead() or SparkSession.getActiveSession() is None):
             # left in the environment by a process that spoke Spark Connect and started this one:
             # pyspark would ask for the remote's address instead of starting Spark
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
@@ -112,8 +114,8 @@ class SparkSettings(Settings):
         try:
             with keeping_interrupts():
                 return builder.getOrCreate()
-        except PySparkException as error:
-            raise SetupError(f"Spark did not start: {error}") from error
+        except (PySparkException, Py4JError, OSError) as error:
+            raise SetupError(f"Spark did not start: {first_lines(error)}") from error
 
     def _local(self) -> dict[str, str]:
         settings = _DEFAULTS | {"spark.driver.memory": self.driver_memory} | _connector()

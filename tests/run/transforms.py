@@ -36,3 +36,33 @@ def slow_the_first_time(df: DataFrame) -> DataFrame:
         return df
     reached.touch()
     return df.where(F.expr("java_method('java.lang.Thread', 'sleep', 2000L) is null"))
+
+
+def divided_by_zero(df: DataFrame) -> DataFrame:
+    """Fails at the eighth record, in Spark's own code."""
+    return df.withColumn("share", F.lit(1) / (F.col("id") - 7))
+
+
+def broken_at_run_time(df: DataFrame) -> DataFrame:
+    """Fails at the first record, in Python code that Spark calls."""
+
+    def broken(_: int) -> int:
+        raise ValueError("no such carrier")
+
+    return df.withColumn("id", F.udf(broken, "bigint")("id"))
+
+
+def away_at_run_time(df: DataFrame) -> DataFrame:
+    """The same, for a reason that may pass."""
+
+    def away(_: int) -> int:
+        raise ConnectionRefusedError("the rates server is away")
+
+    return df.withColumn("id", F.udf(away, "bigint")("id"))
+
+
+def wide(df: DataFrame) -> DataFrame:
+    """A hundred kilobytes a row, of which little can be compressed."""
+    return df.withColumn(
+        "noise", F.expr("array_join(transform(sequence(1, 3000), n -> uuid()), '')")
+    )

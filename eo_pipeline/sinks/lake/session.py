@@ -20,6 +20,7 @@ import pyarrow as pa
 from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
+    DamagedError,
     EoPipelineError,
     RefusedError,
     SinkUnavailableError,
@@ -45,8 +46,8 @@ _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: The format's handle on one version of its table; None where the table does not exist yet.
 Handle = TypeVar("Handle")
 
-#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError:
-#: the table never takes it, and it did not land; CommitUnknownError: it may have landed.
+#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError,
+#: DamagedError: the table never takes it, and it did not land; CommitUnknownError: it may have.
 Commit = Callable[[], None]
 
 #: Above every version: asked for the rows since then, a table gives those of no checkpoint.
@@ -307,7 +308,7 @@ class LakePublication(Publication, Generic[Handle]):
         written, self.written = self.written, []
         try:
             self._commit()
-        except OvertakenError:
+        except (OvertakenError, RefusedError, DamagedError):
             # by its own, perhaps: a transport that repeats a request is refused by what it made
             if self.landed():
                 return
