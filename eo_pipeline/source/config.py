@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from eo_pipeline.settings import Settings
-from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
@@ -136,7 +136,9 @@ class KafkaSource(Settings):
             lag tools only; nothing ever reads it to decide.
         client: librdkafka settings for authentication and transport (``security.protocol``,
             ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
-        spark_options: further ``kafka.*`` or connector options for Spark alone.
+        spark_options: options for Spark alone: ``kafka.`` and a consumer's setting for connecting,
+            logging in, fetching or waiting; or ``minPartitions`` and the like. None that decides
+            which records are read.
         request_timeout: seconds to wait for the cluster's answer.
     """
 
@@ -171,8 +173,8 @@ class KafkaSource(Settings):
             _compile(self.topic_pattern)
         if (self.value_format == "json") != (self.value_schema is not None):
             raise ValueError("value_schema belongs to value_format json, and json needs one")
-        given = {*self.client, *(key.removeprefix("kafka.") for key in self.spark_options)}
-        clash = FORBIDDEN_CLIENT_SETTINGS & given
+        refuse_spark_options(self.spark_options)
+        clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
             raise ValueError(
                 f"these settings are decided by the pipeline: {', '.join(sorted(clash))}"
