@@ -27,7 +27,7 @@ from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
@@ -92,7 +92,7 @@ class Steps:
         with self.timed("commit"):
             outcome = transaction.commit()
         self.recovery.staging.witnesses.remember(entry)
-        before = lag(head.offsets, cluster)
+        before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
@@ -179,7 +179,7 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(entry.offsets, cluster) if cluster else None,
+            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
             seconds=dict(self._seconds),
             columns=columns,
         )

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from eo_pipeline.settings import Settings
-from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class LossKind(StrEnum):
     RETENTION = "retention"  # the broker deleted records before they were read
     TRUNCATED = "truncated"  # the log ends before the ledger's offset
     RECREATED = "recreated"  # the topic has another UUID (KIP-516)
+    WENT_BACK = "went_back"  # ... one that it had before: no policy can know whom to believe
     VANISHED = "vanished"  # the topic or partition is gone
 
 
@@ -131,12 +132,16 @@ class KafkaSource(Settings):
             (``skip``).
         on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
             records the hole as a ledger version of its own and goes on. A truncated log follows
-            ``on_recreated``.
+            ``on_recreated``, and is read on when it reaches the ledger's offset. A topic that has
+            an earlier topic's UUID again is always an error. ``on_vanished`` also says whether a
+            topic of ``topics`` that does not exist stops the run, once there was a first one.
         commit_group: after each commit also tell Kafka the offsets under this consumer group, for
             lag tools only; nothing ever reads it to decide.
         client: librdkafka settings for authentication and transport (``security.protocol``,
             ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
-        spark_options: further ``kafka.*`` or connector options for Spark alone.
+        spark_options: options for Spark alone: ``kafka.`` and a consumer's setting for connecting,
+            logging in, fetching or waiting; or ``minPartitions`` and the like. None that decides
+            which records are read.
         request_timeout: seconds to wait for the cluster's answer.
     """
 
@@ -174,8 +179,8 @@ class KafkaSource(Settings):
             raise ValueError("value_schema belongs to value_format json, and json needs one")
         if self.value_format == "raw" and self.unknown_fields != "ignore":
             raise ValueError("unknown_fields belongs to value_format json")
-        given = {*self.client, *(key.removeprefix("kafka.") for key in self.spark_options)}
-        clash = FORBIDDEN_CLIENT_SETTINGS & given
+        refuse_spark_options(self.spark_options)
+        clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
             raise ValueError(
                 f"these settings are decided by the pipeline: {', '.join(sorted(clash))}"
@@ -198,6 +203,7 @@ class KafkaSource(Settings):
             LossKind.RETENTION: self.on_retention,
             LossKind.TRUNCATED: self.on_recreated,
             LossKind.RECREATED: self.on_recreated,
+            LossKind.WENT_BACK: "fail",
             LossKind.VANISHED: self.on_vanished,
         }
         return policies[kind]
