@@ -32,6 +32,7 @@ from eo_pipeline.errors import (
     SparkUnavailableError,
     StalePlanError,
     TransformError,
+    UnexpectedError,
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
@@ -133,5 +134,6 @@ __all__ = [
     "Status",
     "TopicPartition",
     "TransformError",
+    "UnexpectedError",
     "UnknownCheckpointError",
 ]

@@ -14,6 +14,7 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
+    ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -168,6 +169,10 @@ class CompactedError(GoingBackError):
 
 class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
+
+
+class UnexpectedError(EoPipelineError):
+    """An exception of a kind that is not met on purpose; its own traceback is in ``__cause__``."""
 
 
 class SinkError(EoPipelineError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
 
 from eo_pipeline.audit import Audit, AuditReport
+from eo_pipeline.boundary import Boundary
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
@@ -120,22 +121,24 @@ class Pipeline(Settings):
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = self.max_checkpoints
+        if max_checkpoints is not None and max_checkpoints < 1:
+            raise ConfigError(f"max_checkpoints: {max_checkpoints} is no number of checkpoints")
         with self._steps(run_id, on_checkpoint, spark) as steps:
             return Runner(steps, min(max_checkpoints or limit, limit)).run()
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
-        with self.sink.open(self.name) as session:
+        with Boundary().of(self._subject), self.sink.open(self.name) as session:
             return session.head()
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
-        with self.sink.open(self.name) as session:
+        with Boundary().of(self._subject), self.sink.open(self.name) as session:
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
         """The last ``count`` entries, oldest first."""
-        with self.sink.open(self.name) as session:
+        with Boundary().of(self._subject), self.sink.open(self.name) as session:
             head = session.head()
             return list(session.history(max(0, head.version + 1 - count))) if head else []
 
@@ -144,7 +147,7 @@ class Pipeline(Settings):
 
         Returns None if the ledger does not hold ``known``: it was replaced by an older one.
         """
-        with self.sink.open(self.name) as session:
+        with Boundary().of(self._subject), self.sink.open(self.name) as session:
             if known is None:
                 return list(islice(session.history(), count))
             held = session.entry(known.version)
@@ -360,18 +363,23 @@ class Pipeline(Settings):
     ) -> Iterator[Steps]:
         folders = self.sink.staging_folders()
         staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
-        with watched(self.name, self.sink) as session:
+        boundary = Boundary()
+        with boundary.of(self._subject), watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
-                spark=spark or self.spark.session,
+                spark=boundary.callers(spark) if spark else self.spark.session,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
-                on_checkpoint=on_checkpoint or _no_listener,
+                on_checkpoint=boundary.callers(on_checkpoint or _no_listener),
             )
+
+    @property
+    def _subject(self) -> str:
+        return f"Pipeline {self.name!r}"
 
 
 def _no_listener(_: object) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,17 @@ class StagingArea:
         self._rows = rows.absolute() / pipeline if rows else self._folder
         self.witnesses = Witnesses(self._folder / _WITNESSES)
 
+    def check(self) -> None:
+        """Return if promises and witnesses can be kept here; asked before anything is committed.
+
+        Raises:
+            SetupError: they cannot (permission, disk full, no folder).
+        """
+        with self._usable():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as probe:
+                probe.write(b"?")
+
     def begin(self, entry_id: EntryId) -> Attempt:
         """A new, empty folder for one attempt.
 
@@ -120,14 +134,19 @@ class StagingArea:
             SetupError: the folder cannot be made (permission, disk full).
         """
         attempt = self._attempt(entry_id)
-        try:
+        with self._usable():
             attempt.folder.mkdir(parents=True)
+        return attempt
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "
                 "or set Pipeline.staging to a folder this process may write."
             ) from error
-        return attempt
 
     def attempts(self) -> list[Attempt]:
         """Every attempt's folder, oldest version first."""
