@@ -40,8 +40,8 @@ class Boundary:
         return called
 
     @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        """``what`` is the subject of the error's sentence.
+    def of(self, pipeline: str) -> Iterator[None]:
+        """Work on one pipeline.
 
         Raises:
             EoPipelineError: whatever is raised within.
@@ -53,7 +53,7 @@ class Boundary:
         except Exception as error:
             if any(error is each for each in self._of_caller):
                 raise
-            raise _ours(what, error) from error
+            raise _ours(f"Pipeline {pipeline!r}", error) from error
 
 
 def _ours(what: str, error: Exception) -> EoPipelineError:

@@ -14,6 +14,7 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
+    ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
     ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
@@ -24,7 +25,8 @@
         │   └── StalePlanError      ... after a plan was made, and before it was applied
         ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
-        └── LedgerBehindError       the ledger is older than what was seen committed before
+        ├── LedgerBehindError       the ledger is older than what was seen committed before
+        └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -167,6 +169,23 @@ class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
 
 
+class ManifestDamagedError(EoPipelineError):
+    """A promise in staging was cut, emptied or changed, so that it can be neither kept nor trusted.
+
+    ``path`` is the manifest of an attempt at ``version``.
+    """
+
+    def __init__(self, path: str, version: int, found: str) -> None:
+        self.path = path
+        self.version = version
+        super().__init__(
+            f"{path}: the promise of version {version} cannot be read: {found}. Nothing was "
+            "committed. Bring the file back as it was, or set it aside: `eo set-aside`, "
+            "Pipeline.plan_set_aside(). The next run then reads the same offsets again; should the "
+            "promise have been kept meanwhile, the ledger tells."
+        )
+
+
 class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
 
@@ -246,3 +265,22 @@ class CommitUnknownError(SinkError):
 
 class LedgerBehindError(SinkError):
     """The ledger is older than what this pipeline saw committed: restored backup, failover."""
+
+
+class LedgerDamagedError(SinkError):
+    """The ledger is not what was committed: an entry was changed, or is missing, by other hands.
+
+    ``version`` is the entry that is not as it was, ``found`` says why. Nothing was read or
+    written, and nothing will be until a person has put it right.
+    """
+
+    def __init__(self, pipeline: str, version: int, found: str) -> None:
+        self.pipeline = pipeline
+        self.version = version
+        self.found = found
+        super().__init__(
+            f"Pipeline {pipeline!r}: the ledger is damaged: version {version} {found}. Nothing was "
+            "read or written. Bring the ledger back as it was committed, from a backup of the "
+            "same moment as the table (`eo audit` looks at all of it); or go on with a new "
+            "pipeline into a new table."
+        )

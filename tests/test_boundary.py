@@ -23,7 +23,7 @@ def raising(error: Exception) -> Callable[[], None]:
 def test_an_error_nobody_expected_is_one_of_ours_and_says_where_it_was() -> None:
     with (
         pytest.raises(UnexpectedError, match=r"'p': .* KeyError: 'entry' \(in .*boundary.py") as it,
-        Boundary().of("Pipeline 'p'"),
+        Boundary().of("p"),
     ):
         raising(KeyError("entry"))()
     assert isinstance(it.value.__cause__, KeyError)

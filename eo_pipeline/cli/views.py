@@ -160,11 +160,18 @@ def show_losses(output: Output, losses: Iterable[object]) -> None:
         output.say(f"lost: {loss}", "red")
 
 
+def show_obstacles(output: Output, status: Status) -> None:
+    """What the next run would stop at."""
+    for each in status.blocked:
+        output.say(f"blocked: {each}", "red")
+    show_losses(output, status.losses)
+
+
 def show_run_plan(output: Output, plan: RunPlan) -> None:
     """What the next run would read."""
     name = plan.status.pipeline
     show_ranges(output, plan.ranges)
-    show_losses(output, plan.status.losses)
+    show_obstacles(output, plan.status)
     if not plan.ranges:
         output.say(f"{name}: nothing to read")
         return

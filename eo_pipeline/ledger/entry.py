@@ -11,13 +11,13 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import PlainSerializer, TypeAdapter
+from pydantic import Field, PlainSerializer, TypeAdapter
 
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
 
@@ -86,6 +86,15 @@ class Identity:
     past_topics: Mapping[str, StoredOffsets] = field(default_factory=dict)
 
 
+class Stored(NamedTuple):
+    """Hashes of an entry that was read: of its content as ``found``, and as it was ``sealed`` when
+    it was written; None if an earlier release wrote it, without a hash.
+    """
+
+    found: str
+    sealed: str | None
+
+
 def new_transaction_id() -> str:
     """A transaction id that was never used before: 32 hexadecimal digits."""
     return uuid.uuid4().hex
@@ -118,6 +127,10 @@ class LedgerEntry:
     committed_at: _Instant | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     identity: Identity = Identity()
+    #: How it was found where it is kept; None for an entry that was made here.
+    stored: Annotated[Stored | None, Field(exclude=True)] = field(
+        default=None, init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         expected = self.version - 1
@@ -139,8 +152,18 @@ class LedgerEntry:
         return self.version
 
     def is_child_of(self, head: LedgerEntry | None) -> bool:
-        """True if this entry was planned from exactly ``head``."""
-        return self.parent == (head.id if head else None)
+        """True if this entry was planned from exactly ``head``, as it is: a parent whose content
+        was changed since is another one. An entry of an earlier release does not know its content.
+        """
+        if head is None or self.parent is None:
+            return self.parent is None and head is None
+        known = self.identity.parent
+        return self.parent == head.id and (known is None or known == head.content_hash)
+
+    @property
+    def is_altered(self) -> bool:
+        """True if it is not what was written: somebody changed it where it is kept."""
+        return self.stored is not None and self.stored.sealed not in (None, self.stored.found)
 
     def child(
         self, operation: Operation, run_id: str, offsets: Mapping[TopicPartition, int]
@@ -157,7 +180,7 @@ class LedgerEntry:
             topic_ids=self.topic_ids,
             counts=Counts(rows_total=self.counts.rows_total),
             run_id=run_id,
-            identity=replace(self.identity, parent=self.content_hash),
+            identity=replace(self.identity, parent=self._hash_for_children),
         )
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
@@ -169,25 +192,34 @@ class LedgerEntry:
 
         It is the same before and after a store has kept the entry: the order of keys, the zone of
         a time, a whole number written as 5.0 and a value that is absent instead of null or empty
-        make no difference.
+        make no difference. Of an entry that was read it is that of what was found.
         """
-        started_at = self.started_at.astimezone(UTC)
-        said = replace(self, started_at=started_at, committed_at=None).to_json()
-        return hashlib.sha256(json.dumps(_canonical(said), sort_keys=True).encode()).hexdigest()
+        return self.stored.found if self.stored else _hash(self._written())
+
+    @property
+    def _hash_for_children(self) -> str | None:
+        """None on top of an entry without a seal: a later release may read it with more in it."""
+        unsealed = self.stored is not None and self.stored.sealed is None
+        return None if unsealed else self.content_hash
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary of JSON values that :meth:`from_json` reads back, whatever the sink.
 
-        ``identity`` is left out if it says nothing, as in the entries of earlier releases.
+        With a seal: the hash of all that is written, in ``identity``.
         """
+        written = self._written()
+        return {**written, "identity": {**written["identity"], SEAL: _hash(written)}}
+
+    def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
-        if self.identity == Identity():
-            del written["identity"]
         return written
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:
-        """The inverse of :meth:`to_json`. What a newer version adds is ignored, above all counts.
+        """The inverse of :meth:`to_json`. What a newer version adds is ignored, above all counts,
+        and belongs to the hash all the same; what stands beside the fields of an entry does not.
+
+        One that was changed meanwhile is read as it is; :attr:`is_altered` tells.
 
         Raises:
             ValueError: it is no entry; pydantic's error names the fields.
@@ -195,17 +227,37 @@ class LedgerEntry:
         lost = _ALWAYS_WRITTEN - raw.keys()
         if lost:
             raise ValueError(f"a ledger entry without {', '.join(sorted(lost))}")
-        return _format().validate_python(raw)
+        entry = _format().validate_python(raw)
+        sealed = (raw.get("identity") or {}).get(SEAL)
+        object.__setattr__(entry, "stored", Stored(_hash(raw), sealed))
+        return entry
 
 
 #: These have a default for a new entry; a stored one that lost them must not be read as if new.
 _ALWAYS_WRITTEN = frozenset({"ranges", "topic_ids", "counts", "started_at"})
 
 
+#: Where in ``identity`` the hash of the whole entry is kept.
+SEAL = "content"
+
+#: What of an entry's JSON values its hash covers.
+_HASHED = frozenset(each.name for each in fields(LedgerEntry)) - {"stored", "committed_at"}
+
+
+def _hash(raw: Mapping[str, Any]) -> str:
+    """See :attr:`LedgerEntry.content_hash`; of an entry's JSON values, with a seal or without."""
+    started_at = datetime.fromisoformat(raw["started_at"]).astimezone(UTC).isoformat()
+    identity = {k: v for k, v in (raw.get("identity") or {}).items() if k != SEAL}
+    said = {name: raw[name] for name in _HASHED & raw.keys()}
+    said |= {"started_at": started_at, "identity": identity}
+    return hashlib.sha256(json.dumps(_canonical(said), sort_keys=True).encode()).hexdigest()
+
+
 def _canonical(value: Any) -> Any:
     """Without what stores of JSON may change: nulls and empty values, and 5.0 that came as 5."""
     if isinstance(value, Mapping):
-        return {k: _canonical(v) for k, v in value.items() if v is not None and v not in ({}, [])}
+        said = {k: _canonical(v) for k, v in value.items()}
+        return {k: v for k, v in said.items() if v is not None and v not in ({}, [])}
     if isinstance(value, list):
         return [_canonical(each) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

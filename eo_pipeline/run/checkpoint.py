@@ -89,7 +89,7 @@ class Steps:
         Returns the entry as it was committed, with its own counts.
         """
         inline = self._fits_inline(entry, measured)
-        attempt = None if inline else self.recovery.staging.begin(entry.id)
+        attempt = None if inline else self.recovery.staging.begin(entry)
         transaction = SinkTransaction(self.session, entry, attempt)
         reach(CrashPoint.STAGING)
         try:

@@ -27,6 +27,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
+from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import StagedOutput
@@ -77,6 +78,16 @@ class SinkSession(ABC):
         ledger's length.
         """
 
+    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
+        """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.
+
+        Raises:
+            LedgerDamagedError: it, or its parent, is not what was committed.
+        """
+        if head is not None:
+            verify_head(head, self.entry(head.parent.version) if head.parent else None)
+        return head
+
     @abstractmethod
     def entry(self, version: int) -> LedgerEntry | None:
         """The entry at ``version`` or ``None``. Cost independent of the ledger's length."""
@@ -97,7 +108,8 @@ class SinkSession(ABC):
            an error; another id there, or another parent, is fenced. Cheap, before anything is
            copied. It spares work; what makes the commit safe is step 6.
         2. **check** that the store can take rows back, if the entry is about that.
-        3. **verify** that every staged file is there with the size it was given.
+        3. **verify** that every staged file is there with the size and the rows it was given, and
+           that rows and dead letters are as many as the entry says: published = staged.
         4. **write**: the rows go where no reader looks, or into an open transaction.
         5. **enter**: the ledger entry joins them. Last, because a run that waits for a rival's
            uncommitted key should not do so with its rows still to send.
@@ -158,7 +170,7 @@ class SinkSession(ABC):
             with self._explaining():
                 if goes_back(entry):
                     self.check_going_back(entry)  # step 2
-                staged.verify()  # step 3
+                staged.verify(entry)  # step 3
                 publication.write()  # step 4
                 reach(CrashPoint.ROWS_SENT)
                 publication.enter()  # step 5
@@ -370,6 +382,7 @@ def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None])
 
     Raises:
         FencedError: its version is taken, or its parent is not what the ledger holds.
+        LedgerDamagedError: its parent was changed since.
     """
     held = held_at(entry.version)
     if held is not None:
@@ -377,6 +390,18 @@ def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None])
             return True
         raise FencedError(entry.pipeline, entry.version, winner=held.transaction_id)
     before = held_at(entry.parent.version) if entry.parent else None
+    refuse_unless_child(entry, before)
+    return False
+
+
+def refuse_unless_child(entry: LedgerEntry, before: LedgerEntry | None) -> None:
+    """Return if ``entry`` was planned from exactly ``before``, as it is kept now.
+
+    Raises:
+        FencedError: it was planned from another one.
+        LedgerDamagedError: ``before`` was changed since.
+    """
+    if before is not None and before.id == entry.parent:
+        verify_head(entry, before)
     if not entry.is_child_of(before):
         raise FencedError(entry.pipeline, entry.version, winner=None)
-    return False

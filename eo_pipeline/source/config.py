@@ -114,6 +114,7 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names; or
         topic_pattern: a regular expression that must match a whole topic name.
+        value_schema: the columns of a JSON value, as Spark's DDL writes them.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present) or ``raw`` (one binary column
             ``value``).
@@ -123,6 +124,7 @@ class KafkaSource(Settings):
         max_bytes: the same by the size of values, estimated from earlier checkpoints.
         on_bad_record: ``fail`` names the first one; ``dead_letter`` writes them aside, and fails
             when one checkpoint holds more than ``dead_letter_limit``.
+        dead_letter_limit: the most bad records one checkpoint may set aside.
         tombstones: a record without a value is a bad record (``bad``) or left out and counted
             (``skip``).
         on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
@@ -133,6 +135,7 @@ class KafkaSource(Settings):
         client: librdkafka settings for authentication and transport (``security.protocol``,
             ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
         spark_options: further ``kafka.*`` or connector options for Spark alone.
+        request_timeout: seconds to wait for the cluster's answer.
     """
 
     type: Literal["kafka"] = "kafka"

@@ -23,8 +23,7 @@ from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import braced
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.staging.attempt import StagingArea
-from tests.engine import Bench
+from tests.engine import Bench, staged_attempts
 from tests.servers import SASL_USERS, MakeTopic
 
 
@@ -230,7 +229,7 @@ def test_a_run_that_fails_while_it_stages_leaves_no_folder_behind(bench: Bench) 
     pipeline = bench.pipeline(inline_records=0)
     with pytest.raises(BadRecordError):
         pipeline.run()
-    assert StagingArea(pipeline.staging, pipeline.name).attempts() == []
+    assert staged_attempts(bench) == []
 
 
 def test_more_dead_letters_than_the_limit_fail_the_run(bench: Bench) -> None:

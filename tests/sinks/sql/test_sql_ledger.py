@@ -107,7 +107,9 @@ class TestLedger:
         assert before is not None
         assert before.identity == Identity()
         after = world.publish(world.sink(), staged(id=[2]))
-        assert after.identity.parent == before.content_hash
+        assert after.identity.parent is None
+        later = world.publish(world.sink(), staged(id=[3]))
+        assert later.identity.parent == after.content_hash
 
     def test_an_entry_that_came_back_has_the_hash_it_was_sent_with(self, world: SqlWorld) -> None:
         """Whatever the database does to JSON and to times."""
