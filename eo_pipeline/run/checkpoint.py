@@ -76,7 +76,7 @@ class Steps:
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -99,7 +99,7 @@ class Steps:
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         before = lag(head.offsets, cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
