@@ -34,6 +34,7 @@ from eo_pipeline.errors import (
     SparkUnavailableError,
     StalePlanError,
     TransformError,
+    UnexpectedError,
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
@@ -137,5 +138,6 @@ __all__ = [
     "Status",
     "TopicPartition",
     "TransformError",
+    "UnexpectedError",
     "UnknownCheckpointError",
 ]

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from eo_pipeline.crashpoints import CrashPoint, reach
-from eo_pipeline.errors import DataLossError
+from eo_pipeline.errors import ConfigError, DataLossError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.accept_loss import entry_past_losses
@@ -39,6 +39,17 @@ from eo_pipeline.source.losses import losses_of, without_live
 from eo_pipeline.source.planner import Batch, lag, plan
 
 log = logging.getLogger(__name__)
+
+
+def checkpoints_limit(limit: int, asked: int | None) -> int:
+    """The most checkpoints of one run: as many as were ``asked`` for, but never over ``limit``.
+
+    Raises:
+        ConfigError: none was asked for.
+    """
+    if asked is not None and asked < 1:
+        raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {asked}")
+    return limit if asked is None else min(asked, limit)
 
 
 @dataclass(frozen=True)
