@@ -96,12 +96,13 @@ class SqlTable(ABC, Generic[W, C]):
     def columns(self) -> dict[str, C]:
         """The types of the columns by their folded names; none if the table is absent."""
 
-    @abstractmethod
-    def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
+    def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:  # noqa: ARG002
         """The comment on the column of checkpoints, perhaps empty; ``None``: no such column.
 
-        ``ask`` answers a statement with its rows, in a transaction or outside one.
+        ``ask`` answers a statement with its rows, in a transaction or outside one. Left to itself a
+        dialect has no comments.
         """
+        return "" if CHECKPOINT_COLUMN in self.columns() else None
 
     @abstractmethod
     def wire_type(self, field: pa.Field) -> W:

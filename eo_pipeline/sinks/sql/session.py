@@ -77,7 +77,10 @@ class SqlSession(SinkSession):
         """The comment on the checkpoint's column goes where the table goes (renamed, dumped,
         restored), and is not on a column or a table that was made anew.
         """
-        comment = self.table.checkpoint_comment(self.store.ask)
+        try:
+            comment = self.table.checkpoint_comment(self.store.ask)
+        except self.store.driver_error as error:
+            raise self.store.while_opening(error) from error
         if comment is None:
             return {}
         made_for = {LEDGER: said} if (said := ledger_in(comment)) else {}
@@ -173,7 +176,9 @@ class SqlPublication(Publication):
         """Make the tables, or widen them, as the rows need."""
         session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
         if staged.rows is not None:
-            if session.table.checkpoint_comment(self.store.rows) is None:
+            numbered = CHECKPOINT_COLUMN in staged.rows.schema.names
+            found = session.table.checkpoint_comment(self.store.rows)
+            if (numbered and found is None) or not session.table.exists():
                 session.ledger.refuse_lost_table(self.entry)
             session.table.made_for = self.entry.ledger_id
             if rule:

@@ -56,7 +56,7 @@ class OnPostgres(ExactlyOnceContract):
             admin.execute(statement.encode())
 
 
-class TestAppend(MannerContract, GoingBackContract, OnPostgres):
+class TestAppend(GoingBackContract, OnPostgres, MannerContract):
     """Rows straight into the table."""
 
     def in_another_manner(self, sink: Sink) -> Sink:
