@@ -15,6 +15,7 @@
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
     ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
+    ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -25,7 +26,8 @@
         ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         ├── LedgerBehindError       the ledger is older than what was seen committed before
-        └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        ├── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        └── TableReplacedError      the table is not the one that the ledger speaks for
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -189,6 +191,10 @@ class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
 
 
+class UnexpectedError(EoPipelineError):
+    """An exception of a kind that is not met on purpose; its own traceback is in ``__cause__``."""
+
+
 class SinkError(EoPipelineError):
     """Writing to the sink is not possible as asked."""
 
@@ -278,4 +284,17 @@ class LedgerDamagedError(SinkError):
             "read or written. Bring the ledger back as it was committed, from a backup of the "
             "same moment as the table (`eo audit` looks at all of it); or go on with a new "
             "pipeline into a new table."
+        )
+
+
+class TableReplacedError(SinkError):
+    """The table is not the one that the ledger speaks for: dropped, made anew, or another."""
+
+    def __init__(self, pipeline: str, written: int, found: str) -> None:
+        self.pipeline = pipeline
+        super().__init__(
+            f"Pipeline {pipeline!r}: the ledger says that {written} rows were written into the "
+            f"table, and {found}. Nothing was read or written. Bring the table back (was it "
+            "renamed, or restored without its ledger?), or start anew with another pipeline name "
+            "and table."
         )

@@ -22,7 +22,13 @@ from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
-from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error, path_to_read
+from eo_pipeline.spark import (
+    SPARK_ERRORS,
+    interruptible,
+    job_error,
+    path_to_read,
+    staging_settings,
+)
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
@@ -119,11 +125,13 @@ class Comparison:
         self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
     ) -> Tallies:
         try:
-            summary = interruptible(self.spark, self._summary(batches, only).toArrow).to_pylist()
+            with staging_settings(self.spark):
+                summary = self._summary(batches, only)
+                lines = interruptible(self.spark, summary.toArrow).to_pylist()
         except SPARK_ERRORS as error:
             job = f"Pipeline {self.pipeline!r}: the audit's Spark job"
             raise job_error(self.spark, error, job) from error
-        return _tallies(summary)
+        return _tallies(lines)
 
     def _summary(
         self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None

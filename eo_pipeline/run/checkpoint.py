@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -16,7 +16,6 @@ from eo_pipeline.errors import (
     EoPipelineError,
     FencedError,
     SetupError,
-    SinkUnavailableError,
     SourceUnavailableError,
     SparkJobError,
 )
@@ -28,7 +27,7 @@ from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
@@ -63,6 +62,7 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
+            self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
@@ -71,12 +71,13 @@ class Steps:
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
+        entry = self.session.identified(entry)
         transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -88,12 +89,12 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        transaction = self._promised(entry, measured)
+        transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
-        before = lag(head.offsets, cluster)
+        self.recovery.staging.witnesses.remember(transaction.entry)
+        before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
@@ -127,24 +128,24 @@ class Steps:
             reach(CrashPoint.STAGED)
             with self.timed("pre_commit"):
                 transaction.pre_commit()
-        except (OSError, SetupError, SparkJobError) as error:
-            told = self._staging_failed(transaction.entry, error)
+        except (EoPipelineError, OSError) as error:
+            told = self._not_promised(transaction.entry, error)
             if told is error:
                 raise
             raise told from error
         return transaction
 
-    def _staging_failed(
-        self, entry: LedgerEntry, error: OSError | SetupError | SparkJobError
-    ) -> EoPipelineError:
-        """A faster run takes the version and rightly deletes our folder, in whole or in part, and
-        then what was written there is not what is found; or it is what it says.
+    def _not_promised(self, entry: LedgerEntry, error: EoPipelineError | OSError) -> Exception:
+        """A faster run takes the version and rightly deletes our folder, also while Spark writes
+        there: whatever fails then, we were fenced.
         """
-        with suppress(SinkUnavailableError):
+        try:
             held = self.session.entry(entry.version)
-            if held is not None and held.id != entry.id:
-                return FencedError(self.pipeline, entry.version, held.transaction_id)
-        if not isinstance(error, OSError):
+        except EoPipelineError:
+            held = None  # the first error says more
+        if held is not None and held.id != entry.id:
+            return FencedError(self.pipeline, entry.version, held.transaction_id)
+        if isinstance(error, EoPipelineError):
             return error
         return SetupError(
             f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
@@ -190,7 +191,7 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(entry.offsets, cluster) if cluster else None,
+            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
             seconds=dict(self._seconds),
             columns=columns,
         )

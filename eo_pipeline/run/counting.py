@@ -15,9 +15,9 @@ what was read must be what was good, bad and skipped together.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.source import json_fields
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.sums import are_whole, sums
 from eo_pipeline.spark import ACTION, Observed, interruptible
@@ -33,6 +34,9 @@ from eo_pipeline.spark import ACTION, Observed, interruptible
 #: those of the reading are there, or the optimizer has left the reading out and they never come.
 _RESULT_SECONDS = 30.0
 _READING_SECONDS = 1.0
+
+#: See :class:`eo_pipeline.spark.Observed`.
+_RESULT_NAMES = 4
 
 #: Steps of a physical plan that take every record of one input, once, whatever follows them.
 _NARROW = frozenset(
@@ -47,7 +51,9 @@ _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
 
 @dataclass(frozen=True)
 class Seen:
-    """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones."""
+    """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
+    counts those with fields that the schema does not name, ``unknown_fields`` names a few of these.
+    """
 
     records: int
     bytes: int
@@ -55,6 +61,14 @@ class Seen:
     bad: int
     skipped: int
     first_bad: str | None
+    unknown: int
+    unknown_fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counted: dict[str, Any]) -> Self:
+        """From the job's metrics."""
+        named = {"unknown_fields": json_fields.shown(counted)}
+        return cls(**{each.name: (counted | named)[each.name] for each in fields(cls)})
 
 
 class Reading:
@@ -73,7 +87,7 @@ class Reading:
             SparkJobError: the numbers contradict each other.
         """
         counted = self._believed(result, transformed=transformed) or self._counted_again()
-        seen = Seen(**{field.name: counted[field.name] for field in fields(Seen)})
+        seen = Seen.of(counted)
         if seen.records != seen.good + seen.bad + seen.skipped:
             raise SparkJobError(
                 f"{seen.records} records were read, of which {seen.good} are good, {seen.bad} bad "
@@ -82,14 +96,14 @@ class Reading:
             )
         return seen
 
-    def _believed(self, result: Result, *, transformed: bool) -> Mapping[str, Any] | None:
+    def _believed(self, result: Result, *, transformed: bool) -> dict[str, Any] | None:
         counted = self._observed.metrics(result.frame, _READING_SECONDS)
         if counted is None or counted[ACTION] != result.action:
             return None
         whole = are_whole(self._ranges, counted["records"], counted)
-        return counted if whole or not transformed or is_narrow(result.frame) else None
+        return dict(counted) if whole or not transformed or is_narrow(result.frame) else None
 
-    def _counted_again(self) -> Mapping[str, Any]:
+    def _counted_again(self) -> dict[str, Any]:
         metrics = self._decoded.all.agg(*self._decoded.metrics())
         row = interruptible(metrics.sparkSession, metrics.first)
         assert row is not None, "an aggregation without groups has one row"
@@ -100,25 +114,21 @@ class Result:
     """The rows to be staged, counted by the one action on :attr:`frame`."""
 
     def __init__(self, rows: DataFrame) -> None:
-        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"))
+        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"), times=_RESULT_NAMES)
         self.frame = self._observed.frame
         self.rows = 0
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`
         self.action: int | None = None
 
-    def acted(self) -> None:
-        """The action on :attr:`frame` is over: :attr:`rows` and :attr:`action` are known.
+    def was_counted(self) -> bool:
+        """The action on :attr:`frame` is over: whether :attr:`rows` and :attr:`action` are known.
 
-        Raises:
-            SparkJobError: Spark does not say how many rows there were.
+        They may not be, where a Spark Connect server has much else to do.
         """
         counted = self._observed.metrics(self.frame, _RESULT_SECONDS)
-        if counted is None:
-            raise SparkJobError(
-                "the Spark job ended and did not say how many rows it made, although it was asked; "
-                "nothing was committed. Run again."
-            )
-        self.rows, self.action = counted["rows"], counted[ACTION]
+        if counted is not None:
+            self.rows, self.action = counted["rows"], counted[ACTION]
+        return counted is not None
 
 
 def is_narrow(frame: DataFrame) -> bool:

@@ -7,11 +7,11 @@ from eo_pipeline.spark.paths import path_to_read, path_to_write
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
-    STAGING_SETTINGS,
     TESTED_WITH,
     SparkProvider,
     SparkSettings,
 )
+from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
 __all__ = [
     "ACTION",
@@ -28,4 +28,5 @@ __all__ = [
     "path_to_read",
     "path_to_write",
     "server_is_lost",
+    "staging_settings",
 ]

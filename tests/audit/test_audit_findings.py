@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +29,7 @@ SOURCE = KafkaSource(bootstrap_servers="nowhere:1", topics=("t", "u"), value_for
 
 
 def checkpoint(
-    version: int, *ranges: OffsetRange, records: int = 10, rows: int = 10, **counts: int
+    version: int, *ranges: OffsetRange, records: int = 10, rows: int = 10, **counts: Any
 ) -> Checkpoint:
     entry = LedgerEntry(
         pipeline="p",
