@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,10 @@ class Attempt:
     def dead_letters_folder(self) -> Path:
         return self.data / "dead_letters"
 
-    def collect(self, folder: Path) -> StagedTable:
+    def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
+        ``schema_of_none`` is asked for the columns if there is no file.
         """
         paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
         files, schema = [], None
@@ -61,12 +63,12 @@ class Attempt:
             sync(path)
             with pq.ParquetFile(path) as parquet:
                 rows = parquet.metadata.num_rows
-                schema = schema or parquet.schema_arrow
+                schema = schema if schema is not None else parquet.schema_arrow
             name = path.relative_to(self.data).as_posix()
             files.append(StagedFile(name, path.stat().st_size, rows))
         filled = tuple(file for file in files if file.rows)
         return StagedTable(
-            schema=_without_metadata(schema or pa.schema([])),
+            schema=_without_metadata(schema if schema is not None else schema_of_none()),
             rows=sum(file.rows for file in filled),
             root=self.data,
             files=filled,
@@ -141,6 +143,17 @@ class StagingArea:
         self._rows = rows.absolute() / pipeline if rows else None
         self.witnesses = Witnesses(self._folder, sink or {})
 
+    def check(self) -> None:
+        """Return if promises and witnesses can be kept here; asked before anything is committed.
+
+        Raises:
+            SetupError: they cannot (permission, disk full, no folder).
+        """
+        with self._usable():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as probe:
+                probe.write(b"?")
+
     def begin(self, entry: LedgerEntry) -> Attempt:
         """A new, empty folder for one attempt.
 
@@ -148,14 +161,19 @@ class StagingArea:
             SetupError: the folder cannot be made (permission, disk full).
         """
         attempt = self._attempt(entry.id, entry.ledger_id)
-        try:
+        with self._usable():
             attempt.folder.mkdir(parents=True)
+        return attempt
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "
                 "or set Pipeline.staging to a folder this process may write."
             ) from error
-        return attempt
 
     def attempts(self, ledger_id: str | None) -> list[Attempt]:
         """Attempts at the ledger ``ledger_id``, and those of which it is not known at which one,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from eo_pipeline.errors import (
+    ConfigError,
     EoPipelineError,
     LedgerDamagedError,
     RefusedError,
@@ -44,6 +45,8 @@ class ConsoleSession(SinkSession):
         self.folder = sink.ledger / quote(pipeline, safe="").replace(".", "%2E")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(f"sink.ledger: {sink.ledger} cannot be a folder: {error}") from error
         except OSError as error:
             raise SinkUnavailableError(
                 f"the ledger cannot be kept in {sink.ledger}: {error}"

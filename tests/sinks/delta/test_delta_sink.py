@@ -339,7 +339,7 @@ def test_a_ledger_file_that_is_gone_is_an_error_in_words(world: World) -> None:
     world.forward()
     for path in (world.root / "_eo_ledger").rglob("000000000001-*.json"):
         path.unlink()
-    with pytest.raises(LedgerDamagedError, match="_eo_ledger.*Bring the ledger back"):
+    with pytest.raises(LedgerDamagedError, match=r"_eo_ledger.*Bring the ledger back"):
         world.head()
 
 
