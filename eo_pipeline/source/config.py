@@ -118,6 +118,9 @@ class KafkaSource(Settings):
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present) or ``raw`` (one binary column
             ``value``).
+        unknown_fields: fields of a JSON record that ``value_schema`` does not name: ``ignore``
+            leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
+            into one column ``_unknown_fields``, ``fail`` makes the record a bad one.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
         max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
@@ -148,6 +151,7 @@ class KafkaSource(Settings):
     topic_pattern: str | None = None
     value_format: Literal["json", "raw"] = "json"
     value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
+    unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_records: PositiveInt | None = 1_000_000
@@ -173,6 +177,8 @@ class KafkaSource(Settings):
             _compile(self.topic_pattern)
         if (self.value_format == "json") != (self.value_schema is not None):
             raise ValueError("value_schema belongs to value_format json, and json needs one")
+        if self.value_format == "raw" and self.unknown_fields != "ignore":
+            raise ValueError("unknown_fields belongs to value_format json")
         refuse_spark_options(self.spark_options)
         clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
