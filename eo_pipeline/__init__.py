@@ -33,6 +33,7 @@ from eo_pipeline.errors import (
     SparkJobError,
     SparkUnavailableError,
     StalePlanError,
+    TableReplacedError,
     TransformError,
     UnknownCheckpointError,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "StartAtOffsets",
     "StartAtTimestamp",
     "Status",
+    "TableReplacedError",
     "TopicPartition",
     "TransformError",
     "UnknownCheckpointError",

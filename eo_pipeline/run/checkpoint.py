@@ -70,12 +70,13 @@ class Steps:
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
+        entry = self.session.identified(entry)
         transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -87,11 +88,12 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
+        entry = self.session.identified(entry)
         transaction = self._promised(entry, measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns

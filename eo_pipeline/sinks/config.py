@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -79,7 +80,14 @@ class Sink(Settings, ABC):
                 f"pip install 'eo-pipeline[{self.extra}]'"
             ) from error
         opened: SinkSession = session(self, pipeline)
+        opened.manner = self.manner()
         return opened
+
+    def manner(self) -> Mapping[str, str]:
+        """How rows go in, as far as it must not change under one ledger: any of ``mode``, ``key``
+        and ``format``.
+        """
+        return {}
 
     @property
     @abstractmethod

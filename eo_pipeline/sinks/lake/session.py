@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.files import sync
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
@@ -158,6 +158,25 @@ class LakeSession(SinkSession, Generic[Handle]):
     def _ledgers(self) -> list[str]:
         """The pipelines that have a ledger in this table."""
         return sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
+
+    def table_identity(self) -> Mapping[str, str]:
+        table = self.open_table()
+        return {} if table is None else {"table": self._id_of(table)}
+
+    def was_written(self) -> bool:
+        """By its files, also once the table does not say where the ledger stands: nobody tries for
+        version 2 before version 1 is there. Or by its rows.
+        """
+        return self.ledger.has_file_since(START_VERSION + 2) or super().was_written()
+
+    def holds_rows(self, since: int) -> bool:
+        """Not told where pipelines share the table: their rows are numbered alike."""
+        shared = any(name != self.pipeline for name in self._ledgers())
+        return not shared and super().holds_rows(since)
+
+    @abstractmethod
+    def _id_of(self, table: Handle) -> str:
+        """What the format itself knows the table by, for as long as it lives."""
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         table = self.open_table()
