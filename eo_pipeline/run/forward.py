@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from eo_pipeline.crashpoints import CrashPoint, reach
-from eo_pipeline.errors import DataLossError
+from eo_pipeline.errors import ConfigError, DataLossError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.accept_loss import entry_past_losses
@@ -30,10 +30,12 @@ from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.reports import RunReport
 from eo_pipeline.source.config import LossKind
 from eo_pipeline.source.discovery import (
+    NO_TOPIC_ID,
     Cluster,
     known_topics,
     missing_topics,
     positions_of,
+    reads_its_own,
 )
 from eo_pipeline.source.losses import losses_of, without_live
 from eo_pipeline.source.planner import Batch, lag, plan
@@ -54,6 +56,7 @@ class Runner:
         head = steps.recover()
         cluster = steps.admin.cluster()
         ends = cluster.ends()
+        self._refuse_own_topics(cluster)
         self._tell_missing_topics(head, cluster)
         head = head or self._start(cluster)
         committed = 0
@@ -75,6 +78,18 @@ class Runner:
             checkpoints=tuple(steps.reports),
             lag=lag(positions_of(head, cluster), cluster),
         )
+
+    def _refuse_own_topics(self, cluster: Cluster) -> None:
+        """A topic that the sink writes is known by its UUID, by whatever address it was reached.
+
+        Raises:
+            ConfigError: the source reads one.
+        """
+        if not self.steps.stager.sink.kafka_topics(self.steps.pipeline)[1]:
+            return
+        written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
+        if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):
+            raise ConfigError(f"source.topics: {reads_its_own(own)}.")
 
     def _tell_missing_topics(self, head: LedgerEntry | None, cluster: Cluster) -> None:
         """A name that was never read is a slip of the pen: at the first run it always stops it,

@@ -16,6 +16,9 @@ from eo_pipeline.ledger.offsets import Offsets, TopicPartition
 #: Positions put aside, by the topic's UUID.
 PastTopics = Mapping[str, Offsets]
 
+#: What a broker says that is older than topics' UUIDs.
+NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
 #: Where positions are kept of a topic whose UUID nobody told.
 UNKNOWN_TOPIC_ID = ""
 
