@@ -35,6 +35,7 @@ from eo_pipeline.errors import (
     StalePlanError,
     TableReplacedError,
     TransformError,
+    UnexpectedError,
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
@@ -139,5 +140,6 @@ __all__ = [
     "TableReplacedError",
     "TopicPartition",
     "TransformError",
+    "UnexpectedError",
     "UnknownCheckpointError",
 ]

@@ -15,6 +15,7 @@
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
     ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
+    ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -188,6 +189,10 @@ class ManifestDamagedError(EoPipelineError):
 
 class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
+
+
+class UnexpectedError(EoPipelineError):
+    """An exception of a kind that is not met on purpose; its own traceback is in ``__cause__``."""
 
 
 class SinkError(EoPipelineError):

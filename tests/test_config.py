@@ -214,11 +214,16 @@ def test_each_kind_of_loss_has_its_policy() -> None:
     assert [lenient.policy(kind) for kind in LossKind] == ["continue", *["fail"] * 4]
 
 
-def test_the_consumer_group_is_fixed_per_pipeline_and_changes_with_the_topics_uuid() -> None:
-    group = source().consumer_group("p", {"orders": "uuid-1"})
-    assert group == source().consumer_group("p", {"orders": "uuid-1"})
-    assert group != source().consumer_group("p", {"orders": "uuid-2"})
-    assert group != source().consumer_group("q", {"orders": "uuid-1"})
+def test_the_consumer_group_is_fixed_per_pipeline_and_changes_with_what_is_read_and_how() -> None:
+    settings = {"kafka.isolation.level": "read_committed", "kafka.sasl.jaas.config": "secret"}
+    group = source().consumer_group("p", {"orders": "uuid-1"}, settings)
+    assert group == source().consumer_group("p", {"orders": "uuid-1"}, settings)
+    assert group != source().consumer_group("p", {"orders": "uuid-2"}, settings)
+    assert group != source().consumer_group("q", {"orders": "uuid-1"}, settings)
+    for changed in ({"kafka.isolation.level": "x"}, {"kafka.sasl.jaas.config": "rotated"}):
+        other = source().consumer_group("p", {"orders": "uuid-1"}, settings | changed)
+        assert other != group
+        assert other.startswith("eo-p-")
 
 
 def test_settings_reach_both_clients_each_in_its_own_words() -> None:

@@ -62,6 +62,7 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
+            self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
@@ -88,8 +89,7 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        entry = self.session.identified(entry)
-        transaction = self._promised(entry, measured)
+        transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
@@ -128,15 +128,25 @@ class Steps:
             reach(CrashPoint.STAGED)
             with self.timed("pre_commit"):
                 transaction.pre_commit()
-        except OSError as error:
-            raise self._staging_failed(transaction.entry, error) from error
+        except (EoPipelineError, OSError) as error:
+            told = self._not_promised(transaction.entry, error)
+            if told is error:
+                raise
+            raise told from error
         return transaction
 
-    def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
-        """A faster run takes the version and rightly deletes our folder; or the disk is full."""
-        held = self.session.entry(entry.version)
+    def _not_promised(self, entry: LedgerEntry, error: EoPipelineError | OSError) -> Exception:
+        """A faster run takes the version and rightly deletes our folder, also while Spark writes
+        there: whatever fails then, we were fenced.
+        """
+        try:
+            held = self.session.entry(entry.version)
+        except EoPipelineError:
+            held = None  # the first error says more
         if held is not None and held.id != entry.id:
             return FencedError(self.pipeline, entry.version, held.transaction_id)
+        if isinstance(error, EoPipelineError):
+            return error
         return SetupError(
             f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
             "was committed. Free space, or set Pipeline.staging to a folder this process may write."

@@ -43,6 +43,17 @@ from eo_pipeline.source.planner import Batch, lag, plan
 log = logging.getLogger(__name__)
 
 
+def checkpoints_limit(limit: int, asked: int | None) -> int:
+    """The most checkpoints of one run: as many as were ``asked`` for, but never over ``limit``.
+
+    Raises:
+        ConfigError: none was asked for.
+    """
+    if asked is not None and asked < 1:
+        raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {asked}")
+    return limit if asked is None else min(asked, limit)
+
+
 @dataclass(frozen=True)
 class Runner:
     """One run of one pipeline, from the ledger's head to the end offsets seen at its start."""

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -133,10 +134,10 @@ class SinkSession(Standing):
     def _publish_once(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach
     ) -> CommitOutcome:
-        with self._explaining():
+        with self._told_as(self.explain):
             publication = self.begin(entry, staged)
         with publication:
-            with self._explaining():
+            with self._told_as(self.explain):
                 landed = publication.has_landed()  # step 1
             if landed:
                 return self.already_committed(entry, staged)
@@ -155,7 +156,7 @@ class SinkSession(Standing):
         on who raised it.
         """
         try:
-            with self._explaining():
+            with self._told_as(self.explain):
                 if goes_back(entry):
                     self.check_going_back(entry)  # step 2
                 staged.verify(entry)  # step 3
@@ -163,7 +164,7 @@ class SinkSession(Standing):
                 reach(CrashPoint.ROWS_SENT)
                 publication.enter()  # step 5
                 reach(CrashPoint.ENTRY_SENT)
-            with self._unknown(entry):
+            with self._told_as(partial(self._unknown, entry)):
                 publication.commit()  # step 6
         except (OvertakenError, CommitUnknownError):
             raise
@@ -172,35 +173,26 @@ class SinkSession(Standing):
         return None
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Before the commit was asked for, any exception is what the store says it is."""
+    def _told_as(self, meaning: Callable[[Exception], EoPipelineError]) -> Iterator[None]:
+        """Any exception that is none of ours is what ``meaning`` makes of it."""
         try:
             yield
         except (EoPipelineError, OvertakenError):
             raise
         except Exception as error:
-            raise self.explain(error) from error
+            raise meaning(error) from error
 
-    @contextmanager
-    def _unknown(self, entry: LedgerEntry) -> Iterator[None]:
-        """From then on, one that the store does not explain says nothing."""
-        try:
-            yield
-        except (EoPipelineError, OvertakenError):
-            raise
-        except Exception as error:
-            raise CommitUnknownError(
-                f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is "
-                f"not known: {type(error).__name__}: {error}. Only the same transaction, "
-                f"{entry.transaction_id}, may be tried again."
-            ) from error
+    def _unknown(self, entry: LedgerEntry, error: Exception) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is not "
+            f"known: {type(error).__name__}: {error}. Only the same transaction, "
+            f"{entry.transaction_id}, may be tried again."
+        )
 
     def _settle_failure(
         self, entry: LedgerEntry, staged: StagedOutput, failure: EoPipelineError
     ) -> CommitOutcome:
-        """Step 7. A store that cannot be asked is not a new failure: nothing was committed, and
-        the next run looks.
-        """
+        """Step 7. A store that cannot be asked is no new failure: the next run looks."""
         try:
             landed = self.has_landed(entry)
         except SinkUnavailableError:

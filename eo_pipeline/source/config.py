@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -208,15 +209,29 @@ class KafkaSource(Settings):
         }
         return policies[kind]
 
-    def consumer_group(self, pipeline: str, topic_ids: Mapping[str, str]) -> str:
-        """The ``group.id`` Spark's executors read with.
+    def consumer_group(
+        self, pipeline: str, topic_ids: Mapping[str, str], settings: Mapping[str, str]
+    ) -> str:
+        """The ``group.id`` Spark's executors read with, under these consumer ``settings``.
 
         Fixed per pipeline, because Spark caches one consumer per group, and a new group for every
         query grows that cache without bound. It holds the topics' UUIDs, because the cache would
-        otherwise serve records of a deleted topic of the same name.
+        otherwise serve records of a deleted topic of the same name; and the settings, because the
+        cache refuses a consumer of others under the same group for as long as it lives, and shows
+        both sets.
         """
         ids = ",".join(f"{topic}={uuid}" for topic, uuid in sorted(topic_ids.items()))
-        return f"eo-{pipeline}-{hashlib.sha256(ids.encode()).hexdigest()[:16]}"
+        return f"eo-{pipeline}-{_fingerprint(ids, tuple(sorted(settings.items())))}"
+
+
+#: Rounds of a hash that everybody sees in Kafka's logs and in which there is a password: guesses
+#: cost time. It is made once a process.
+_ROUNDS = 100_000
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(ids: str, settings: tuple[tuple[str, str], ...]) -> str:
+    return hashlib.pbkdf2_hmac("sha256", repr(settings).encode(), ids.encode(), _ROUNDS, 8).hex()
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,17 @@ class StagingArea:
         self._rows = rows.absolute() / pipeline if rows else None
         self.witnesses = Witnesses(self._folder, sink or {})
 
+    def check(self) -> None:
+        """Return if promises and witnesses can be kept here; asked before anything is committed.
+
+        Raises:
+            SetupError: they cannot (permission, disk full, no folder).
+        """
+        with self._usable():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as probe:
+                probe.write(b"?")
+
     def begin(self, entry: LedgerEntry) -> Attempt:
         """A new, empty folder for one attempt.
 
@@ -149,14 +161,19 @@ class StagingArea:
             SetupError: the folder cannot be made (permission, disk full).
         """
         attempt = self._attempt(entry.id, entry.ledger_id)
-        try:
+        with self._usable():
             attempt.folder.mkdir(parents=True)
+        return attempt
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "
                 "or set Pipeline.staging to a folder this process may write."
             ) from error
-        return attempt
 
     def attempts(self, ledger_id: str | None) -> list[Attempt]:
         """Attempts at the ledger ``ledger_id``, and those of which it is not known at which one,

@@ -75,6 +75,8 @@ class LakeSession(SinkSession, Generic[Handle]):
     def __init__(self, pipeline: str, root: Path) -> None:
         if not _PIPELINE.fullmatch(pipeline):
             raise ConfigError(f"name: {pipeline!r} cannot be a folder's name below the table's")
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"sink: {root} is not a folder")
         super().__init__(pipeline)
         if odd := self.misread.search(str(root)):
             raise ConfigError(
