@@ -207,6 +207,8 @@ def test_a_misspelt_topic_named_later_stops_the_run_or_is_left_out_aloud(
     topics = [bench.topic.name, "nowhere"]
     with pytest.raises(SourceError, match="no topic matches nowhere"):
         bench.pipeline(source={"topics": topics}).run()
+    with pytest.raises(SourceError, match="no topic matches nowhere"):
+        bench.pipeline(source={"topics": topics}).plan_run()
     bench.pipeline(source={"topics": topics, "on_vanished": "continue"}).run()
     assert "there is no topic nowhere; going on without it" in caplog.text
     bench.table.assert_holds_once(bench.topic.written)
