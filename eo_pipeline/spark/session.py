@@ -85,9 +85,9 @@ class SparkSettings(Settings):
         """Start Spark, or return the session this process already has.
 
         Raises:
-            ConfigError: ``remote`` is not an address.
+            ConfigError: ``remote`` is not an address, or the server there did not let us in.
             SetupError: no Java, or Spark did not start.
-            SparkUnavailableError: the Spark Connect server did not answer, or did not let us in.
+            SparkUnavailableError: the Spark Connect server did not answer.
         """
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
