@@ -211,7 +211,7 @@ def test_a_pattern_matches_whole_names_and_never_internal_topics() -> None:
 
 def test_each_kind_of_loss_has_its_policy() -> None:
     lenient = source(on_retention="continue")
-    assert [lenient.policy(kind) for kind in LossKind] == ["continue", "fail", "fail", "fail"]
+    assert [lenient.policy(kind) for kind in LossKind] == ["continue", *["fail"] * 4]
 
 
 def test_the_consumer_group_is_fixed_per_pipeline_and_changes_with_what_is_read_and_how() -> None:
@@ -298,3 +298,38 @@ def test_sasl_without_its_password_is_an_error() -> None:
     half = source(client={"sasl.mechanism": "PLAIN", "sasl.username": "me"})
     with pytest.raises(ConfigError, match=r"PLAIN also needs sasl\.password"):
         spark_settings(half)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "startingTimestamp",
+        "startingtimestamp",
+        "startingOffsetsByTimestamp",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
+        "failOnDataLoss",
+        "includeHeaders",
+        "subscribePattern",
+        "groupIdPrefix",
+        "kafka.group.id",
+        "KAFKA.isolation.level",
+        "kafka.interceptor.classes",
+        "kafka.bootstrap.servers",
+        "fetch.max.bytes",
+    ],
+)
+def test_no_option_of_spark_decides_which_records_are_read(option: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"(?i){option}.* Allowed are .*minPartitions"
+    ) as refused:
+        source(spark_options={option: "1"})
+    assert "kafka.fetch.max.bytes" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["minPartitions", "minpartitions", "kafka.fetch.max.bytes", "kafka.sasl.jaas.config"],
+)
+def test_spark_may_be_told_how_to_divide_fetch_and_log_in(option: str) -> None:
+    assert spark_settings(source(spark_options={option: "1"}))[option] == "1"

@@ -27,9 +27,9 @@ from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import refuse_lost_ranges
-from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, lag
+from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
 
@@ -88,49 +88,69 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        inline = self._fits_inline(entry, measured)
-        attempt = None if inline else self.recovery.staging.begin(entry)
-        transaction = SinkTransaction(self.session, entry, attempt)
-        reach(CrashPoint.STAGING)
-        try:
-            self._promise(transaction)
-        except (EoPipelineError, OSError) as error:
-            raise self._not_promised(transaction.entry, error) from error
+        transaction = self._promised(entry, measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
         self.recovery.staging.witnesses.remember(transaction.entry)
-        before = lag(head.offsets, cluster)
+        before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
         reach(CrashPoint.REPORTED)
         return transaction.entry
 
-    def _promise(self, transaction: SinkTransaction) -> None:
-        """Steps 3 to 6."""
-        with self.timed("stage"):
-            self._stage(transaction)
-        reach(CrashPoint.STAGED)
-        with self.timed("pre_commit"):
-            transaction.pre_commit()
+    def _promised(self, entry: LedgerEntry, measured: Counts) -> SinkTransaction:
+        """Steps 3 to 6, with the rows in memory or in files; in files also if memory failed.
 
-    def _not_promised(self, entry: LedgerEntry, error: EoPipelineError | OSError) -> Exception:
+        What a transform makes of small records is not known before, and the next run would plan
+        the same again.
+        """
+        if self._fits_inline(entry, measured):
+            try:
+                return self._promise(SinkTransaction(self.session, entry, None))
+            except SparkJobError as error:
+                log.warning(
+                    "%s: version %d could not be read into memory and goes through files: %s",
+                    self.pipeline,
+                    entry.version,
+                    error,
+                )
+        attempt = self.recovery.staging.begin(entry)
+        return self._promise(SinkTransaction(self.session, entry, attempt))
+
+    def _promise(self, transaction: SinkTransaction) -> SinkTransaction:
+        reach(CrashPoint.STAGING)
+        try:
+            with self.timed("stage"):
+                self._stage(transaction)
+            reach(CrashPoint.STAGED)
+            with self.timed("pre_commit"):
+                transaction.pre_commit()
+        except (EoPipelineError, OSError) as error:
+            self._refuse_if_fenced(transaction.entry, error)
+            if isinstance(error, EoPipelineError):
+                raise
+            raise SetupError(
+                f"Pipeline {self.pipeline!r}: staging version {transaction.entry.version} failed: "
+                f"{error}. Nothing was committed. Free space, or set Pipeline.staging to a folder "
+                "this process may write."
+            ) from error
+        return transaction
+
+    def _refuse_if_fenced(self, entry: LedgerEntry, error: Exception) -> None:
         """A faster run takes the version and rightly deletes our folder, also while Spark writes
         there: whatever fails then, we were fenced.
+
+        Raises:
+            FencedError: so it was.
         """
         try:
             held = self.session.entry(entry.version)
         except EoPipelineError:
-            held = None  # the first error says more
+            return  # the first error says more
         if held is not None and held.id != entry.id:
-            return FencedError(self.pipeline, entry.version, held.transaction_id)
-        if isinstance(error, EoPipelineError):
-            return error
-        return SetupError(
-            f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
-            "was committed. Free space, or set Pipeline.staging to a folder this process may write."
-        )
+            raise FencedError(self.pipeline, entry.version, held.transaction_id) from error
 
     def _stage(self, transaction: SinkTransaction) -> None:
         """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
@@ -171,7 +191,7 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(entry.offsets, cluster) if cluster else None,
+            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
             seconds=dict(self._seconds),
             columns=columns,
         )
@@ -190,9 +210,10 @@ class Steps:
             log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
 
     def _fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
+        """Nobody knows how large records are that were never measured."""
+        size = record_bytes(measured)
         span = sum(r.span for r in entry.ranges)
-        size = span * (record_bytes(measured) or ASSUMED_RECORD_BYTES)
-        return span <= self.inline_records and size <= INLINE_BYTES
+        return size is not None and span <= self.inline_records and span * size <= INLINE_BYTES
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

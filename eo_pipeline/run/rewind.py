@@ -62,9 +62,12 @@ class RewindPlan(RereadingPlan):
         return (done,)
 
     def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
+        child = self.head.child(Operation.REWIND, run_id, self.target.offsets)
+        past = self.target.identity.past_topics
         return replace(
-            self.head.child(Operation.REWIND, run_id, self.target.offsets),
+            child,
             topic_ids=self.target.topic_ids,
+            identity=replace(child.identity, past_topics=past),
             target=self.target.version,
             counts=Counts(rows_total=self.head.counts.rows_total - self.rows),
             details={

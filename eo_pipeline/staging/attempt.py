@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,9 +52,10 @@ class Attempt:
     def dead_letters_folder(self) -> Path:
         return self.data / "dead_letters"
 
-    def collect(self, folder: Path) -> StagedTable:
+    def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
+        ``schema_of_none`` is asked for the columns if there is no file.
         """
         paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
         files, schema = [], None
@@ -62,12 +63,12 @@ class Attempt:
             sync(path)
             with pq.ParquetFile(path) as parquet:
                 rows = parquet.metadata.num_rows
-                schema = schema or parquet.schema_arrow
+                schema = schema if schema is not None else parquet.schema_arrow
             name = path.relative_to(self.data).as_posix()
             files.append(StagedFile(name, path.stat().st_size, rows))
         filled = tuple(file for file in files if file.rows)
         return StagedTable(
-            schema=_without_metadata(schema or pa.schema([])),
+            schema=_without_metadata(schema if schema is not None else schema_of_none()),
             rows=sum(file.rows for file in filled),
             root=self.data,
             files=filled,

@@ -298,8 +298,13 @@ class SinkContract:
             folder = self.attempt_folder(sink, tmp_path)
             rows, letters = to_files(rows, folder / "rows"), to_files(letters, folder / "dead")
         right = child_of(self.start(session), staged := StagedOutput(rows, letters))
-        for wrong in ({"rows": self.rows + 1}, {"rows": 0}, {"dead_letters": 0}):
-            entry = replace(right, counts=replace(right.counts, **wrong))
+        told = right.counts
+        for wrong in (
+            replace(told, rows=self.rows + 1),
+            replace(told, rows=0),
+            replace(told, dead_letters=0),
+        ):
+            entry = replace(right, counts=wrong)
             with pytest.raises(RefusedError, match=f"{self.rows} rows and 1 dead letters"):
                 session.publish(entry, staged)
         with pytest.raises(RefusedError, match=f"{self.rows} rows and 0 dead letters"):

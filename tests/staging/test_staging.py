@@ -38,7 +38,7 @@ def staged_attempt(tmp_path: Path, rows: int = 3) -> tuple[StagingArea, Attempt,
     attempt.rows_folder().mkdir()
     table = pa.table({"x": pa.array(range(rows), pa.int64())})
     pq.write_table(table, attempt.rows_folder() / "part-0.parquet")
-    output = StagedOutput(rows=attempt.collect(attempt.rows_folder()))
+    output = StagedOutput(rows=attempt.collect(attempt.rows_folder(), lambda: pa.schema([])))
     return area, attempt, Manifest(entry.with_counts(Counts(rows=rows)), output)
 
 
