@@ -64,6 +64,7 @@ class Audit:
             raise ConfigError(
                 f"an audit of the last {last} checkpoints looks at nothing; 1 or more"
             )
+        self.steps.recovery.refuse_older_ledger(self.steps.session.head())
         with scratch(self.staging) as folder:
             with self._timed("sink"):
                 snapshot = take_snapshot(

@@ -62,7 +62,11 @@ class Recovery:
             SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
         """
         head = self.session.verified(self.session.recover())
-        self._refuse_older_ledger(head)
+        seen = self.refuse_older_ledger(head)
+        # each stands on those before it, so the newest says it all: on several hosts in turn, each
+        # with its own staging, no commit has its parent's witness to take away
+        older = [each for each in seen[:-1] if head and each.ledger_id == head.ledger_id]
+        self.staging.witnesses.forget(older)
         committed: list[LedgerEntry] = []
         for attempt in self.waiting(head):
             try:
@@ -131,15 +135,17 @@ class Recovery:
         self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
-    def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
+    def refuse_older_ledger(self, head: LedgerEntry | None) -> list[Witness]:
+        """The commits seen confirmed before, oldest first; the ledger below ``head`` holds all.
+
+        Raises:
+            LedgerBehindError: it does not.
+            LedgerDamagedError: one of them has another content now.
+        """
         seen = self.witnesses(head)
         lost = self.lost(seen)
         if not lost:
-            # each stands on those before it, so the newest says it all: on several hosts in turn,
-            # each with its own staging, no commit has its parent's witness to take away
-            older = [each for each in seen[:-1] if head and each.ledger_id == head.ledger_id]
-            self.staging.witnesses.forget(older)
-            return
+            return seen
         now = f"is at version {head.version}" if head else "is empty"
         version, transaction_id = lost[-1].id
         raise LedgerBehindError(
