@@ -26,7 +26,8 @@
         ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         ├── LedgerBehindError       the ledger is older than what was seen committed before
-        └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        ├── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        └── TableReplacedError      the table is not the one that the ledger speaks for
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -283,4 +284,17 @@ class LedgerDamagedError(SinkError):
             "read or written. Bring the ledger back as it was committed, from a backup of the "
             "same moment as the table (`eo audit` looks at all of it); or go on with a new "
             "pipeline into a new table."
+        )
+
+
+class TableReplacedError(SinkError):
+    """The table is not the one that the ledger speaks for: dropped, made anew, or another."""
+
+    def __init__(self, pipeline: str, written: int, found: str) -> None:
+        self.pipeline = pipeline
+        super().__init__(
+            f"Pipeline {pipeline!r}: the ledger says that {written} rows were written into the "
+            f"table, and {found}. Nothing was read or written. Bring the table back (was it "
+            "renamed, or restored without its ledger?), or start anew with another pipeline name "
+            "and table."
         )

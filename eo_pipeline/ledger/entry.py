@@ -216,7 +216,8 @@ class LedgerEntry:
 
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
-        return written
+        counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
+        return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:

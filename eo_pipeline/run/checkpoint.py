@@ -71,6 +71,7 @@ class Steps:
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
+        entry = self.session.identified(entry)
         transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
@@ -88,7 +89,7 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        transaction = self._promised(entry, measured)
+        transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()

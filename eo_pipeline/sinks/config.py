@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -80,6 +81,7 @@ class Sink(Settings, ABC):
             raise
         except Exception as error:
             raise self._not_opened(error) from error
+        opened.manner = self.manner()
         return opened
 
     def _not_opened(self, error: Exception) -> EoPipelineError:
@@ -92,6 +94,12 @@ class Sink(Settings, ABC):
             f"sink: {type(self).__name__} cannot be opened: {type(error).__name__}: {error}. "
             f"{remedy}."
         )
+
+    def manner(self) -> Mapping[str, str]:
+        """How rows go in, as far as it must not change under one ledger: any of ``mode``, ``key``
+        and ``format``.
+        """
+        return {}
 
     @property
     @abstractmethod

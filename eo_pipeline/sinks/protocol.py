@@ -31,6 +31,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
+from eo_pipeline.sinks.standing import Standing
 from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
@@ -56,14 +57,11 @@ OVERTAKEN_WAIT_SECONDS = 0.01
 OVERTAKEN_WAIT_MAX = 1.0
 
 
-class SinkSession(ABC):
+class SinkSession(Standing):
     """One pipeline's open connection to its sink. Not shared between threads.
 
     Usable again after any error: a session reconnects by itself when its connection died.
     """
-
-    def __init__(self, pipeline: str) -> None:
-        self.pipeline = pipeline
 
     def recover(self) -> LedgerEntry | None:
         """Settle what dead runs left open in the store, then return :meth:`head`.
@@ -78,16 +76,6 @@ class SinkSession(ABC):
         """The newest entry, ``None`` for a pipeline that never committed. Cost independent of the
         ledger's length.
         """
-
-    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
-        """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.
-
-        Raises:
-            LedgerDamagedError: it, or its parent, is not what was committed.
-        """
-        if head is not None:
-            verify_head(head, self.entry(head.parent.version) if head.parent else None)
-        return head
 
     @abstractmethod
     def entry(self, version: int) -> LedgerEntry | None:

@@ -32,6 +32,7 @@ class Ledger(SinkSession):
     """
 
     def __init__(self, *entries: LedgerEntry) -> None:
+        super().__init__("p")
         self.entries = list(entries)
         self.refuses = False
         self.meanwhile: Callable[[], None] | None = None

@@ -118,6 +118,9 @@ class DeltaSession(LakeSession[Snapshot]):
         except NotRestorableError as error:
             raise self.cannot_go_back(entry, f"the table is upserted, and {error}") from error
 
+    def _id_of(self, table: Snapshot) -> str:
+        return str(table.table.metadata().id)
+
     def _pointer(self, table: Snapshot) -> Pointer | None:
         return table.pointer
 
