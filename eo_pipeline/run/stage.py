@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.errors import BadRecordError, EoPipelineError, SparkJobError, TransformError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.unfit import UnfitRows, look, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source import json_fields
 from eo_pipeline.source.config import KafkaSource
@@ -25,6 +25,7 @@ from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
     job_error,
+    metrics_of,
     server_is_lost,
     staging_settings,
 )
@@ -32,10 +33,6 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 Transform = Callable[[DataFrame], DataFrame]
-
-#: Seconds to wait for a finished job's metrics. They are there at once, unless the optimizer
-#: proved the result empty and left the reading out of the plan; then they never come.
-_METRICS_SECONDS = 10.0
 
 _RESERVED = "_eo_"
 
@@ -84,7 +81,7 @@ class Stager:
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
             with staging_settings(spark):
-                return self._stage(spark, entry, attempt)
+                return self._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
             raise job_error(spark, error, job, attempt.data if attempt else None) from error
         except TransformError as error:
@@ -93,16 +90,34 @@ class Stager:
                 raise job_error(spark, cause, job) from error
             raise
 
-    def _stage(
+    def _staged(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
+        """Once, and once more if the sink would refuse some of the rows: without their records."""
         decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        staged = self._stage(decoded, entry, attempt)
+        if isinstance(staged, UnfitRows):
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink)
+            if attempt is not None:
+                attempt.empty()
+            staged = self._stage(decoded, entry, attempt)
+        if isinstance(staged, UnfitRows):
+            remedy = "The transform made other rows of the same records the second time"
+            raise refused(staged, self.source, self.sink, remedy)
+        return staged
+
+    def _stage(
+        self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts] | UnfitRows:
         observation = Observation()
         result = self.result(decoded.good(decoded.all.observe(observation, *decoded.metrics())))
-        frame = self._columns(result, entry)
+        looked = look(result, self.sink)
+        frame = self._columns(looked.frame, entry)
         layout = self.sink.partition_columns
         rows = _materialize(frame, attempt, Attempt.rows_folder, layout)
-        seen = _metrics(observation) or _metrics_of_a_second_job(decoded)
+        if unfit := looked.found(rows.rows):
+            return unfit
+        seen = metrics_of(observation) or _metrics_of_a_second_job(decoded)
         dead = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
             records=seen["records"],
@@ -141,6 +156,13 @@ class Stager:
             )
         _check_names(result.columns, lineage=self.lineage)
         return result
+
+    def why_unfit(self, result: DataFrame) -> Column | None:
+        """Why the record of a row of ``result`` was set aside, null if it was not; None if that
+        never happens.
+        """
+        asked = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
+        return why_unfit(result, self.sink) if asked else None
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""
@@ -195,15 +217,6 @@ def _materialize(
     write = frame.write.mode("error").partitionBy(*layout).parquet
     interruptible(frame.sparkSession, lambda: write(target.as_uri()))
     return attempt.collect(target)
-
-
-def _metrics(observation: Observation) -> dict[str, Any] | None:
-    """The job's metrics, or None if reading was optimized away (``get`` would wait for ever)."""
-    found: list[dict[str, Any]] = []
-    waiting = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
-    waiting.start()
-    waiting.join(_METRICS_SECONDS)
-    return found[0] if found and found[0] else None
 
 
 def _metrics_of_a_second_job(decoded: Decoded) -> dict[str, Any]:

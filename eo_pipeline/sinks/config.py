@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 class Guarantee(StrEnum):
@@ -111,3 +113,14 @@ class Sink(Settings, ABC):
             SchemaChangeError: a column's type cannot be stored here at all.
         """
         return df
+
+    def unfit(self, schema: StructType) -> Column | None:
+        """Why a row of a transform's result cannot be stored here for its own sake: a text, null
+        for a row that fits; None if that cannot be. Looked at inside the one Spark job, before
+        :meth:`project`; the record is a bad one then, and one record never stops a pipeline whose
+        policy is ``dead_letter``.
+
+        What no store and hardly any reader takes is told here: text that is not UTF-8, times
+        outside the years 1 to 9999.
+        """
+        return reason(schema, Limits())

@@ -8,7 +8,9 @@ Kafka's names never clash with a field of the value.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -87,6 +89,18 @@ class Decoded:
             *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
             F.col(_ERROR).alias("error"),
         )
+
+    def marked(self, errors: Sequence[Mapping[str, Any]]) -> Decoded:
+        """The same, with these records bad too: each has ``topic``, ``partition``, ``offset`` and
+        ``error``, and no two are of one record.
+        """
+        shape = "array<struct<topic: string, partition: int, offset: bigint, more: string>>"
+        listed = [{**each, "more": each["error"]} for each in errors]
+        text = F.lit(json.dumps(listed))
+        more = self.all.sparkSession.range(1).select(F.inline(F.from_json(text, shape)))
+        joined = self.all.join(F.broadcast(more), ["topic", "partition", "offset"], "left")
+        error = F.coalesce(F.col(_ERROR), F.col("more"))
+        return replace(self, all=joined.withColumn(_ERROR, error).drop("more"))
 
     def marks(self) -> DataFrame:
         """Every record's topic, partition and offset, and whether it is ``bad`` or ``skipped``."""

@@ -2,6 +2,7 @@
 
 from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
+from eo_pipeline.spark.metrics import metrics_of
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
@@ -21,6 +22,7 @@ __all__ = [
     "SparkSettings",
     "interruptible",
     "job_error",
+    "metrics_of",
     "server_is_lost",
     "staging_settings",
 ]
