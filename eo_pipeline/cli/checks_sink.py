@@ -14,6 +14,7 @@ from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.files import folder
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
@@ -71,13 +72,13 @@ def _writable(sink: Sink) -> Check:
     if path is None:
         remedy = "The first run shows it; nothing is lost if it may not."
         return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
-    return _folder(Path(str(path).removeprefix("file://")))
+    return _folder(folder(str(path)))
 
 
-def _folder(folder: Path) -> Check:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+def _folder(path: Path) -> Check:
+    there = next(each for each in (path, *path.parents) if each.exists())
     if os.access(there, os.W_OK | os.X_OK):
-        return ok("write", f"{folder} may be written")
+        return ok("write", f"{path} may be written")
     return fail("write", f"{there} may not be written by this user", "Change its permissions.")
 
 

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError
+from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError, SparkJobError
+from eo_pipeline.run.counting import RESULT_SECONDS, Result
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
-from eo_pipeline.spark import interruptible, metrics_of
+from eo_pipeline.spark import Observed, interruptible
 
 _WHY = "_eo_why"
 _COORDINATES = ("topic", "partition", "offset")
@@ -41,18 +42,21 @@ class Look:
     """At the rows of one staging job; ``frame`` is to be staged in place of what was given."""
 
     frame: DataFrame
-    observation: Observation | None
+    observed: Observed | None
 
-    def found(self, rows: int) -> UnfitRows | None:
-        """Those that do not fit of the ``rows`` that were staged, if any. Of a result that is
-        provably empty nothing is ever heard.
+    def found(self, result: Result) -> UnfitRows | None:
+        """Those that do not fit of the rows that were staged as ``result``, if any. Of a result
+        that is provably empty nothing is ever heard.
         """
-        if self.observation is None or not rows:
+        if self.observed is None or not result.rows:
             return None
-        seen = metrics_of(self.observation)
-        if not seen or not seen["rows"]:
-            return None
-        return UnfitRows(seen["rows"], json.loads(seen["example"]))
+        seen = self.observed.metrics(result.frame, RESULT_SECONDS)
+        if seen is None:
+            raise SparkJobError(
+                "the Spark job ended and did not say whether its rows fit into the sink, although "
+                "it was asked; nothing was committed. Run again."
+            )
+        return UnfitRows(seen["rows"], json.loads(seen["example"])) if seen["rows"] else None
 
 
 def why_unfit(result: DataFrame, sink: Sink) -> Column | None:
@@ -65,7 +69,6 @@ def look(frame: DataFrame, sink: Sink) -> Look:
     why = why_unfit(frame, sink)
     if why is None:
         return Look(frame, None)
-    observation = Observation()
     traced = _coordinates() if KAFKA_COLUMN in frame.columns else []
     marked, why = frame.withColumn(_WHY, why), F.col(_WHY)  # one column, so that it is made once
     example = F.to_json(F.struct(*traced, why.alias("reason")))
@@ -73,7 +76,8 @@ def look(frame: DataFrame, sink: Sink) -> Look:
         F.count(why).alias("rows"),
         F.min(F.when(why.isNotNull(), example)).alias("example"),
     ]
-    return Look(marked.observe(observation, *metrics).drop(_WHY), observation)
+    observed = Observed(marked, *metrics)
+    return Look(observed.frame.drop(_WHY), observed)
 
 
 def set_aside(

@@ -108,7 +108,8 @@ class SinkSession(ABC):
            an error; another id there, or another parent, is fenced. Cheap, before anything is
            copied. It spares work; what makes the commit safe is step 6.
         2. **check** that the store can take rows back, if the entry is about that.
-        3. **verify** that every staged file is there with the size it was given.
+        3. **verify** that every staged file is there with the size and the rows it was given, and
+           that rows and dead letters are as many as the entry says: published = staged.
         4. **write**: the rows go where no reader looks, or into an open transaction.
         5. **enter**: the ledger entry joins them. Last, because a run that waits for a rival's
            uncommitted key should not do so with its rows still to send.
@@ -169,7 +170,7 @@ class SinkSession(ABC):
             with self._explaining():
                 if goes_back(entry):
                     self.check_going_back(entry)  # step 2
-                staged.verify()  # step 3
+                staged.verify(entry)  # step 3
                 publication.write()  # step 4
                 reach(CrashPoint.ROWS_SENT)
                 publication.enter()  # step 5

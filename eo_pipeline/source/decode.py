@@ -55,8 +55,8 @@ class Decoded:
     source: KafkaSource
 
     def metrics(self) -> list[Column]:
-        """``records``, ``bytes``, ``tombstones``, ``bad``, ``first_bad`` (JSON text), and what
-        :func:`json_fields.metrics` says of unknown fields, in records that are not bad.
+        """``records``, ``bytes``, ``good``, ``bad``, ``skipped``, ``first_bad`` (JSON text), and
+        what :func:`json_fields.metrics` says of unknown fields, in records that are good.
         """
         is_bad = F.col(_ERROR).isNotNull()
         shown = F.to_json(
@@ -71,16 +71,16 @@ class Decoded:
         return [
             F.count(F.lit(1)).alias("records"),
             F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("bytes"),
-            F.count_if(self._skipped()).alias("tombstones"),
+            F.count_if(self._is_good()).alias("good"),
             F.count_if(is_bad).alias("bad"),
+            F.count_if(self._skipped()).alias("skipped"),
             F.min(F.when(is_bad, shown)).alias("first_bad"),
-            *json_fields.metrics(F.col(_UNKNOWN), ~is_bad),
+            *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
         ]
 
     def good(self, observed: DataFrame) -> DataFrame:
         """What the transform gets: the value's columns and ``_kafka``."""
-        kept = observed.where(F.col(_ERROR).isNull() & ~self._skipped())
-        return kept.select(*_value_columns(self.source), _kafka_struct())
+        return observed.where(self._is_good()).select(*_value_columns(self.source), _kafka_struct())
 
     def dead_letters(self, version: int) -> DataFrame:
         """The bad records as they came, with their coordinates and the error."""
@@ -109,6 +109,9 @@ class Decoded:
             F.col(_ERROR).isNotNull().alias("bad"),
             self._skipped().alias("skipped"),
         )
+
+    def _is_good(self) -> Column:
+        return F.col(_ERROR).isNull() & ~self._skipped()
 
     def _skipped(self) -> Column:
         skip = self.source.tombstones == "skip"

@@ -2,7 +2,8 @@
 
 from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
-from eo_pipeline.spark.metrics import metrics_of
+from eo_pipeline.spark.observed import ACTION, Observed
+from eo_pipeline.spark.paths import path_to_read, path_to_write
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
@@ -13,16 +14,19 @@ from eo_pipeline.spark.session import (
 from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
 __all__ = [
+    "ACTION",
     "CONNECTOR",
     "JARS_VARIABLE",
     "SPARK_ERRORS",
     "STAGING_SETTINGS",
     "TESTED_WITH",
+    "Observed",
     "SparkProvider",
     "SparkSettings",
     "interruptible",
     "job_error",
-    "metrics_of",
+    "path_to_read",
+    "path_to_write",
     "server_is_lost",
     "staging_settings",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,9 +55,10 @@ class Attempt:
         """Remove the rows, because they are staged once more. Nothing was promised yet."""
         shutil.rmtree(self.rows_folder(), onerror=_raise_unless_missing)
 
-    def collect(self, folder: Path) -> StagedTable:
+    def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
+        ``schema_of_none`` is asked for the columns if there is no file.
         """
         paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
         files, schema = [], None
@@ -65,12 +66,12 @@ class Attempt:
             sync(path)
             with pq.ParquetFile(path) as parquet:
                 rows = parquet.metadata.num_rows
-                schema = schema or parquet.schema_arrow
+                schema = schema if schema is not None else parquet.schema_arrow
             name = path.relative_to(self.data).as_posix()
             files.append(StagedFile(name, path.stat().st_size, rows))
         filled = tuple(file for file in files if file.rows)
         return StagedTable(
-            schema=_without_metadata(schema or pa.schema([])),
+            schema=_without_metadata(schema if schema is not None else schema_of_none()),
             rows=sum(file.rows for file in filled),
             root=self.data,
             files=filled,

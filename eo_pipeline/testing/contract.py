@@ -38,7 +38,8 @@ from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.crashes import crash_at
-from eo_pipeline.testing.staging import child_of, first_entry, to_files
+from eo_pipeline.testing.damage import DAMAGES
+from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
 
 COMMITTED = CommitOutcome.COMMITTED
 ALREADY_COMMITTED = CommitOutcome.ALREADY_COMMITTED
@@ -271,7 +272,7 @@ class SinkContract:
         assert session.publish(entry, StagedOutput()) is COMMITTED
         assert session.entry(1) == session.head()
 
-    @pytest.mark.parametrize("damage", ["missing", "cut short"])
+    @pytest.mark.parametrize("damage", DAMAGES)
     def test_a_damaged_staged_file_is_refused(
         self, sink: Sink, session: SinkSession, tmp_path: Path, damage: str
     ) -> None:
@@ -279,12 +280,35 @@ class SinkContract:
         folder = self.attempt_folder(sink, tmp_path)
         rows = to_files(StagedTable.in_memory(self.table(1)), folder)
         last = rows.paths()[-1]
-        if damage == "missing":
-            last.unlink()
-        else:
-            last.write_bytes(last.read_bytes()[:-10])
+        DAMAGES[damage](last)
         with pytest.raises(RefusedError, match=last.name):
             session.publish(entry, StagedOutput(rows=rows))
+        self.nothing_of_it(sink, session)
+
+    @pytest.mark.parametrize("where", ["memory", "files"])
+    def test_what_is_published_is_as_much_as_the_entry_says(
+        self, sink: Sink, session: SinkSession, tmp_path: Path, where: str
+    ) -> None:
+        """Scenario: rows were lost or doubled between counting and staging. Outcome: refused, with
+        the numbers.
+        """
+        rows, letters = self.staged(1).rows, dead_letters(1, [b"{"])
+        assert rows is not None
+        if where == "files":
+            folder = self.attempt_folder(sink, tmp_path)
+            rows, letters = to_files(rows, folder / "rows"), to_files(letters, folder / "dead")
+        right = child_of(self.start(session), staged := StagedOutput(rows, letters))
+        wrongs: list[dict[str, Any]] = [{"rows": self.rows + 1}, {"rows": 0}, {"dead_letters": 0}]
+        for wrong in wrongs:
+            entry = replace(right, counts=replace(right.counts, **wrong))
+            with pytest.raises(RefusedError, match=f"{self.rows} rows and 1 dead letters"):
+                session.publish(entry, staged)
+        with pytest.raises(RefusedError, match=f"{self.rows} rows and 0 dead letters"):
+            session.publish(right, StagedOutput(rows))
+        self.nothing_of_it(sink, session)
+
+    def nothing_of_it(self, sink: Sink, session: SinkSession) -> None:
+        """What was refused on top of the start left nothing, and the next checkpoint lands."""
         assert session.entry(1) is None
         assert self.visible(sink) == []
         self.forward(session, self.head_of(session))
@@ -313,8 +337,9 @@ class SinkContract:
     def refused_both_times(self, session: SinkSession, entry: LedgerEntry) -> None:
         with pytest.raises(RefusedError, match="Nothing was changed") as beforehand:
             session.check_going_back(entry)
+        staged = self.staged(1) if entry.operation is Operation.REPLAY else StagedOutput()
         with pytest.raises(RefusedError) as published:
-            session.publish(entry, self.staged(1))
+            session.publish(entry, staged)
         assert str(published.value) == str(beforehand.value)
 
     def test_lineage_tells_what_a_reader_sees(self, sink: Sink, session: SinkSession) -> None:

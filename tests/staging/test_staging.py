@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from eo_pipeline.errors import ManifestDamagedError, RefusedError, SetupError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
@@ -38,8 +38,8 @@ def staged_attempt(tmp_path: Path, rows: int = 3) -> tuple[StagingArea, Attempt,
     attempt.rows_folder().mkdir()
     table = pa.table({"x": pa.array(range(rows), pa.int64())})
     pq.write_table(table, attempt.rows_folder() / "part-0.parquet")
-    output = StagedOutput(rows=attempt.collect(attempt.rows_folder()))
-    return area, attempt, Manifest(entry, output)
+    output = StagedOutput(rows=attempt.collect(attempt.rows_folder(), lambda: pa.schema([])))
+    return area, attempt, Manifest(entry.with_counts(Counts(rows=rows)), output)
 
 
 def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -89,10 +89,24 @@ def test_a_file_of_the_wrong_size_or_missing_is_refused_before_it_is_read(tmp_pa
     file = attempt.rows_folder() / "part-0.parquet"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(RefusedError, match=r"has .* bytes, the manifest says"):
-        manifest.output.verify()
+        manifest.output.verify(manifest.entry)
     file.unlink()
     with pytest.raises(RefusedError, match="is missing"):
-        manifest.output.verify()
+        manifest.output.verify(manifest.entry)
+
+
+def test_a_file_that_gives_other_rows_than_promised_is_refused_when_read(tmp_path: Path) -> None:
+    """Scenario: it is swapped after it was looked at. Outcome: whoever reads it is told."""
+    _, attempt, manifest = staged_attempt(tmp_path)
+    manifest.output.verify(manifest.entry)
+    rows = manifest.output.rows
+    assert rows is not None
+    pq.write_table(pa.table({"x": [1, 2]}), attempt.rows_folder() / "part-0.parquet")
+    with pytest.raises(RefusedError, match="has 2 rows, the manifest says 3"):
+        list(rows.batches())
+    (attempt.rows_folder() / "part-0.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(RefusedError, match=r"part-0\.parquet cannot be read"):
+        list(rows.batches())
 
 
 def test_a_refusal_is_remembered_and_deletes_nothing(tmp_path: Path) -> None:
@@ -101,7 +115,7 @@ def test_a_refusal_is_remembered_and_deletes_nothing(tmp_path: Path) -> None:
     attempt.refuse("check constraint")
     (found,) = area.attempts(START.ledger_id)
     assert found.is_refused
-    manifest.output.verify()
+    manifest.output.verify(manifest.entry)
 
 
 def test_refusing_an_attempt_that_somebody_else_tidied_up_is_no_error(tmp_path: Path) -> None:

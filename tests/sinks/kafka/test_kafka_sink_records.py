@@ -162,9 +162,9 @@ def test_a_column_that_is_named_must_be_there_and_fit(world: World, session: Sin
         ({"key": "half"}, SchemaChangeError, "'half' must be text"),
     ):
         with world.changed(**settings).open() as other, pytest.raises(error, match=words):
-            other.publish(child_of(head), staged(range(1), half=[0.5]))
+            other.publish(child_of(head, 1), staged(range(1), half=[0.5]))
     with pytest.raises(SchemaChangeError, match="'gap' must be a type that JSON can hold"):
-        session.publish(child_of(head), staged(range(1), gap=pa.array([1], pa.duration("s"))))
+        session.publish(child_of(head, 1), staged(range(1), gap=pa.array([1], pa.duration("s"))))
     assert world.count() == 0
 
 
