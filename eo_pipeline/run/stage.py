@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.counting import Reading, Result, Seen
-from eo_pipeline.run.unfit import UnfitRows, look, refused, set_aside, why_unfit
+from eo_pipeline.run.unfit import UnfitRows, Why, look, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
@@ -66,6 +66,8 @@ class Stager:
     sink: Sink
     transform: Transform | None
     lineage: bool
+    #: the table's columns that take no null
+    never_null: Collection[str] = frozenset()
 
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
@@ -103,7 +105,7 @@ class Stager:
         decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
         staged = self._stage(decoded, entry, attempt)
         if isinstance(staged, UnfitRows):
-            decoded = set_aside(staged, decoded, self.result, self.source, self.sink)
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
             if attempt is not None:
                 attempt.empty()
             staged = self._stage(decoded, entry, attempt)
@@ -116,7 +118,7 @@ class Stager:
         self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts] | UnfitRows:
         reading = Reading(decoded, entry.ranges)
-        looked = look(self.result(reading.good), self.sink)
+        looked = look(self.result(reading.good), self._why)
         result = Result(self._columns(looked.frame, entry))
         layout = self.sink.partition_columns
         rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout)
@@ -169,7 +171,11 @@ class Stager:
         never happens.
         """
         asked = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
-        return why_unfit(result, self.sink) if asked else None
+        return self._why(result) if asked else None
+
+    @property
+    def _why(self) -> Why:
+        return why_unfit(self.sink, self.never_null)
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""

@@ -8,7 +8,7 @@ that all rows of such a record stay away and it is counted among the bad ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError, SparkJobError
 from eo_pipeline.run.counting import RESULT_SECONDS, Result
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.unfit import KnowsItsTable
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
 from eo_pipeline.spark import Observed, interruptible
@@ -59,14 +61,27 @@ class Look:
         return UnfitRows(seen["rows"], json.loads(seen["example"])) if seen["rows"] else None
 
 
-def why_unfit(result: DataFrame, sink: Sink) -> Column | None:
-    """Why a row of ``result`` does not fit; see :meth:`Sink.unfit`."""
-    return sink.unfit(StructType([f for f in result.schema if f.name != KAFKA_COLUMN]))
+Why = Callable[[DataFrame], Column | None]
 
 
-def look(frame: DataFrame, sink: Sink) -> Look:
+def why_unfit(sink: Sink, never_null: Collection[str]) -> Why:
+    """Why a row of a result does not fit; see :meth:`Sink.unfit`."""
+
+    def why(result: DataFrame) -> Column | None:
+        own = StructType([f for f in result.schema if f.name != KAFKA_COLUMN])
+        return sink.unfit(own, never_null)
+
+    return why
+
+
+def never_null(session: SinkSession) -> frozenset[str]:
+    """What the table takes no null in, if it is there and the store knows."""
+    return session.never_null() if isinstance(session, KnowsItsTable) else frozenset()
+
+
+def look(frame: DataFrame, asked: Why) -> Look:
     """``frame``, a transform's result, as it is, looked at on its way."""
-    why = why_unfit(frame, sink)
+    why = asked(frame)
     if why is None:
         return Look(frame, None)
     traced = _coordinates() if KAFKA_COLUMN in frame.columns else []
@@ -86,6 +101,7 @@ def set_aside(
     result: Callable[[DataFrame], DataFrame],
     source: KafkaSource,
     sink: Sink,
+    asked: Why,
 ) -> Decoded:
     """``decoded`` with the records marked bad of which rows do not fit.
 
@@ -96,7 +112,7 @@ def set_aside(
     if source.on_bad_record == "fail" or "topic" not in found.example:
         raise refused(found, source, sink)
     frame = result(decoded.good(decoded.all))
-    why = why_unfit(frame, sink)
+    why = asked(frame)
     assert why is not None
     limit = source.dead_letter_limit
     unfit = (

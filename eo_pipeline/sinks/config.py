@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -114,13 +115,14 @@ class Sink(Settings, ABC):
         """
         return df
 
-    def unfit(self, schema: StructType) -> Column | None:
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """Why a row of a transform's result cannot be stored here for its own sake: a text, null
         for a row that fits; None if that cannot be. Looked at inside the one Spark job, before
         :meth:`project`; the record is a bad one then, and one record never stops a pipeline whose
-        policy is ``dead_letter``.
+        policy is ``dead_letter``. ``never_null`` are the table's columns that take no null, where
+        the session knows (:class:`~eo_pipeline.sinks.unfit.KnowsItsTable`).
 
         What no store and hardly any reader takes is told here: text that is not UTF-8, times
         outside the years 1 to 9999.
         """
-        return reason(schema, Limits())
+        return reason(schema, Limits(never_null=never_null))

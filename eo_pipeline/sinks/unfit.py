@@ -6,10 +6,10 @@ every sink says by its :class:`Limits` what it cannot hold, and staging looks at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -23,6 +23,7 @@ class Limits:
     ``years``: the first and the last of a date or a time. ``nul``: text may hold U+0000.
     ``not_finite``: floating point may be NaN or infinite. ``needed``: columns that must
     have a value, because rows are told apart by them; ``numbers``: ... and may not be NaN.
+    ``never_null``: columns of the table that take no null.
     """
 
     years: tuple[int, int] = (1, 9999)
@@ -30,6 +31,19 @@ class Limits:
     not_finite: bool = True
     needed: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    never_null: Collection[str] = ()
+
+
+@runtime_checkable
+class KnowsItsTable(Protocol):
+    """A session that can say what its table takes, as far as it is there."""
+
+    def never_null(self) -> frozenset[str]:
+        """The columns that take no null, as the store spells them.
+
+        Raises:
+            SinkUnavailableError: the store does not answer.
+        """
 
 
 class Unfit(NamedTuple):
@@ -69,6 +83,8 @@ def _of_column(name: str, data_type: DataType, limits: Limits) -> Iterator[Unfit
     value = column(name)
     if name in limits.needed:
         yield Unfit(value.isNull(), "null, and rows are told apart by it")
+    elif name.lower() in {each.lower() for each in limits.never_null}:
+        yield Unfit(value.isNull(), "null, which the table does not take")
     if name in limits.numbers and isinstance(data_type, DoubleType | FloatType):
         yield Unfit(F.isnan(value), "NaN, and rows are told apart by it")
     yield from _of_value(value, data_type, limits)

@@ -124,6 +124,34 @@ def test_a_row_without_the_key_of_an_upsert_is_set_aside(bench: Bench) -> None:
     assert (report.rows, report.head.counts.dead_letters) == (1, 1)
 
 
+def test_a_null_in_a_column_that_takes_none_is_set_aside(bench: Bench) -> None:
+    bench.topic.write(1)
+    bench.pipeline().run()
+    bench.table.execute("alter table events alter column name set not null")
+    bench.topic.write_value(b'{"id": 2}')
+    bench.topic.write(1)
+    with pytest.raises(BadRecordError, match="'name' holds null, which the table does not take"):
+        bench.pipeline().run()
+    report = bench.pipeline(source=LENIENT).run()
+    assert (report.rows, report.head.counts.dead_letters) == (1, 1)
+    bench.table.assert_holds_once(bench.topic.written)
+    assert bench.pipeline(source=LENIENT).audit().passed
+
+
+def test_mysql_takes_no_null_in_such_a_column_either(
+    bench: Bench, mysql_database: MySqlDatabase
+) -> None:
+    config = {**bench.config, "sink": mysql_database.settings(table="events")}
+    config["source"] = {**config["source"], **LENIENT}
+    bench.topic.write(1)
+    Pipeline.from_config(config).run()
+    with mysql_database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("alter table events modify name varchar(100) not null")
+    bench.topic.write_value(b'{"id": 2}')
+    report = Pipeline.from_config(config).run()
+    assert (report.rows, report.head.counts.dead_letters) == (0, 1)
+
+
 @pytest.mark.parametrize(("value", "kind"), [(not_utf8, "string"), (long_ago, "timestamp")])
 def test_what_postgres_has_no_form_for_is_set_aside(
     bench: Bench, value: Callable[[], Column], kind: str

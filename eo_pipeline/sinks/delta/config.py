@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -103,7 +103,7 @@ class DeltaSink(UpsertOptions, FolderSink):
         copies = {LAYOUT_PREFIX + name: df[name] for name in self.partition_by}
         return df.withColumns(copies) if self.partition_columns else df
 
-    def unfit(self, schema: StructType) -> Column | None:
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """What an upsert goes by is never null, a key never NaN; a partition's text never empty."""
         rule = self.upsert_rule
         needed, key = (rule.never_null, rule.key) if rule else ((), ())
@@ -112,4 +112,4 @@ class DeltaSink(UpsertOptions, FolderSink):
             for name in self.partition_by
             if name in schema.names and schema[name].dataType.typeName() == "string"
         ]
-        return reason(schema, Limits(needed=needed, numbers=key), *empty)
+        return reason(schema, Limits(needed=needed, never_null=never_null, numbers=key), *empty)

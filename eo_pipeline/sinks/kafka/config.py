@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
@@ -165,13 +165,13 @@ class KafkaSink(Sink):
             check_origin(df.columns, "sink.shards: more than one need")
         return project(df, self.layout)
 
-    def unfit(self, schema: StructType) -> Column | None:
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """A timestamp that no record can carry: the client takes it for "now", or for "none"."""
         from pyspark.sql import functions as F
 
         named = [field for field in schema if field.name == self.timestamp]
         if not named or not named[0].dataType.typeName().startswith("timestamp"):
-            return reason(schema, Limits())  # project refuses what is none
+            return reason(schema, Limits(never_null=never_null))  # project refuses what is none
         millis = F.unix_millis(column(named[0].name).cast("timestamp_ltz"))
         early = Unfit(millis <= 0, "a time that is not after 1970-01-01T00:00:00Z")
-        return reason(schema, Limits(), (named[0].name, early))
+        return reason(schema, Limits(never_null=never_null), (named[0].name, early))

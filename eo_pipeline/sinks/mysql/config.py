@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -120,8 +121,8 @@ class MySqlSink(SqlSink):
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product)
 
-    def unfit(self, schema: StructType) -> Column | None:
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """NaN and infinity, which MySQL has not, and what an upsert goes by: never null."""
         rule = self.upsert_rule
         needed = rule.never_null if rule else ()
-        return reason(schema, Limits(not_finite=False, needed=needed))
+        return reason(schema, Limits(not_finite=False, needed=needed, never_null=never_null))

@@ -39,6 +39,12 @@ WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
 """
 
+_NEVER_NULL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s AND is_nullable = 'NO'
+  AND extra NOT LIKE '%% GENERATED%%'
+"""
+
 _UNIQUE_KEYS = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
@@ -57,8 +63,13 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     """A table of InnoDB. Upserts are ``INSERT ... ON DUPLICATE KEY UPDATE``."""
 
     names: ClassVar[NameRules] = NAMES
+    never_null: ClassVar[str | None] = _NEVER_NULL
     key_excludes = "not on prefixes"
     store: MySqlStore
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        return (self.name.schema, self.name.name)
 
     def exists(self) -> bool:
         found = self.store.rows(_KIND, self.name.schema, self.name.name)

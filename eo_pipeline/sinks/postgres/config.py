@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
@@ -113,11 +114,11 @@ class PostgresSink(SqlSink):
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product, has_arrays=True)
 
-    def unfit(self, schema: StructType) -> Column | None:
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """Text with U+0000, times before Julian day 0, and what an upsert goes by: never null."""
         rule = self.upsert_rule
         needed = rule.never_null if rule else ()
-        return reason(schema, Limits(years=_YEARS, nul=False, needed=needed))
+        return reason(schema, Limits(years=_YEARS, nul=False, needed=needed, never_null=never_null))
 
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:

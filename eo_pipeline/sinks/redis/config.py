@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -138,6 +139,6 @@ class RedisSink(Sink):
             raise ConfigError(f"sink.key: the result has no column {', '.join(absent)}")
         return project(df, "Redis")
 
-    def unfit(self, schema: StructType) -> Column | None:
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """What the key is made of is never null."""
-        return reason(schema, Limits(needed=tuple(self.template.columns)))
+        return reason(schema, Limits(needed=tuple(self.template.columns), never_null=never_null))
