@@ -111,7 +111,7 @@ class Audit:
     ) -> Comparison:
         return Comparison(
             spark=self.steps.spark(),
-            stager=self.steps.stager,
+            stager=self.steps.knowing_stager(),
             pipeline=self.steps.pipeline,
             topic_ids={**snapshot.head.topic_ids, **cluster.topic_ids},
             rows=folder / "rows.parquet",

@@ -71,8 +71,8 @@ class Counts:
     dead_letters: int = 0
     tombstones: int = 0
     rows_total: int = 0
-    unknown: int | None = None
-    unknown_fields: tuple[str, ...] = ()
+    unknown: Annotated[int | None, Field(exclude_if=lambda count: count is None)] = None
+    unknown_fields: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
 
 
 @dataclass(frozen=True)

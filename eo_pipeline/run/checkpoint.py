@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
@@ -24,6 +24,7 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.run.unfit import never_null
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
@@ -86,6 +87,10 @@ class Steps:
             self.admin.refuse_missing_topics(cluster, known)
         for topic in missing_topics(self.source.topics, cluster):
             log.warning("%s: there is no topic %s; going on without it", self.pipeline, topic)
+
+    def knowing_stager(self) -> Stager:
+        """The stager, with what the table takes now."""
+        return replace(self.stager, never_null=never_null(self.session))
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
@@ -179,7 +184,7 @@ class Steps:
             unless_staged.callback(transaction.abort)
             try:
                 transaction.write(
-                    lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
+                    lambda entry, attempt: self.knowing_stager().stage(self.spark(), entry, attempt)
                 )
                 self._refuse_replaced_topics(transaction.entry)
             except SparkJobError:

@@ -60,6 +60,10 @@ class Attempt:
     def dead_letters_folder(self) -> Path:
         return self.data / "dead_letters"
 
+    def empty(self) -> None:
+        """Remove the rows, because they are staged once more. Nothing was promised yet."""
+        shutil.rmtree(self.rows_folder(), onerror=_raise_unless_missing)
+
     def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.

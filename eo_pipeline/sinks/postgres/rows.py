@@ -64,6 +64,16 @@ WHERE t.typtype <> 'd'
 ORDER BY attnum
 """
 
+#: Unless a trigger (before, insert: 2 and 4) may fill them in.
+_NEVER_NULL = """
+SELECT attname FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  AND (attnotnull OR typnotnull) AND attgenerated = '' AND attidentity <> 'a'
+  AND NOT EXISTS (
+    SELECT FROM pg_trigger WHERE tgrelid = attrelid AND NOT tgisinternal AND tgtype & 6 = 6
+  )
+"""
+
 #: Indexes that ON CONFLICT can use: unique, valid, checked at once, on plain columns, on all rows.
 _UNIQUE_KEYS = """
 SELECT array_agg(attname::text)
@@ -79,6 +89,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
     """A table, inside the open transaction. Upserts are ``INSERT ... ON CONFLICT``."""
 
     names: ClassVar[NameRules] = NAMES
+    never_null: ClassVar[str | None] = _NEVER_NULL
     key_excludes = "not deferrable, not partial"
     store: PostgresStore
 
