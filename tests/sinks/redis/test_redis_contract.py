@@ -10,10 +10,13 @@ import pytest
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.upsert import UpsertContract
 from tests.sinks.redis.redis_world import dead_letters_in, rows_in
 
 
-class TestHashes(ExactlyOnceContract):
+class TestHashes(UpsertContract, ExactlyOnceContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
     tells_lineage: ClassVar[bool] = False
 
     @pytest.fixture
