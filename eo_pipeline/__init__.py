@@ -20,6 +20,7 @@ from eo_pipeline.errors import (
     LedgerBehindError,
     LedgerDamagedError,
     Loss,
+    ManifestDamagedError,
     NothingToDoError,
     RangesGoneError,
     RefusedError,
@@ -32,7 +33,9 @@ from eo_pipeline.errors import (
     SparkJobError,
     SparkUnavailableError,
     StalePlanError,
+    TableReplacedError,
     TransformError,
+    UnexpectedError,
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
@@ -101,6 +104,7 @@ __all__ = [
     "LedgerDamagedError",
     "LedgerEntry",
     "Loss",
+    "ManifestDamagedError",
     "MySqlSink",
     "NothingToDoError",
     "OffsetRange",
@@ -133,7 +137,9 @@ __all__ = [
     "StartAtOffsets",
     "StartAtTimestamp",
     "Status",
+    "TableReplacedError",
     "TopicPartition",
     "TransformError",
+    "UnexpectedError",
     "UnknownCheckpointError",
 ]

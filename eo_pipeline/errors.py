@@ -14,6 +14,8 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
+    ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
+    ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -24,7 +26,8 @@
         ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         ├── LedgerBehindError       the ledger is older than what was seen committed before
-        └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        ├── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        └── TableReplacedError      the table is not the one that the ledger speaks for
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -167,8 +170,29 @@ class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
 
 
+class ManifestDamagedError(EoPipelineError):
+    """A promise in staging was cut, emptied or changed, so that it can be neither kept nor trusted.
+
+    ``path`` is the manifest of an attempt at ``version``.
+    """
+
+    def __init__(self, path: str, version: int, found: str) -> None:
+        self.path = path
+        self.version = version
+        super().__init__(
+            f"{path}: the promise of version {version} cannot be read: {found}. Nothing was "
+            "committed. Bring the file back as it was, or set it aside: `eo set-aside`, "
+            "Pipeline.plan_set_aside(). The next run then reads the same offsets again; should the "
+            "promise have been kept meanwhile, the ledger tells."
+        )
+
+
 class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
+
+
+class UnexpectedError(EoPipelineError):
+    """An exception of a kind that is not met on purpose; its own traceback is in ``__cause__``."""
 
 
 class SinkError(EoPipelineError):
@@ -260,4 +284,17 @@ class LedgerDamagedError(SinkError):
             "read or written. Bring the ledger back as it was committed, from a backup of the "
             "same moment as the table (`eo audit` looks at all of it); or go on with a new "
             "pipeline into a new table."
+        )
+
+
+class TableReplacedError(SinkError):
+    """The table is not the one that the ledger speaks for: dropped, made anew, or another."""
+
+    def __init__(self, pipeline: str, written: int, found: str) -> None:
+        self.pipeline = pipeline
+        super().__init__(
+            f"Pipeline {pipeline!r}: the ledger says that {written} rows were written into the "
+            f"table, and {found}. Nothing was read or written. Bring the table back (was it "
+            "renamed, or restored without its ledger?), or start anew with another pipeline name "
+            "and table."
         )

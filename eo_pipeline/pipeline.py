@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
 
 from eo_pipeline.audit import Audit, AuditReport
+from eo_pipeline.boundary import Boundary
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.ledger.chain import Damage, damages, follow
-from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.ledger.chain import Damage, damages
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.fork import ForkPlan, plan_fork
-from eo_pipeline.run.forward import Runner
+from eo_pipeline.run.forward import Runner, checkpoints_limit
 from eo_pipeline.run.interruption import watched
 from eo_pipeline.run.plans import ChangeReport
 from eo_pipeline.run.recover import Recovery
@@ -28,10 +29,13 @@ from eo_pipeline.run.replay import ReplayPlan, plan_replay
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.reset import ResetPlan, plan_reset
 from eo_pipeline.run.rewind import RewindPlan, plan_rewind
+from eo_pipeline.run.set_aside import SetAsidePlan, plan_set_aside
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
+from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import validate_sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
@@ -39,9 +43,6 @@ from eo_pipeline.staging.attempt import StagingArea
 
 if TYPE_CHECKING:
     from typing import Self
-
-#: Ledger entries a plan looks at to estimate how long the next run takes.
-ENTRIES_TO_ESTIMATE_BY = 50
 
 
 def _as_sink(value: Any) -> Any:
@@ -120,44 +121,28 @@ class Pipeline(Settings):
         Raises:
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
-        limit = self.max_checkpoints
+        limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
         with self._steps(run_id, on_checkpoint, spark) as steps:
-            return Runner(steps, min(max_checkpoints or limit, limit)).run()
+            return Runner(steps, limit).run()
 
     def head(self) -> LedgerEntry | None:
-        """The newest ledger entry, ``None`` before the first run.
-
-        Raises:
-            LedgerDamagedError: it, or its parent, is not what was committed.
-        """
-        with self.sink.open(self.name) as session:
+        """The newest ledger entry, ``None`` before the first run."""
+        with self._opened() as session:
             return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
-        """The last ``count`` entries, oldest first.
-
-        Raises:
-            LedgerDamagedError: one of them is missing or was changed.
-        """
-        with self.sink.open(self.name) as session:
-            head = session.verified(session.head())
-            if head is None:
-                return []
-            since = max(START_VERSION, head.version + 1 - count)
-            return list(follow(session.history(since), since))
+        """The last ``count`` entries, oldest first; see :func:`newest_entries`."""
+        with self._opened() as session:
+            return newest_entries(session, count)
 
     def ledger_damages(self) -> list[Damage]:
-        """All that is wrong with the whole ledger; none if every entry is what was committed.
-
-        Raises:
-            SinkUnavailableError: the sink does not answer.
-        """
-        with self.sink.open(self.name) as session:
+        """What is wrong with the whole ledger; none if every entry is what was committed."""
+        with self._opened() as session:
             return list(damages(session.history()))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
@@ -165,7 +150,7 @@ class Pipeline(Settings):
 
         Returns None if the ledger does not hold ``known``: it was replaced by an older one.
         """
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             if known is None:
                 return list(islice(session.history(), count))
             held = session.entry(known.version)
@@ -179,7 +164,7 @@ class Pipeline(Settings):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return read_status(self.name, self.source, self.head())
+        return read_status(self._steps)
 
     def plan_run(self) -> RunPlan:
         """What the next run would read; nothing is changed, no Spark started.
@@ -187,14 +172,12 @@ class Pipeline(Settings):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return plan_next_run(self.name, self.source, self.newest(ENTRIES_TO_ESTIMATE_BY))
+        return plan_next_run(self._steps)
 
     def recover(
         self, *, on_checkpoint: Callable[[CheckpointReport], None] | None = None
     ) -> LedgerEntry | None:
-        """Commit what a run that died had promised, as every run does first. Returns the head.
-
-        Needs neither Kafka nor Spark.
+        """Commit, without Kafka and Spark, what a dead run had promised. Returns the head.
 
         Raises:
             LedgerBehindError: the ledger went backwards.
@@ -331,14 +314,24 @@ class Pipeline(Settings):
         return plan_adopt(self._steps)
 
     def adopt(self, reason: str) -> LedgerEntry | None:
-        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if there is one."""
+        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if any."""
         return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
+
+    def plan_set_aside(self) -> SetAsidePlan:
+        """To make promises in staging that cannot be read no promises any more.
+
+        They stop every run with ManifestDamagedError. Their files are kept under another name, and
+        the next run reads the same offsets again.
+
+        Raises:
+            NothingToDoError: all can be read.
+        """
+        return plan_set_aside(self._steps)
 
     def plan_reset(self) -> ResetPlan:
         """To drop this pipeline's rows, dead letters, ledger and staging: for development.
 
-        The next run starts anew, as the first one did; nothing remains that tells of what was
-        dropped. Applying the plan twice is not an error.
+        The next run starts anew; nothing tells of what was dropped. It may be applied twice.
 
         Raises:
             RefusedError: the sink leaves this to a person; says how.
@@ -380,19 +373,27 @@ class Pipeline(Settings):
         spark: SparkProvider | None = None,
     ) -> Iterator[Steps]:
         folders = self.sink.staging_folders()
-        staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
-        with watched(self.name, self.sink) as session:
+        staging = StagingArea(
+            folders.manifests or self.staging, self.name, folders.rows, self.sink.describe()
+        )
+        boundary = Boundary()
+        with boundary.of(self.name), watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
-                spark=spark or self.spark.session,
+                spark=boundary.callers(spark) if spark else self.spark.session,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
-                on_checkpoint=on_checkpoint or _no_listener,
+                on_checkpoint=boundary.callers(on_checkpoint or _no_listener),
             )
+
+    @contextmanager
+    def _opened(self) -> Iterator[SinkSession]:
+        with Boundary().of(self.name), self.sink.open(self.name) as session:
+            yield session
 
 
 def _no_listener(_: object) -> None:

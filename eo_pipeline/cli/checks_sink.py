@@ -14,6 +14,7 @@ from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.files import folder
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
@@ -51,7 +52,7 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
     except EoPipelineError as error:
         remedy = "Start the store, or correct the fields of `sink`."
         because = "the sink does not answer"
-        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses"))
+        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]
     where = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
     return [
@@ -59,6 +60,7 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
         examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
         examined("ledger", lambda: _ledger(pipeline, newest), "See above."),
         examined("witnesses", lambda: _witnesses(pipeline), "See docs/exactly-once.md."),
+        examined("promises", lambda: _promises(pipeline), "See docs/exactly-once.md."),
     ]
 
 
@@ -70,13 +72,13 @@ def _writable(sink: Sink) -> Check:
     if path is None:
         remedy = "The first run shows it; nothing is lost if it may not."
         return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
-    return _folder(Path(str(path).removeprefix("file://")))
+    return _folder(folder(str(path)))
 
 
-def _folder(folder: Path) -> Check:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+def _folder(path: Path) -> Check:
+    there = next(each for each in (path, *path.parents) if each.exists())
     if os.access(there, os.W_OK | os.X_OK):
-        return ok("write", f"{folder} may be written")
+        return ok("write", f"{path} may be written")
     return fail("write", f"{there} may not be written by this user", "Change its permissions.")
 
 
@@ -136,6 +138,15 @@ def _witnesses(pipeline: Pipeline) -> Check:
     named = ", ".join(map(str, plan.lost_versions))
     remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
     return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
+
+
+def _promises(pipeline: Pipeline) -> Check:
+    try:
+        plan = pipeline.plan_set_aside()
+    except NothingToDoError:
+        return ok("promises", "whatever was promised in staging and is not kept yet can be read")
+    said = "; ".join(map(str, plan.damages))
+    return fail("promises", said, "Bring the file back as it was; or set it aside: `eo set-aside`.")
 
 
 def losses(pipeline: Pipeline) -> Check:

@@ -59,7 +59,9 @@ class Counts:
     ``records``: Kafka records read. ``bytes``: of their values. ``rows``: written to the table.
     ``dead_letters``: written to the dead-letter table. ``tombstones``: records without a value
     that were skipped on request. ``rows_total``: rows written by this pipeline up to and
-    including this version, so that nobody has to count the table.
+    including this version, so that nobody has to count the table. ``unknown``: records that became
+    rows without the fields that ``value_schema`` does not name (None: not counted, by an older
+    version), ``unknown_fields``: names of such, not always all.
     """
 
     records: int = 0
@@ -68,6 +70,8 @@ class Counts:
     dead_letters: int = 0
     tombstones: int = 0
     rows_total: int = 0
+    unknown: int | None = None
+    unknown_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,8 @@ class LedgerEntry:
 
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
-        return written
+        counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
+        return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:

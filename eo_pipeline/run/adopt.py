@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from eo_pipeline.errors import NothingToDoError, StalePlanError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.errors import LedgerDamagedError, NothingToDoError, StalePlanError
+from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, OpenSteps
 from eo_pipeline.run.recover import Recovery
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.staging.witness import Witness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +53,8 @@ class AdoptPlan(ChangePlan):
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """No entry if the ledger is empty: the next run starts anew."""
         head = steps.session.verified(steps.session.recover())
-        confirmed = steps.recovery.staging.witnesses.entry_ids()
-        if _id(head) != _id(self.head) or tuple(steps.recovery.lost(confirmed)) != self.lost:
+        confirmed = steps.recovery.witnesses(head)
+        if _id(head) != _id(self.head) or _ids(steps.recovery.lost(confirmed)) != self.lost:
             planned = self.head.version if self.head else None
             found = (head.version, head.transaction_id) if head else (None, None)
             raise StalePlanError(self.pipeline, planned, *found)
@@ -64,24 +66,37 @@ def _id(head: LedgerEntry | None) -> EntryId | None:
     return head.id if head else None
 
 
+def _ids(lost: Sequence[Witness]) -> tuple[EntryId, ...]:
+    return tuple(each.id for each in lost)
+
+
 def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
     with open_steps() as steps:
         head = steps.session.verified(steps.session.head())
-        lost = steps.recovery.lost(steps.recovery.staging.witnesses.entry_ids())
+        lost = _ids(steps.recovery.lost(steps.recovery.witnesses(head)))
         if not lost:
             raise NothingToDoError(
                 f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."
             )
-        return AdoptPlan(
-            pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=tuple(lost)
-        )
+        _refuse_later_rows(steps.session, head)
+        return AdoptPlan(pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=lost)
+
+
+def _refuse_later_rows(session: SinkSession, head: LedgerEntry | None) -> None:
+    """A table that is newer than its ledger did not come back with it: what its later checkpoints
+    read would be read once more.
+    """
+    following = head.version + 1 if head else START_VERSION
+    if session.holds_rows(following):
+        found = "is missing, and the table holds rows of it or of later ones"
+        raise LedgerDamagedError(session.pipeline, following, found)
 
 
 def adopt_head(
     recovery: Recovery,
     head: LedgerEntry | None,
-    confirmed: Sequence[EntryId],
+    confirmed: Sequence[Witness],
     run_id: str,
     remarks: Mapping[str, str],
 ) -> LedgerEntry | None:

@@ -27,9 +27,9 @@ from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import refuse_lost_ranges
-from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, lag
+from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
 
@@ -62,6 +62,7 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
+            self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
@@ -70,12 +71,13 @@ class Steps:
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
+        entry = self.session.identified(entry)
         transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -87,38 +89,64 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        inline = self._fits_inline(entry, measured)
-        attempt = None if inline else self.recovery.staging.begin(entry.id)
-        transaction = SinkTransaction(self.session, entry, attempt)
-        reach(CrashPoint.STAGING)
-        try:
-            self._promise(transaction)
-        except OSError as error:
-            raise self._staging_failed(transaction.entry, error) from error
+        transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
-        before = lag(head.offsets, cluster)
+        self.recovery.staging.witnesses.remember(transaction.entry)
+        before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
         reach(CrashPoint.REPORTED)
         return transaction.entry
 
-    def _promise(self, transaction: SinkTransaction) -> None:
-        """Steps 3 to 6."""
-        with self.timed("stage"):
-            self._stage(transaction)
-        reach(CrashPoint.STAGED)
-        with self.timed("pre_commit"):
-            transaction.pre_commit()
+    def _promised(self, entry: LedgerEntry, measured: Counts) -> SinkTransaction:
+        """Steps 3 to 6, with the rows in memory or in files; in files also if memory failed.
 
-    def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
-        """A faster run takes the version and rightly deletes our folder; or the disk is full."""
-        held = self.session.entry(entry.version)
+        What a transform makes of small records is not known before, and the next run would plan
+        the same again.
+        """
+        if self._fits_inline(entry, measured):
+            try:
+                return self._promise(SinkTransaction(self.session, entry, None))
+            except SparkJobError as error:
+                log.warning(
+                    "%s: version %d could not be read into memory and goes through files: %s",
+                    self.pipeline,
+                    entry.version,
+                    error,
+                )
+        attempt = self.recovery.staging.begin(entry)
+        return self._promise(SinkTransaction(self.session, entry, attempt))
+
+    def _promise(self, transaction: SinkTransaction) -> SinkTransaction:
+        reach(CrashPoint.STAGING)
+        try:
+            with self.timed("stage"):
+                self._stage(transaction)
+            reach(CrashPoint.STAGED)
+            with self.timed("pre_commit"):
+                transaction.pre_commit()
+        except (EoPipelineError, OSError) as error:
+            told = self._not_promised(transaction.entry, error)
+            if told is error:
+                raise
+            raise told from error
+        return transaction
+
+    def _not_promised(self, entry: LedgerEntry, error: EoPipelineError | OSError) -> Exception:
+        """A faster run takes the version and rightly deletes our folder, also while Spark writes
+        there: whatever fails then, we were fenced.
+        """
+        try:
+            held = self.session.entry(entry.version)
+        except EoPipelineError:
+            held = None  # the first error says more
         if held is not None and held.id != entry.id:
             return FencedError(self.pipeline, entry.version, held.transaction_id)
+        if isinstance(error, EoPipelineError):
+            return error
         return SetupError(
             f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
             "was committed. Free space, or set Pipeline.staging to a folder this process may write."
@@ -163,7 +191,7 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(entry.offsets, cluster) if cluster else None,
+            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
             seconds=dict(self._seconds),
             columns=columns,
         )
@@ -182,9 +210,10 @@ class Steps:
             log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
 
     def _fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
+        """Nobody knows how large records are that were never measured."""
+        size = record_bytes(measured)
         span = sum(r.span for r in entry.ranges)
-        size = span * (record_bytes(measured) or ASSUMED_RECORD_BYTES)
-        return span <= self.inline_records and size <= INLINE_BYTES
+        return size is not None and span <= self.inline_records and span * size <= INLINE_BYTES
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

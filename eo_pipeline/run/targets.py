@@ -42,6 +42,19 @@ def head_as_it_is(steps: Steps) -> LedgerEntry:
     return head
 
 
+def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
+    """The last ``count`` entries, oldest first.
+
+    Raises:
+        LedgerDamagedError: one of them is missing or was changed.
+    """
+    head = session.verified(session.head())
+    if head is None:
+        return []
+    since = max(START_VERSION, head.version + 1 - count)
+    return list(follow(session.history(since), since))
+
+
 def refuse_stale(planned: LedgerEntry, head: LedgerEntry | None) -> None:
     """Return if the ledger's ``head`` is still the one that was ``planned`` from.
 
@@ -117,14 +130,16 @@ def ranges_since(
     """What is read again when reading goes on from ``target``, up to where ``head`` stands.
 
     ``later`` are the entries after ``target``. A partition found later begins where it was first
-    read. One whose topic was replaced since is named by an empty range at least, so that the check
-    finds it.
+    read. One whose topic was replaced since, or that was put aside, is named by an empty range at
+    least, so that the check finds it.
     """
     ranges = {r.topic_partition: r for r in spans(checkpoints(later))}
     for tp, start in target.offsets.items():
-        reached = max(ranges[tp].end if tp in ranges else start, head.offsets.get(tp, start))
+        read_to = ranges[tp].end if tp in ranges else start
+        # a topic that was replaced may stand below where the old one stood
+        reached = max(start, read_to, head.offsets.get(tp, start))
         replaced = head.topic_ids.get(tp.topic) != target.topic_ids.get(tp.topic)
-        if reached > start or replaced:
+        if reached > start or replaced or tp not in head.offsets:
             ranges[tp] = OffsetRange(tp.topic, tp.partition, start, reached)
     return tuple(sorted(ranges.values()))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
 
@@ -74,8 +75,31 @@ class Sink(Settings, ABC):
                 f"sink.type: {type(self).__name__} needs the package {error.name}: "
                 f"pip install 'eo-pipeline[{self.extra}]'"
             ) from error
-        opened: SinkSession = session(self, pipeline)
+        try:
+            opened: SinkSession = session(self, pipeline)
+        except EoPipelineError:
+            raise
+        except Exception as error:
+            raise self._not_opened(error) from error
+        opened.manner = self.manner()
         return opened
+
+    def _not_opened(self, error: Exception) -> EoPipelineError:
+        """What a driver raises that is asked to connect, and that no sink explains itself."""
+        if isinstance(error, ConnectionError | TimeoutError):
+            return SinkUnavailableError(f"{self.table_name} does not answer: {error}")
+        missing = isinstance(error, ImportError) or type(error).__name__ == "NotInstalledError"
+        remedy = "Install what it needs" if missing else "Correct the sink's settings"
+        return ConfigError(
+            f"sink: {type(self).__name__} cannot be opened: {type(error).__name__}: {error}. "
+            f"{remedy}."
+        )
+
+    def manner(self) -> Mapping[str, str]:
+        """How rows go in, as far as it must not change under one ledger: any of ``mode``, ``key``
+        and ``format``.
+        """
+        return {}
 
     @property
     @abstractmethod

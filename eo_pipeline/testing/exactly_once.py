@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.errors import EoPipelineError, FencedError, RefusedError, SchemaChangeError
+from eo_pipeline.errors import (
+    EoPipelineError,
+    FencedError,
+    LedgerDamagedError,
+    RefusedError,
+    SchemaChangeError,
+)
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import SinkSession
@@ -25,6 +31,7 @@ from eo_pipeline.testing.contract import (
     meeting_at,
 )
 from eo_pipeline.testing.crashes import CrashRequested, pause_at, raise_at
+from eo_pipeline.testing.damage import altered_where_it_is_kept
 from eo_pipeline.testing.odd import NOWHERE, ODD_NAMES, ODD_VALUES, comparable, rows_of
 from eo_pipeline.testing.staging import child_of, dead_letters, to_files
 
@@ -47,6 +54,15 @@ class ExactlyOnceContract(SinkContract):
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         """Every dead letter a reader sees: at least ``offset``, ``value`` and ``error``."""
         raise NotImplementedError
+
+    def test_a_head_that_was_changed_is_not_built_upon(self, session: SinkSession) -> None:
+        """Neither a new run nor one that planned before goes on from what other hands wrote."""
+        planned = child_of(self.start(session), self.rows)
+        session.publish(altered_where_it_is_kept(planned), self.staged(1))
+        with pytest.raises(LedgerDamagedError, match="version 1"):
+            session.verified(session.head())
+        with pytest.raises(LedgerDamagedError, match="version 1"):
+            session.publish(child_of(planned, self.rows), self.staged(2))
 
     def test_a_commit_repeated_adds_no_row(self, sink: Sink, session: SinkSession) -> None:
         entry = self.forward(session, self.start(session))

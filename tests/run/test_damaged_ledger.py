@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from eo_pipeline.audit.report import FindingKind
-from eo_pipeline.errors import LedgerDamagedError
+from eo_pipeline.errors import ConfigError, LedgerBehindError, LedgerDamagedError
 from tests.engine import Bench
 
 
@@ -95,7 +97,7 @@ def test_the_audit_names_a_version_that_is_missing_and_spares_its_rows(filled: B
     told = [each.text for each in report.findings if each.kind is FindingKind.LEDGER]
     assert any("version 3" in text for text in told), told
     assert not any(repair.condition for repair in report.repairs), report.repairs
-    assert any("version 3" in str(repair) for repair in report.repairs), report.repairs
+    assert any("first bring the ledger" in str(each) for each in report.repairs), report.repairs
 
 
 def test_the_audit_names_a_version_that_was_changed(filled: Bench) -> None:
@@ -107,3 +109,37 @@ def test_the_audit_names_a_version_that_was_changed(filled: Bench) -> None:
     report = filled.pipeline().audit()
     told = [each.text for each in report.findings if each.kind is FindingKind.LEDGER]
     assert any("version 3 was changed" in text for text in told), told
+
+
+def test_a_table_that_is_newer_than_its_ledger_is_not_adopted(filled: Bench) -> None:
+    """Found before: adopted, and everything that was in the table already was read once more."""
+    for version in (6, 5):
+        lose_entry(filled, version)
+    pipeline = filled.pipeline()
+    with pytest.raises(LedgerBehindError, match="version 6"):
+        pipeline.run()
+    with pytest.raises(LedgerDamagedError, match="version 5 is missing"):
+        pipeline.plan_adopt()
+
+
+def test_a_ledger_that_was_dropped_is_not_begun_anew_over_the_rows(filled: Bench) -> None:
+    filled.table.execute("drop table eo_ledger")
+    shutil.rmtree(filled.config["staging"])
+    with pytest.raises(LedgerDamagedError, match="the ledger is empty, and the store holds rows"):
+        filled.pipeline().run()
+    assert count(filled) == 600
+
+
+def test_what_rows_go_into_is_told_by_every_entry(filled: Bench) -> None:
+    start, _, *later = filled.pipeline().history()
+    assert dict(start.identity.sink) == {"mode": "append"}
+    told = {"mode": "append", "kind": "PostgreSQL", "ledger": start.ledger_id}
+    assert [dict(entry.identity.sink) for entry in later] == [told] * 5
+
+
+def test_a_mode_that_was_changed_is_refused_before_anything_is_read(filled: Bench) -> None:
+    upserts = {"mode": "upsert", "key": ["id"], "sequence_by": ["_eo_checkpoint"]}
+    changed = filled.pipeline(sink=upserts)
+    for act in (changed.run, changed.status, lambda: changed.plan_rewind(1)):
+        with pytest.raises(ConfigError, match="written with mode append"):
+            act()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,19 @@ _NOT_SUPPORTED = (
 )
 
 
+#: A table's name in a catalog of three levels, which could be a folder's name too.
+_CATALOG_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*){2}")
+
+
+def _no_catalog_name(path: str) -> str:
+    if _CATALOG_NAME.fullmatch(path) and not Path(path).exists():
+        raise ValueError(
+            f"{path} looks like a table in a catalog, which is not supported; write ./{path} if "
+            "a folder is meant"
+        )
+    return path
+
+
 class DeltaSink(UpsertOptions, FolderSink):
     """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
 
@@ -46,7 +60,11 @@ class DeltaSink(UpsertOptions, FolderSink):
     """
 
     type: Literal["delta"] = "delta"
-    path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED))]
+    path: Annotated[
+        str,
+        AfterValidator(_no_catalog_name),
+        AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED)),
+    ]
     partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
     storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,10 @@ class DeltaSession(LakeSession[Snapshot]):
     """
 
     log_folder = "_delta_log"
+    # decoded a second time; taken for a slash; refused
+    misread = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
+    library = "delta-rs"
+    folder_field = "path"
 
     def __init__(self, sink: DeltaSink, pipeline: str) -> None:
         super().__init__(pipeline, sink.root)
@@ -112,6 +117,9 @@ class DeltaSession(LakeSession[Snapshot]):
             return Restore(table, self.ledger, head, self.options).version(entry)
         except NotRestorableError as error:
             raise self.cannot_go_back(entry, f"the table is upserted, and {error}") from error
+
+    def _id_of(self, table: Snapshot) -> str:
+        return str(table.table.metadata().id)
 
     def _pointer(self, table: Snapshot) -> Pointer | None:
         return table.pointer

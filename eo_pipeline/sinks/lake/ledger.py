@@ -184,6 +184,14 @@ class LedgerFiles:
         write_new(aside, json.dumps(LedgerFile(entry, FIRST, None, FIRST).to_json()))
         return aside
 
+    def has_file_since(self, version: int) -> bool:
+        """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
+        return any(
+            pointer.version >= version
+            for bucket in self.folder.glob("*")
+            for pointer, _ in _files(bucket)
+        )
+
     def lost(self, head: LedgerFile, *folders: Path) -> Iterator[Path]:
         """Files of attempts that can never land: at a version that another token holds.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.files import sync
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
@@ -75,7 +75,15 @@ class LakeSession(SinkSession, Generic[Handle]):
     def __init__(self, pipeline: str, root: Path) -> None:
         if not _PIPELINE.fullmatch(pipeline):
             raise ConfigError(f"name: {pipeline!r} cannot be a folder's name below the table's")
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"sink: {root} is not a folder")
         super().__init__(pipeline)
+        if odd := self.misread.search(str(root)):
+            raise ConfigError(
+                f"sink.{self.folder_field}: {odd[0]!r} cannot be used in the name of the table's "
+                f"folder, {str(root)!r}: {self.library} would take it for something else and read "
+                "or write another folder. Rename the folder."
+            )
         self.root = root
         self.ledger = LedgerFiles(root, pipeline)
         self.dead_letters = DeadLetterFiles(self.ledger)
@@ -153,6 +161,25 @@ class LakeSession(SinkSession, Generic[Handle]):
         """The pipelines that have a ledger in this table."""
         return sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
 
+    def table_identity(self) -> Mapping[str, str]:
+        table = self.open_table()
+        return {} if table is None else {"table": self._id_of(table)}
+
+    def was_written(self) -> bool:
+        """By its files, also once the table does not say where the ledger stands: nobody tries for
+        version 2 before version 1 is there. Or by its rows.
+        """
+        return self.ledger.has_file_since(START_VERSION + 2) or super().was_written()
+
+    def holds_rows(self, since: int) -> bool:
+        """Not told where pipelines share the table: their rows are numbered alike."""
+        shared = any(name != self.pipeline for name in self._ledgers())
+        return not shared and super().holds_rows(since)
+
+    @abstractmethod
+    def _id_of(self, table: Handle) -> str:
+        """What the format itself knows the table by, for as long as it lives."""
+
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         table = self.open_table()
         head = self.head_of(table)
@@ -190,6 +217,15 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     #: The folder without which no reader takes the rest for a table.
     log_folder: ClassVar[str]
+
+    #: What the format's library does not take as it is in the name of a folder.
+    misread: ClassVar[re.Pattern[str]]
+    library: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def folder_field(self) -> str:
+        """The sink's field that says where the table's folder is."""
 
     def _drop_table(self) -> None:
         """Make whoever else keeps the table's name forget it; there may be nobody.

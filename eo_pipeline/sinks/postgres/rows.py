@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pgpq
 import pyarrow as pa
@@ -34,6 +34,11 @@ from eo_pipeline.staging.rows import StagedTable
 PostgresColumn = Column[WireType, ColumnType]
 
 _KIND = "SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass(%s)"
+
+_COMMENT_ON = """
+SELECT col_description(attrelid, attnum) FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
+"""
 
 _COLUMNS = """
 WITH RECURSIVE made_of AS (
@@ -109,10 +114,21 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
                 f"CREATE INDEX ON {self.name.sql} USING brin ({quoted(CHECKPOINT_COLUMN)}) "
                 "WITH (autosummarize = on)"
             )
+        self._mark(wires)
 
     def add(self, wires: Mapping[str, WireType]) -> None:
         added = [f"ADD COLUMN {quoted(name)} {wire.declared}" for name, wire in wires.items()]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(added)}")
+        self._mark(wires)
+
+    def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
+        found = ask(_COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)
+        return str(found[0][0] or "") if found else None
+
+    def _mark(self, wires: Mapping[str, WireType]) -> None:
+        if CHECKPOINT_COLUMN in wires:
+            column = f"{self.name.sql}.{quoted(CHECKPOINT_COLUMN)}"
+            self.store.execute(f"COMMENT ON COLUMN {column} IS '{self.comment}'")
 
     def unique_keys(self) -> list[set[str]]:
         return [set(names) for (names,) in self.store.rows(_UNIQUE_KEYS, self.name.sql)]

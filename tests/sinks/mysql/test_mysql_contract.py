@@ -13,6 +13,7 @@ import pytest
 from pymysql.cursors import DictCursor
 
 from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.errors import TableReplacedError
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.mysql import MySqlSink
@@ -21,6 +22,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
+from eo_pipeline.testing.identity import MannerContract
 from eo_pipeline.testing.odd import RARELY_KEPT
 from eo_pipeline.testing.upsert import UpsertContract
 from tests.stores import MySqlDatabase
@@ -96,8 +98,38 @@ class OnMariaDb(ExactlyOnceContract):
         assert {row["tail"] for row in self.read_rows(sink)} == {None}
 
 
-class TestAppend(GoingBackContract, OnMariaDb):
+class TestAppend(MannerContract, GoingBackContract, OnMariaDb):
     """Rows by LOAD DATA, straight into the table."""
+
+    def lose_ledger(self, sink: Sink) -> None:
+        execute(sink, "DROP TABLE eo_ledger")
+
+    def lose_table(self, sink: Sink) -> None:
+        execute(sink, "DROP TABLE flights")
+
+    def in_another_manner(self, sink: Sink) -> Sink:
+        rule = {"mode": "upsert", "key": ("id",), "sequence_by": ("_eo_checkpoint",)}
+        return sink.model_copy(update=rule)
+
+    def test_a_column_that_was_added_again_is_another(self, sink: Sink) -> None:
+        """Found before: in silence, and null in every row."""
+        with sink.open(self.pipeline) as session:
+            self.written(session)
+        execute(sink, "ALTER TABLE flights DROP COLUMN _eo_checkpoint")
+        execute(sink, "ALTER TABLE flights ADD COLUMN _eo_checkpoint bigint")
+        with pytest.raises(TableReplacedError, match="made anew"):
+            self.look(sink)
+
+
+def execute(sink: Sink, statement: str) -> None:
+    assert isinstance(sink, MySqlSink)
+    with (
+        pymysql.connect(
+            host=sink.host, port=sink.port, user=sink.user, database=sink.database
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(statement)
 
 
 class TestAppendByInsert(OnMariaDb):
