@@ -12,9 +12,9 @@ import pyarrow as pa
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
-from eo_pipeline.errors import ConfigError, RefusedError
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.arrow import json_array
+from eo_pipeline.sinks.arrow import json_array, refusing
 from eo_pipeline.sinks.postgres.store import PostgresStore
 from eo_pipeline.sinks.postgres.types import (
     NAMES,
@@ -217,14 +217,9 @@ class _Encoder:
 
 
 def _encodable(values: pa.Array, column: PostgresColumn) -> pa.Array:
-    try:
+    with refusing(column.name, "PostgreSQL"):
         sendable = json_array(values) if column.wire.sent == "jsonb" else values
         return sendable.cast(column.wire.arrow)
-    except (UnicodeDecodeError, pa.ArrowInvalid) as error:
-        raise RefusedError(
-            f"column {column.name!r} holds values that PostgreSQL cannot take: {error}. "
-            "Nothing was written; correct them in the transform."
-        ) from error
 
 
 def _names(columns: Sequence[PostgresColumn]) -> str:

@@ -23,6 +23,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import SinkContract
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.identity import IdentityContract
+from eo_pipeline.testing.odd import RARELY_KEPT
 from eo_pipeline.testing.staging import child_of
 from tests.sinks.kafka.kafka_world import letters, read, rows
 from tests.topics import delete, recreate
@@ -39,6 +40,7 @@ def read_topic(sink: Sink) -> list[dict[str, Any]]:
 
 
 class TestExactlyOnce(IdentityContract, ExactlyOnceContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT - {"no type"}  # null, to JSON
     tells_lineage: ClassVar[bool] = False
 
     @pytest.fixture
