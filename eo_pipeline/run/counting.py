@@ -32,7 +32,7 @@ from eo_pipeline.spark import ACTION, Observed, interruptible
 
 #: Seconds in which a finished job's metrics come. They come together: after those of the result,
 #: those of the reading are there, or the optimizer has left the reading out and they never come.
-_RESULT_SECONDS = 30.0
+RESULT_SECONDS = 30.0
 _READING_SECONDS = 1.0
 
 #: See :class:`eo_pipeline.spark.Observed`.
@@ -52,7 +52,7 @@ _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
 @dataclass(frozen=True)
 class Seen:
     """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
-    counts those with fields that the schema does not name, ``unknown_fields`` names a few of these.
+    of the good ones have fields that the schema does not name, such as ``unknown_fields``.
     """
 
     records: int
@@ -125,7 +125,7 @@ class Result:
 
         They may not be, where a Spark Connect server has much else to do.
         """
-        counted = self._observed.metrics(self.frame, _RESULT_SECONDS)
+        counted = self._observed.metrics(self.frame, RESULT_SECONDS)
         if counted is not None:
             self.rows, self.action = counted["rows"], counted[ACTION]
         return counted is not None

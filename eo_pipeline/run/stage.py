@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.errors import (
@@ -23,6 +23,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.counting import Reading, Result, Seen
+from eo_pipeline.run.unfit import UnfitRows, Why, look, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
@@ -71,6 +72,8 @@ class Stager:
     sink: Sink
     transform: Transform | None
     lineage: bool
+    #: the table's columns that take no null
+    never_null: Collection[str] = frozenset()
 
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
@@ -92,7 +95,7 @@ class Stager:
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
             with staging_settings(spark):
-                return self._stage(spark, entry, attempt)
+                return self._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
             raise job_error(spark, error, job, attempt.data if attempt else None) from error
         except TransformError as error:
@@ -101,13 +104,31 @@ class Stager:
                 raise job_error(spark, cause, job) from error
             raise
 
-    def _stage(
+    def _staged(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
+        """Once, and once more if the sink would refuse some of the rows: without their records."""
         decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        staged = self._stage(decoded, entry, attempt)
+        if isinstance(staged, UnfitRows):
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
+            if attempt is not None:
+                attempt.empty()
+            staged = self._stage(decoded, entry, attempt)
+        if isinstance(staged, UnfitRows):
+            remedy = "The transform made other rows of the same records the second time"
+            raise refused(staged, self.source, self.sink, remedy)
+        return staged
+
+    def _stage(
+        self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts] | UnfitRows:
         reading = Reading(decoded, entry.ranges)
-        result = Result(self._columns(self.result(reading.good), entry))
+        looked = look(self.result(reading.good), self._why)
+        result = Result(self._columns(looked.frame, entry))
         rows = self._rows(result, entry, attempt)
+        if unfit := looked.found(result):
+            return unfit
         seen = reading.seen(result, transformed=self.transform is not None)
         dead = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
@@ -169,6 +190,17 @@ class Stager:
             "Spark job ended and did not say how many rows it made. Nothing was committed. The "
             "Spark Connect server has too much else to do; run again when it has less."
         )
+
+    def why_unfit(self, result: DataFrame) -> Column | None:
+        """Why the record of a row of ``result`` was set aside, null if it was not; None if that
+        never happens.
+        """
+        asked = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
+        return self._why(result) if asked else None
+
+    @property
+    def _why(self) -> Why:
+        return why_unfit(self.sink, self.never_null)
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""

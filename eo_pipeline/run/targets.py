@@ -88,7 +88,7 @@ def find_live_entry(
         entries = list(follow(session.history(version), version))
         if entries[0] in live_branch(entries):
             return entries[0], entries[1:]
-        left_behind = next(e for e in entries if e.target is not None and _leaves(e, version))
+        left_behind = next(entry for entry in entries[1:] if _leaves(entry, version))
         if not moment:
             raise UnknownCheckpointError(
                 f"Pipeline {head.pipeline!r}: version {version} no longer stands: version "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 class Guarantee(StrEnum):
@@ -53,6 +55,10 @@ class Sink(Settings, ABC):
     copies_rows: ClassVar[bool] = True
     session_class: ClassVar[str]
     extra: ClassVar[str | None] = None
+
+    def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:  # noqa: ARG002
+        """The Kafka topics that ``pipeline`` writes to, and the address of their cluster."""
+        return "", frozenset()
 
     def open(self, pipeline: str) -> SinkSession:
         """Connect to the store for one pipeline: ``session_class(self, pipeline)``.
@@ -135,3 +141,15 @@ class Sink(Settings, ABC):
             SchemaChangeError: a column's type cannot be stored here at all.
         """
         return df
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """Why a row of a transform's result cannot be stored here for its own sake: a text, null
+        for a row that fits; None if that cannot be. Looked at inside the one Spark job, before
+        :meth:`project`; the record is a bad one then, and one record never stops a pipeline whose
+        policy is ``dead_letter``. ``never_null`` are the table's columns that take no null, where
+        the session knows (:class:`~eo_pipeline.sinks.unfit.KnowsItsTable`).
+
+        What no store and hardly any reader takes is told here: text that is not UTF-8, times
+        outside the years 1 to 9999.
+        """
+        return reason(schema, Limits(never_null=never_null))

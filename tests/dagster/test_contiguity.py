@@ -109,6 +109,46 @@ def test_many_breaks_are_counted() -> None:
     assert result.description.endswith("and 5 more")
 
 
+def back(operation: Operation, target: int, **changes: object) -> list[LedgerEntry]:
+    """A good ledger, and a rewind or replay that is wrong in one thing."""
+    entries = good_ledger()
+    head, aim = entries[-1], entries[target]
+    stands = aim.offsets if operation is Operation.REWIND else head.offsets
+    ranges = aim.ranges if operation is Operation.REPLAY else ()
+    entry = replace(head.child(operation, "run", stands), target=target, ranges=ranges)
+    return [*entries, replace(entry, **changes)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("operation", [Operation.REWIND, Operation.REPLAY])
+def test_going_back_to_what_is_there_is_no_break(operation: Operation) -> None:
+    assert contiguity_errors(back(operation, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (back(Operation.REWIND, 1, offsets={A: 11}), "does not stand where 1 stood"),
+        (back(Operation.REWIND, 0, offsets={A: 6}), "does not stand where 0 stood"),
+        (back(Operation.REPLAY, 1, offsets={A: 10}), "replay and moved the offsets"),
+        (
+            back(Operation.REPLAY, 1, ranges=(OffsetRange("t", 0, 5, 9),)),
+            "replayed other ranges than those of 1",
+        ),
+    ],
+)
+def test_going_back_to_something_else_is_a_break(entries: list[LedgerEntry], said: str) -> None:
+    (found,) = contiguity_errors(entries)
+    assert said in found
+
+
+def test_a_stretch_begins_with_the_version_it_should() -> None:
+    entries = good_ledger()
+    assert contiguity_errors(entries[1:]) == []
+    assert contiguity_errors(entries[1:], since=1) == []
+    (missing,) = contiguity_errors(entries[1:], since=0)
+    assert missing.startswith("version 0 is missing")
+
+
 @pytest.mark.parametrize(
     ("shown", "head", "passed", "severity", "said"),
     [

@@ -50,6 +50,15 @@ def test_ranges_begin_at_the_ledgers_offset_and_never_pass_the_end(
     assert limit is None or batch.span <= limit
 
 
+@given(st.integers(min_value=1, max_value=6), st.integers(min_value=0, max_value=50))
+def test_partitions_that_are_read_to_their_end_take_no_turn(done: int, turn: int) -> None:
+    read = {TopicPartition("a", n): Bounds(0, 5) for n in range(done)}
+    waiting = TopicPartition("b", 0)
+    offsets = {**dict.fromkeys(read, 5), waiting: 0}
+    batch = plan(offsets, Cluster({**read, waiting: Bounds(0, 5)}, {}), limit=1, turn=turn)
+    assert [(r.topic_partition, r.start, r.end) for r in batch.ranges] == [(waiting, 0, 1)]
+
+
 @given(clusters, limits)
 def test_checkpoints_follow_each_other_without_gap_or_overlap_until_everything_is_read(
     cluster: Cluster, limit: int | None

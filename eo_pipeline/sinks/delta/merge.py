@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.delta.commit import Arguments, commit_files
 from eo_pipeline.sinks.upsert import UpsertRule
 
@@ -36,14 +37,25 @@ def newest_rows(table: pa.Table, rule: UpsertRule) -> pa.Table:
 
     Raises:
         ConfigError: a column is absent.
-        RefusedError: a row has no key, or nothing to be sequenced by.
+        RefusedError: a row has no key, or nothing to be sequenced by; a name cannot be used.
     """
     rule.check_columns(table.schema.names)
+    _refuse_names(table.schema.names)
     rule.check_nulls(table[name].null_count for name in rule.never_null)
     by_key = [(name, "ascending") for name in rule.key]
     newest_first = [(name, "descending") for name in rule.age_columns(table.schema.names)]
     ordered = table.sort_by([*by_key, *newest_first]).combine_chunks()
     return ordered.filter(_first_of_each_key(ordered, rule.key))
+
+
+def _refuse_names(names: list[str]) -> None:
+    """delta-rs's merge quotes names with backticks and does not see one in a name."""
+    bad = [name for name in names if "`" in name]
+    if bad:
+        raise RefusedError(
+            f"column {bad[0]!r}: a Delta table is not upserted by a name with a backtick. Nothing "
+            "was written; rename it in the transform."
+        )
 
 
 def _first_of_each_key(ordered: pa.Table, key: tuple[str, ...]) -> pa.Array:

@@ -80,6 +80,11 @@ class DeltaSession(LakeSession[Snapshot]):
     def open_table(self) -> Snapshot | None:
         return Snapshot.open(self.uri, self.options, self.pipeline)
 
+    def never_null(self) -> frozenset[str]:
+        """The table's columns that take no null; none while it is absent."""
+        table = self.open_table()
+        return table.required if table else frozenset()
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """Of one version of the table, file by file.
 

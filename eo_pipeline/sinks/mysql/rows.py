@@ -44,6 +44,12 @@ SELECT column_comment FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s AND column_name = %s
 """
 
+_NEVER_NULL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s AND is_nullable = 'NO'
+  AND extra NOT LIKE '%% GENERATED%%'
+"""
+
 _UNIQUE_KEYS = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
@@ -62,8 +68,13 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     """A table of InnoDB. Upserts are ``INSERT ... ON DUPLICATE KEY UPDATE``."""
 
     names: ClassVar[NameRules] = NAMES
+    never_null: ClassVar[str | None] = _NEVER_NULL
     key_excludes = "not on prefixes"
     store: MySqlStore
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        return (self.name.schema, self.name.name)
 
     def exists(self) -> bool:
         found = self.store.rows(_KIND, self.name.schema, self.name.name)

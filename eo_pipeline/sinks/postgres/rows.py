@@ -12,9 +12,9 @@ import pyarrow as pa
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
-from eo_pipeline.errors import ConfigError, RefusedError
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.arrow import json_array
+from eo_pipeline.sinks.arrow import json_array, refusing
 from eo_pipeline.sinks.postgres.store import PostgresStore
 from eo_pipeline.sinks.postgres.types import (
     NAMES,
@@ -64,6 +64,16 @@ WHERE t.typtype <> 'd'
 ORDER BY attnum
 """
 
+#: Unless a trigger (before, insert: 2 and 4) may fill them in.
+_NEVER_NULL = """
+SELECT attname FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  AND (attnotnull OR typnotnull) AND attgenerated = '' AND attidentity <> 'a'
+  AND NOT EXISTS (
+    SELECT FROM pg_trigger WHERE tgrelid = attrelid AND NOT tgisinternal AND tgtype & 6 = 6
+  )
+"""
+
 #: Indexes that ON CONFLICT can use: unique, valid, checked at once, on plain columns, on all rows.
 _UNIQUE_KEYS = """
 SELECT array_agg(attname::text)
@@ -79,6 +89,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
     """A table, inside the open transaction. Upserts are ``INSERT ... ON CONFLICT``."""
 
     names: ClassVar[NameRules] = NAMES
+    never_null: ClassVar[str | None] = _NEVER_NULL
     key_excludes = "not deferrable, not partial"
     store: PostgresStore
 
@@ -206,14 +217,9 @@ class _Encoder:
 
 
 def _encodable(values: pa.Array, column: PostgresColumn) -> pa.Array:
-    try:
+    with refusing(column.name, "PostgreSQL"):
         sendable = json_array(values) if column.wire.sent == "jsonb" else values
         return sendable.cast(column.wire.arrow)
-    except (UnicodeDecodeError, pa.ArrowInvalid) as error:
-        raise RefusedError(
-            f"column {column.name!r} holds values that PostgreSQL cannot take: {error}. "
-            "Nothing was written; correct them in the transform."
-        ) from error
 
 
 def _names(columns: Sequence[PostgresColumn]) -> str:

@@ -77,12 +77,19 @@ class SqlTable(ABC, Generic[W, C]):
 
     #: The ledger that a column of checkpoints made here is marked with, in its comment.
     made_for: str = ""
+    #: A query for the columns that take no null, by :attr:`parameters`; None: they are not told.
+    never_null: ClassVar[str | None] = None
 
     def __init__(self, store: SqlStore, name: TableName) -> None:
         self.store = store
         self.name = name
 
     # What a dialect fills in.
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        """What the catalog knows the table by."""
+        return (self.name.sql,)
 
     @abstractmethod
     def exists(self) -> bool:

@@ -105,6 +105,12 @@ class SqlSession(SinkSession):
                 "new table (fork) instead."
             )
 
+    def never_null(self) -> frozenset[str]:
+        """The table's columns that take no null; none while it is absent."""
+        query = self.table_class.never_null
+        names = self.store.ask(query, *self.table.parameters) if query else []
+        return frozenset(name for (name,) in names)
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """On a connection of its own, since this one may publish meanwhile; one snapshot."""
         with closing(self.store_class(self._sink, self.pipeline)) as reader:

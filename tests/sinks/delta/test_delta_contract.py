@@ -19,6 +19,26 @@ from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import MannerContract
+from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
+from eo_pipeline.testing.upsert import UpsertContract
+
+#: No writer of Delta takes these without column mapping.
+NOT_IN_DELTA = frozenset(
+    {
+        "a space",
+        "a double quote",
+        "a percent sign",
+        "a comma",
+        "a semicolon",
+        "braces",
+        "an equals sign",
+        "a line break",
+        "a tab",
+        "only spaces",
+        "no character",
+        "the character of no character",
+    }
+)
 
 
 def root_of(sink: Sink) -> Path:
@@ -27,6 +47,9 @@ def root_of(sink: Sink) -> Path:
 
 
 class OnDelta(ExactlyOnceContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
+    refused_names: ClassVar[frozenset[str]] = NOT_IN_DELTA
+
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return DeltaSink(path=str(tmp_path / "flights"))
@@ -36,8 +59,7 @@ class OnDelta(ExactlyOnceContract):
         assert isinstance(sink, DeltaSink)
         if not DeltaTable.is_deltatable(str(sink.root)):
             return []
-        rows: list[dict[str, Any]] = DeltaTable(str(sink.root)).to_pyarrow_table().to_pylist()
-        return rows
+        return rows_of(DeltaTable(str(sink.root)).to_pyarrow_table())
 
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         assert isinstance(sink, DeltaSink)
@@ -82,10 +104,11 @@ class TestAppend(MannerContract, GoingBackContract, OnDelta):
             self.look(sink)
 
 
-class TestUpsert(GoingBackContract, OnDelta):
+class TestUpsert(UpsertContract, GoingBackContract, OnDelta):
     """Rows by way of a merge; back by way of Delta's time travel."""
 
     going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND,)
+    refused_names: ClassVar[frozenset[str]] = NOT_IN_DELTA | {"a backtick"}
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:

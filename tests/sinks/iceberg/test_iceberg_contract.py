@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -14,6 +16,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import IdentityContract
+from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
 
 
 def catalog_of(sink: Sink) -> Catalog:
@@ -29,11 +32,16 @@ def read(sink: Sink) -> list[dict[str, Any]]:
         table = catalog_of(sink).load_table(sink.table)
     except NoSuchTableError:
         return []
-    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
-    return rows
+    files = [task.file.file_path for task in table.scan().plan_files()]
+    # PyIceberg's own reader makes an empty list of structs where there is none
+    tables = [pq.ParquetFile(path.removeprefix("file://")).read() for path in files]
+    return rows_of(pa.concat_tables([pa.table({}), *tables], promote_options="permissive"))
 
 
 class TestAppend(IdentityContract, GoingBackContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
+    refused_names: ClassVar[frozenset[str]] = frozenset({"the character of no character"})
+
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -22,10 +23,16 @@ from eo_pipeline.testing import CrashRequested, child_of, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import MannerContract
+from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.upsert import UpsertContract
 from tests.stores import MySqlDatabase
 
 #: Columns of the contract's tables that MySQL keeps as JSON, or without saying that it is UTC.
-ARRAYS = {"words", "numbers", "prices", "instants"}
+ARRAYS = {
+    *("words", "numbers", "prices", "instants"),
+    *("structs", "maps", "maps_of_numbers", "structs_in_lists", "lists_in_structs"),
+}
+FLOATS = {"negative_zero_in_four_bytes", "largest_and_smallest_in_four_bytes"}
 
 
 def read_table(sink: Sink, table: str) -> list[dict[str, Any]]:
@@ -50,6 +57,9 @@ def read_table(sink: Sink, table: str) -> list[dict[str, Any]]:
 def as_written(row: dict[str, Any]) -> dict[str, Any]:
     for name in ARRAYS & row.keys():
         row[name] = json.loads(row[name] or "null", parse_float=Decimal)
+    for name in FLOATS & row.keys():
+        # written in the few digits that tell it from other numbers of four bytes
+        row[name] = row[name] and struct.unpack("f", struct.pack("f", row[name]))[0]
     if row.get("instant"):
         row["instant"] = row["instant"].replace(tzinfo=UTC)
     if row.get("instants"):
@@ -60,6 +70,11 @@ def as_written(row: dict[str, Any]) -> dict[str, Any]:
 class OnMariaDb(ExactlyOnceContract):
     #: they hold NaN and infinity, which MySQL has not
     unstorable: ClassVar[frozenset[str]] = frozenset({"single", "double"})
+    keeps_negative_zero: ClassVar[bool] = False
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT | {"nothing but decimals"}
+    refused_names: ClassVar[frozenset[str]] = frozenset(
+        {"only spaces", "two hundred characters", "no character", "the character of no character"}
+    )
 
     @pytest.fixture
     def sink(self, mysql_database: MySqlDatabase) -> Sink:
@@ -127,7 +142,7 @@ class TestAppendByInsert(OnMariaDb):
         return MySqlSink(**mysql_database.settings(table="flights", load_data=False))
 
 
-class TestUpsert(OnMariaDb):
+class TestUpsert(UpsertContract, OnMariaDb):
     """Rows by way of a temporary table."""
 
     @pytest.fixture
