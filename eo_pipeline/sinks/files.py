@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.files import sync
 
 #: What ``link`` answers where there are no hard links, or not to there.
@@ -39,6 +41,20 @@ def folder(path: str) -> Path:
     found = local_folder(path)
     assert found is not None, "checked when the sink was made"
     return found
+
+
+def refuse_misread(root: Path, misread: re.Pattern[str], field: str) -> None:
+    """Refuse a table's folder that its format's library would take for another one.
+
+    Raises:
+        ConfigError: ``misread`` is in its name; ``field`` of the sink says where it is.
+    """
+    if odd := misread.search(str(root)):
+        raise ConfigError(
+            f"sink.{field}: {odd[0]!r} cannot be used in the name of the table's folder, "
+            f"{str(root)!r}: the library that writes the table takes it for something else, and "
+            "would read or write another folder. Rename the folder."
+        )
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -66,7 +66,6 @@ class DeltaSession(LakeSession[Snapshot]):
     log_folder = "_delta_log"
     # decoded a second time; taken for a slash; refused
     misread = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
-    library = "delta-rs"
     folder_field = "path"
 
     def __init__(self, sink: DeltaSink, pipeline: str) -> None:

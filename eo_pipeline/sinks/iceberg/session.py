@@ -65,7 +65,6 @@ class IcebergSession(LakeSession[Table]):
     log_folder = "metadata"
     # the rest of a URL, which the folder's name is taken for
     misread = re.compile(r"[#?]|[\x00-\x1f\x7f]")
-    library = "PyIceberg"
 
     @property
     def folder_field(self) -> str:

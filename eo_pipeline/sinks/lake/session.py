@@ -27,7 +27,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
-from eo_pipeline.sinks.files import remove_folder
+from eo_pipeline.sinks.files import refuse_misread, remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
     FIRST,
@@ -76,12 +76,7 @@ class LakeSession(SinkSession, Generic[Handle]):
         if root.exists() and not root.is_dir():
             raise ConfigError(f"sink: {root} is not a folder")
         super().__init__(pipeline)
-        if odd := self.misread.search(str(root)):
-            raise ConfigError(
-                f"sink.{self.folder_field}: {odd[0]!r} cannot be used in the name of the table's "
-                f"folder, {str(root)!r}: {self.library} would take it for something else and read "
-                "or write another folder. Rename the folder."
-            )
+        refuse_misread(root, self.misread, self.folder_field)
         self.root = root
         self.ledger = LedgerFiles(root, pipeline)
         self.dead_letters = DeadLetterFiles(self.ledger)
@@ -212,7 +207,6 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     #: What the format's library does not take as it is in the name of a folder.
     misread: ClassVar[re.Pattern[str]]
-    library: ClassVar[str]
 
     @property
     @abstractmethod
