@@ -8,7 +8,7 @@
     │   ├── DataLossError           Kafka no longer holds what the ledger says comes next
     │   └── BadRecordError          a record does not fit the value format
     ├── TransformError              the transform failed or returned what cannot be written
-    ├── SparkUnavailableError       the Spark Connect server did not answer, or is lost
+    ├── SparkUnavailableError       the Spark Connect server or JVM did not answer, or is lost
     ├── SparkJobError               the Spark job that reads and stages failed
     ├── GoingBackError              a rewind, replay or fork is not possible as asked
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
@@ -133,7 +133,7 @@ class TransformError(EoPipelineError):
 
 
 class SparkUnavailableError(EoPipelineError):
-    """The Spark Connect server did not answer, did not let us in, or was lost in the middle."""
+    """Spark, a Connect server or this process's JVM, did not answer, or was lost in the middle."""
 
     retryable = True
 
@@ -268,7 +268,7 @@ class LedgerBehindError(SinkError):
     """The ledger is older than what this pipeline saw committed: restored backup, failover."""
 
 
-class LedgerDamagedError(SinkError):
+class LedgerDamagedError(SinkError, ValueError):
     """The ledger is not what was committed: an entry was changed, or is missing, by other hands.
 
     ``version`` is the entry that is not as it was, ``found`` says why. Nothing was read or

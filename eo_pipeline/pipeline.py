@@ -369,7 +369,7 @@ class Pipeline(Settings):
             on_progress: hears a sentence at each step.
 
         Raises:
-            UnknownCheckpointError: the pipeline has no ledger yet.
+            UnknownCheckpointError, LedgerBehindError: there is no ledger yet, or an older one.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
         with self._steps(spark=spark) as steps:

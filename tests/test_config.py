@@ -209,6 +209,13 @@ def test_a_pattern_matches_whole_names_and_never_internal_topics() -> None:
     assert not pattern.matches("__consumer_offsets")
 
 
+def test_one_topic_needs_no_list() -> None:
+    assert source(topics="orders").topics == ("orders",)
+    assert source(topics="orders") == source(topics=["orders"])
+    with pytest.raises(ConfigError, match="topic"):
+        source(topics="")
+
+
 def test_each_kind_of_loss_has_its_policy() -> None:
     lenient = source(on_retention="continue")
     assert [lenient.policy(kind) for kind in LossKind] == ["continue", *["fail"] * 4]

@@ -147,28 +147,29 @@ class Steps:
             with self.timed("pre_commit"):
                 transaction.pre_commit()
         except (EoPipelineError, OSError) as error:
-            told = self._not_promised(transaction.entry, error)
-            if told is error:
+            self._refuse_if_fenced(transaction.entry, error)
+            if isinstance(error, EoPipelineError):
                 raise
-            raise told from error
+            raise SetupError(
+                f"Pipeline {self.pipeline!r}: staging version {transaction.entry.version} failed: "
+                f"{error}. Nothing was committed. Free space, or set Pipeline.staging to a folder "
+                "this process may write."
+            ) from error
         return transaction
 
-    def _not_promised(self, entry: LedgerEntry, error: EoPipelineError | OSError) -> Exception:
+    def _refuse_if_fenced(self, entry: LedgerEntry, error: Exception) -> None:
         """A faster run takes the version and rightly deletes our folder, also while Spark writes
         there: whatever fails then, we were fenced.
+
+        Raises:
+            FencedError: so it was.
         """
         try:
             held = self.session.entry(entry.version)
         except EoPipelineError:
-            held = None  # the first error says more
+            return  # the first error says more
         if held is not None and held.id != entry.id:
-            return FencedError(self.pipeline, entry.version, held.transaction_id)
-        if isinstance(error, EoPipelineError):
-            return error
-        return SetupError(
-            f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
-            "was committed. Free space, or set Pipeline.staging to a folder this process may write."
-        )
+            raise FencedError(self.pipeline, entry.version, held.transaction_id) from error
 
     def _stage(self, transaction: SinkTransaction) -> None:
         """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever

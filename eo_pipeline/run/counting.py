@@ -35,6 +35,9 @@ from eo_pipeline.spark import ACTION, Observed, interruptible
 _RESULT_SECONDS = 30.0
 _READING_SECONDS = 1.0
 
+#: See :class:`eo_pipeline.spark.Observed`.
+_RESULT_NAMES = 4
+
 #: Steps of a physical plan that take every record of one input, once, whatever follows them.
 _NARROW = frozenset(
     {
@@ -111,25 +114,21 @@ class Result:
     """The rows to be staged, counted by the one action on :attr:`frame`."""
 
     def __init__(self, rows: DataFrame) -> None:
-        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"))
+        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"), times=_RESULT_NAMES)
         self.frame = self._observed.frame
         self.rows = 0
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`
         self.action: int | None = None
 
-    def acted(self) -> None:
-        """The action on :attr:`frame` is over: :attr:`rows` and :attr:`action` are known.
+    def was_counted(self) -> bool:
+        """The action on :attr:`frame` is over: whether :attr:`rows` and :attr:`action` are known.
 
-        Raises:
-            SparkJobError: Spark does not say how many rows there were.
+        They may not be, where a Spark Connect server has much else to do.
         """
         counted = self._observed.metrics(self.frame, _RESULT_SECONDS)
-        if counted is None:
-            raise SparkJobError(
-                "the Spark job ended and did not say how many rows it made, although it was asked; "
-                "nothing was committed. Run again."
-            )
-        self.rows, self.action = counted["rows"], counted[ACTION]
+        if counted is not None:
+            self.rows, self.action = counted["rows"], counted[ACTION]
+        return counted is not None
 
 
 def is_narrow(frame: DataFrame) -> bool:

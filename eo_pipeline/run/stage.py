@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 Transform = Callable[[DataFrame], DataFrame]
 
 _RESERVED = "_eo_"
+
+#: How often a job is run of which Spark does not say how many rows it made.
+STAGING_TRIES = 3
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -101,10 +107,7 @@ class Stager:
         decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
         reading = Reading(decoded, entry.ranges)
         result = Result(self._columns(self.result(reading.good), entry))
-        layout = self.sink.partition_columns
-        rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout)
-        result.acted()
-        _refuse_other_rows(result.rows, rows, entry)
+        rows = self._rows(result, entry, attempt)
         seen = reading.seen(result, transformed=self.transform is not None)
         dead = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
@@ -144,6 +147,28 @@ class Stager:
             )
         _check_names(result.columns, lineage=self.lineage)
         return result
+
+    def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:
+        """The rows, staged, as many as the job made; again if Spark did not say how many.
+
+        Raises:
+            SparkJobError: it does not say.
+            SetupError: it made another number of rows.
+        """
+        layout = self.sink.partition_columns
+        for mode in ("error", *("overwrite",) * (STAGING_TRIES - 1)):
+            rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout, mode)
+            if result.was_counted():
+                _refuse_other_rows(result.rows, rows, entry)
+                return rows
+            log.warning(
+                "%s: Spark did not say how many rows version %d has", entry.pipeline, entry.version
+            )
+        raise SparkJobError(
+            f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: {STAGING_TRIES} times the "
+            "Spark job ended and did not say how many rows it made. Nothing was committed. The "
+            "Spark Connect server has too much else to do; run again when it has less."
+        )
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""
@@ -190,12 +215,13 @@ def _materialize(
     attempt: Attempt | None,
     folder: Callable[[Attempt], Path],
     layout: tuple[str, ...] = (),
+    mode: str = "error",
 ) -> StagedTable:
     """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
     if attempt is None:
         return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
     target = folder(attempt)
-    write = frame.write.mode("error").partitionBy(*layout).parquet
+    write = frame.write.mode(mode).partitionBy(*layout).parquet
     interruptible(frame.sparkSession, lambda: write(path_to_write(target)))
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
@@ -204,12 +230,12 @@ def _materialize(
 def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> None:
     if made == staged.rows:
         return
-    where = f"the files in {staged.root}" if staged.root else "what came of it to this process"
+    where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
     raise SetupError(
-        f"the Spark job of checkpoint {entry.version} made {made} rows, and {where} hold "
-        f"{staged.rows}. Nothing was committed. Spark's executors and this process must see one "
-        "and the same staging folder: set Pipeline.staging (for a lake table, the table's path) "
-        "to a folder that all of them share."
+        f"the Spark job of checkpoint {entry.version} made {made} rows, and {staged.rows} are "
+        f"{where}. Nothing was committed. Spark's executors and this process must see one and the "
+        "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
+        "folder that all of them share."
     )
 
 

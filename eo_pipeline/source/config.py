@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.settings import Settings
+from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.planner import Limits
 
@@ -113,7 +113,7 @@ class KafkaSource(Settings):
 
     Args:
         bootstrap_servers: ``host:port,host:port``.
-        topics: topic names; or
+        topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
         value_schema: the columns of a JSON value, as Spark's DDL writes them.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
@@ -148,7 +148,10 @@ class KafkaSource(Settings):
 
     type: Literal["kafka"] = "kafka"
     bootstrap_servers: str = Field(min_length=1)
-    topics: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    topics: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
+    ] = ()
     topic_pattern: str | None = None
     value_format: Literal["json", "raw"] = "json"
     value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
