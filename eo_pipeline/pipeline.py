@@ -306,8 +306,7 @@ class Pipeline(Settings):
 
         For a sink that came back from a backup or failed over: runs refuse with LedgerBehindError
         until this writes an entry on top of what the ledger holds now. Offsets and rows stay as
-        they are, and the next run reads on from there. No entry is written if the ledger is empty:
-        the next run starts anew.
+        they are; the next run reads on from there, or starts anew if the ledger is empty.
 
         Raises:
             NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
