@@ -36,18 +36,13 @@ from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.registry import validate_sink
+from eo_pipeline.sinks.registry import as_sink
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-def _as_sink(value: Any) -> Any:
-    return validate_sink(value) if isinstance(value, Mapping) else value
 
 
 class Pipeline(Settings):
@@ -71,7 +66,7 @@ class Pipeline(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     source: KafkaSource
-    sink: Annotated[Sink, BeforeValidator(_as_sink)]
+    sink: Annotated[Sink, BeforeValidator(as_sink)]
     transform: Annotated[Callable[..., Any] | None, BeforeValidator(load_transform)] = None
     lineage: bool = True
     staging: Path = Path(".eo/staging")
@@ -81,11 +76,7 @@ class Pipeline(Settings):
 
     @model_validator(mode="after")
     def _does_not_read_what_it_writes(self) -> Self:
-        """Where addresses show it; a run asks for the topics' UUIDs too."""
-        brokers, topics = self.sink.kafka_topics(self.name)
-        own = [topic for topic in sorted(topics) if self.source.matches(topic)]
-        if own and {*brokers.split(",")} & {*self.source.bootstrap_servers.split(",")}:
-            raise ValueError(reads_its_own(own))
+        self.source.refuse_own_topics(*self.sink.kafka_topics(self.name))
         return self
 
     @classmethod
@@ -315,8 +306,7 @@ class Pipeline(Settings):
 
         For a sink that came back from a backup or failed over: runs refuse with LedgerBehindError
         until this writes an entry on top of what the ledger holds now. Offsets and rows stay as
-        they are, and the next run reads on from there. No entry is written if the ledger is empty:
-        the next run starts anew.
+        they are; the next run reads on from there, or starts anew if the ledger is empty.
 
         Raises:
             NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
