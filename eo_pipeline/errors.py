@@ -268,7 +268,7 @@ class LedgerBehindError(SinkError):
     """The ledger is older than what this pipeline saw committed: restored backup, failover."""
 
 
-class LedgerDamagedError(SinkError):
+class LedgerDamagedError(SinkError, ValueError):
     """The ledger is not what was committed: an entry was changed, or is missing, by other hands.
 
     ``version`` is the entry that is not as it was, ``found`` says why. Nothing was read or

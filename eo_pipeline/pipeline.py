@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from eo_pipeline.audit import Audit, AuditReport
 from eo_pipeline.boundary import Boundary
@@ -38,6 +38,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import validate_sink
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 
@@ -77,6 +78,15 @@ class Pipeline(Settings):
     inline_records: int = Field(default=10_000, ge=0)
     max_checkpoints: PositiveInt = 1_000
     spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _does_not_read_what_it_writes(self) -> Self:
+        """Where addresses show it; a run asks for the topics' UUIDs too."""
+        brokers, topics = self.sink.kafka_topics(self.name)
+        own = [topic for topic in sorted(topics) if self.source.matches(topic)]
+        if own and {*brokers.split(",")} & {*self.source.bootstrap_servers.split(",")}:
+            raise ValueError(reads_its_own(own))
+        return self
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

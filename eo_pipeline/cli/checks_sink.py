@@ -9,7 +9,12 @@ import psycopg
 
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
-from eo_pipeline.errors import EoPipelineError, LedgerDamagedError, NothingToDoError
+from eo_pipeline.errors import (
+    EoPipelineError,
+    LedgerDamagedError,
+    NothingToDoError,
+    TableReplacedError,
+)
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
@@ -50,7 +55,8 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
     except LedgerDamagedError as damage:
         newest = damage
     except EoPipelineError as error:
-        remedy = "Start the store, or correct the fields of `sink`."
+        replaced = isinstance(error, TableReplacedError)
+        remedy = "See above." if replaced else "Start the store, or correct the fields of `sink`."
         because = "the sink does not answer"
         rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]

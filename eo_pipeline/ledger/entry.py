@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, PlainSerializer, TypeAdapter
 
+from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
 
 #: The version of the entry that holds the resolved start offsets and no rows.
@@ -227,14 +228,18 @@ class LedgerEntry:
         One that was changed meanwhile is read as it is; :attr:`is_altered` tells.
 
         Raises:
-            ValueError: it is no entry; pydantic's error names the fields.
+            LedgerDamagedError: it is no entry; the text names the fields.
         """
-        lost = _ALWAYS_WRITTEN - raw.keys()
-        if lost:
-            raise ValueError(f"a ledger entry without {', '.join(sorted(lost))}")
-        entry = _format().validate_python(raw)
-        sealed = (raw.get("identity") or {}).get(SEAL)
-        object.__setattr__(entry, "stored", Stored(_hash(raw), sealed))
+        try:
+            if lost := _ALWAYS_WRITTEN - raw.keys():
+                raise ValueError(f"it has no {', '.join(sorted(lost))}")
+            entry = _format().validate_python(raw)
+            stored = Stored(_hash(raw), (raw.get("identity") or {}).get(SEAL))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            version, found = raw.get("version", START_VERSION), " ".join(str(error).split())
+            name = str(raw.get("pipeline"))
+            raise LedgerDamagedError(name, version, f"cannot be read: {found}") from error
+        object.__setattr__(entry, "stored", stored)
         return entry
 
 

@@ -26,8 +26,13 @@ from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster, positions_of
+from eo_pipeline.source.config import KafkaSource, LossKind
+from eo_pipeline.source.discovery import (
+    Cluster,
+    known_topics,
+    missing_topics,
+    positions_of,
+)
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
@@ -68,6 +73,19 @@ class Steps:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
         reach(CrashPoint.RECOVERED)
         return head
+
+    def tell_missing_topics(self, head: LedgerEntry | None, cluster: Cluster) -> None:
+        """A name that was never read is a slip of the pen: at the first run it always stops it,
+        later by the policy for topics that vanish.
+
+        Raises:
+            SourceError: the source names a topic that does not exist.
+        """
+        known = known_topics(head) if head else ()
+        if head is None or self.source.policy(LossKind.VANISHED) == "fail":
+            self.admin.refuse_missing_topics(cluster, known)
+        for topic in missing_topics(self.source.topics, cluster):
+            log.warning("%s: there is no topic %s; going on without it", self.pipeline, topic)
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""

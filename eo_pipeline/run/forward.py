@@ -28,12 +28,11 @@ from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.accept_loss import entry_past_losses
 from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.reports import RunReport
-from eo_pipeline.source.config import LossKind
 from eo_pipeline.source.discovery import (
+    NO_TOPIC_ID,
     Cluster,
-    known_topics,
-    missing_topics,
     positions_of,
+    reads_its_own,
 )
 from eo_pipeline.source.losses import losses_of, without_live
 from eo_pipeline.source.planner import Batch, lag, plan
@@ -65,7 +64,8 @@ class Runner:
         head = steps.recover()
         cluster = steps.admin.cluster()
         ends = cluster.ends()
-        self._tell_missing_topics(head, cluster)
+        self._refuse_own_topics(cluster)
+        steps.tell_missing_topics(head, cluster)
         head = head or self._start(cluster)
         committed = 0
         while committed < self.checkpoints_max:
@@ -87,15 +87,17 @@ class Runner:
             lag=lag(positions_of(head, cluster), cluster),
         )
 
-    def _tell_missing_topics(self, head: LedgerEntry | None, cluster: Cluster) -> None:
-        """A name that was never read is a slip of the pen: at the first run it always stops it,
-        later by the policy for topics that vanish.
+    def _refuse_own_topics(self, cluster: Cluster) -> None:
+        """A topic that the sink writes is known by its UUID, by whatever address it was reached.
+
+        Raises:
+            ConfigError: the source reads one.
         """
-        source, known = self.steps.source, known_topics(head) if head else ()
-        if head is None or source.policy(LossKind.VANISHED) == "fail":
-            self.steps.admin.refuse_missing_topics(cluster, known)
-        for topic in missing_topics(source.topics, cluster):
-            log.warning("%s: there is no topic %s; going on without it", self.steps.pipeline, topic)
+        if not self.steps.stager.sink.kafka_topics(self.steps.pipeline)[1]:
+            return
+        written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
+        if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):
+            raise ConfigError(f"source.topics: {reads_its_own(own)}.")
 
     def _start(self, cluster: Cluster) -> LedgerEntry:
         """The first entry: the start mode as numbers, in the ledger before any record is read."""

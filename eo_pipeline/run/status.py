@@ -124,8 +124,8 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     with open_steps() as steps:
         newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
         status = _status(steps, newest[-1] if newest else None)
-    head = status.head
-    cluster = status.cluster
+    head, cluster = status.head, status.cluster
+    steps.tell_missing_topics(head, cluster)
     positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)
     limit = steps.source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0

@@ -54,6 +54,10 @@ class Sink(Settings, ABC):
     session_class: ClassVar[str]
     extra: ClassVar[str | None] = None
 
+    def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:  # noqa: ARG002
+        """The Kafka topics that ``pipeline`` writes to, and the address of their cluster."""
+        return "", frozenset()
+
     def open(self, pipeline: str) -> SinkSession:
         """Connect to the store for one pipeline: ``session_class(self, pipeline)``.
 

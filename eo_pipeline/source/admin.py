@@ -140,9 +140,8 @@ class KafkaAdmin:
         Raises:
             ConfigError: a partition has no offset by this mode and ``or_else`` is ``error``, or an
                 explicit offset lies outside what the partition holds.
-            SourceError: a topic the source names does not exist, or none matches its pattern.
+            SourceError: no topic matches the pattern.
         """
-        self.refuse_missing_topics(cluster)
         if not cluster.bounds:
             raise SourceError(
                 f"no topic matches {self._source.topic_pattern!r} on "

@@ -7,7 +7,7 @@ the partition is read, and among its past topics once an accepted loss has put i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -15,6 +15,9 @@ from eo_pipeline.ledger.offsets import Offsets, TopicPartition
 
 #: Positions put aside, by the topic's UUID.
 PastTopics = Mapping[str, Offsets]
+
+#: What a broker says that is older than topics' UUIDs.
+NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 #: Where positions are kept of a topic whose UUID nobody told.
 UNKNOWN_TOPIC_ID = ""
@@ -119,6 +122,15 @@ def missing_topics(
     ledger: what becomes of these is a matter of losses.
     """
     return sorted({*named} - cluster.topic_ids.keys() - {*known})
+
+
+def reads_its_own(topics: Sequence[str]) -> str:
+    """What is wrong with a pipeline that reads ``topics`` and writes them, too."""
+    return (
+        f"the source reads {', '.join(topics)}, which the sink writes: every run would read what "
+        "the run before had published. Name the source's topics, or a topic_pattern that leaves "
+        "the sink's topic, its ledger and its dead letters out"
+    )
 
 
 def known_topics(head: LedgerEntry) -> set[str]:

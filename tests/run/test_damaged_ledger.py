@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from eo_pipeline.audit.report import FindingKind
-from eo_pipeline.errors import ConfigError, LedgerBehindError, LedgerDamagedError
-from tests.engine import Bench
+from eo_pipeline.crashpoints import CrashPoint, reaching
+from eo_pipeline.errors import (
+    ConfigError,
+    LedgerBehindError,
+    LedgerDamagedError,
+    NothingToDoError,
+)
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.testing import CrashRequested, raise_at
+from tests.engine import Bench, staged_attempts
 
 
 @pytest.fixture
@@ -143,3 +152,30 @@ def test_a_mode_that_was_changed_is_refused_before_anything_is_read(filled: Benc
     for act in (changed.run, changed.status, lambda: changed.plan_rewind(1)):
         with pytest.raises(ConfigError, match="written with mode append"):
             act()
+
+
+def test_pipelines_of_one_name_into_two_stores_share_a_staging_folder(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Found before: the second was told that its store came from an older backup, and following the
+    advice it deleted the first one's promise.
+    """
+    bench.topic.write(40, partitions=range(4))
+    console = Pipeline.from_config(
+        {**bench.config, "sink": {"type": "console", "ledger": str(tmp_path / "ledger")}}
+    )
+    console.run(max_checkpoints=1)
+    bench.topic.write(40, partitions=range(4))
+    with reaching(raise_at(CrashPoint.PRE_COMMITTED)), pytest.raises(CrashRequested):
+        console.run()
+    (promised,) = staged_attempts(bench)
+
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+    assert staged_attempts(bench) == [promised]
+    with pytest.raises(NothingToDoError):
+        bench.pipeline().adopt("as the message says")
+    kept = console.run().checkpoints[0]
+    assert kept.recovered
+    assert promised.endswith(kept.entry.transaction_id)
+    assert staged_attempts(bench) == []

@@ -134,19 +134,19 @@ def test_an_end_that_falls_below_the_ledger_is_never_read_again(bench: Bench) ->
     for i in range(10):
         topic.send(producer, json.dumps({"id": 100 + i, "name": "open"}).encode(), 0)
     producer.flush()
-    uncommitted = {"isolation": "read_uncommitted"}
-    bench.pipeline(source=uncommitted).run()
+    bench.pipeline(source={"isolation": "read_uncommitted"}).run()
     bench.table.assert_holds_once(topic.written)
 
-    assert bench.pipeline(source={"on_recreated": "continue"}).run().checkpoints == ()
+    committed = {"on_recreated": "continue"}
+    assert bench.pipeline(source=committed).run().checkpoints == ()
     assert bench.pipeline().status().losses == ()
     producer.commit_transaction()
     topic.write(5)
     assert bench.pipeline().status().lag == 6  # with the transaction's marker
-    bench.pipeline(source=uncommitted).run()
+    bench.pipeline(source=committed).run()
 
     bench.table.assert_holds_once(topic.written)
-    assert bench.pipeline(source=uncommitted).audit().passed
+    assert bench.pipeline().audit().passed
 
 
 def test_a_new_partition_that_retention_reached_first_is_a_loss_and_told(
@@ -207,6 +207,8 @@ def test_a_misspelt_topic_named_later_stops_the_run_or_is_left_out_aloud(
     topics = [bench.topic.name, "nowhere"]
     with pytest.raises(SourceError, match="no topic matches nowhere"):
         bench.pipeline(source={"topics": topics}).run()
+    with pytest.raises(SourceError, match="no topic matches nowhere"):
+        bench.pipeline(source={"topics": topics}).plan_run()
     bench.pipeline(source={"topics": topics, "on_vanished": "continue"}).run()
     assert "there is no topic nowhere; going on without it" in caplog.text
     bench.table.assert_holds_once(bench.topic.written)

@@ -15,7 +15,13 @@ from urllib.parse import quote
 import pyarrow as pa
 from rich.console import Console
 
-from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
+from eo_pipeline.errors import (
+    ConfigError,
+    EoPipelineError,
+    LedgerDamagedError,
+    RefusedError,
+    SinkUnavailableError,
+)
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.console.config import ConsoleSink
@@ -70,6 +76,9 @@ class ConsoleSession(SinkSession):
             return LedgerEntry.from_json(json.loads(self.path(version).read_text()))
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            found = f"cannot be read, in the ledger file {self.path(version)}: {error}"
+            raise LedgerDamagedError(self.pipeline, version, found) from error
         except OSError as error:
             raise SinkUnavailableError(f"the ledger cannot be read: {error}") from error
 

@@ -134,13 +134,26 @@ class KafkaSink(Sink):
         """The topic with the ledger of ``pipeline``."""
         return self.ledger_topic or f"{self.topic}._eo_ledger.{pipeline}"
 
+    def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:
+        """Rows', ledger's and dead letters' topic."""
+        topics = frozenset({self.topic, self.ledger_of(pipeline), self.dead_letters})
+        return self.bootstrap_servers, topics
+
     @property
     def dead_letters(self) -> str:
         """The topic for records that could not be read."""
         return self.dead_letter_topic or f"{self.topic}._dead_letters"
 
     def transactional_id(self, pipeline: str, shard: int) -> str:
-        """The same in every run, so that a run shuts out whatever an earlier one left alive."""
+        """The same in every run, so that a run shuts out whatever an earlier one left alive; and
+        that of no other pipeline, since neither name may hold a slash.
+        """
+        return f"eo-{pipeline}/{self.topic}/{shard}"
+
+    def earlier_transactional_id(self, pipeline: str, shard: int) -> str:
+        """What earlier releases called it: ``a-b`` into ``c`` was the same as ``a`` into
+        ``b-c``.
+        """
         return f"eo-{pipeline}-{self.topic}-{shard}"
 
     def describe(self) -> dict[str, str]:

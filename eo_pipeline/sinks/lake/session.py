@@ -159,19 +159,15 @@ class LakeSession(SinkSession, Generic[Handle]):
         return sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
 
     def table_identity(self) -> Mapping[str, str]:
-        table = self.open_table()
-        return {} if table is None else {"table": self._id_of(table)}
+        return {"table": self._id_of(table)} if (table := self.open_table()) else {}
 
     def was_written(self) -> bool:
-        """By its files, also once the table does not say where the ledger stands: nobody tries for
-        version 2 before version 1 is there. Or by its rows.
-        """
+        """Also by the ledger's files: nobody tries for version 2 before version 1 is there."""
         return self.ledger.has_file_since(START_VERSION + 2) or super().was_written()
 
     def holds_rows(self, since: int) -> bool:
         """Not told where pipelines share the table: their rows are numbered alike."""
-        shared = any(name != self.pipeline for name in self._ledgers())
-        return not shared and super().holds_rows(since)
+        return {*self._ledgers()} <= {self.pipeline} and super().holds_rows(since)
 
     @abstractmethod
     def _id_of(self, table: Handle) -> str:
