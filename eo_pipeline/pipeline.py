@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from eo_pipeline.audit import Audit, AuditReport
-from eo_pipeline.boundary import Boundary
+from eo_pipeline.boundary import callers
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
@@ -35,7 +35,6 @@ from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import as_sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
@@ -128,22 +127,22 @@ class Pipeline(Settings):
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
         """The last ``count`` entries, oldest first; see :func:`newest_entries`."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return newest_entries(session, count)
 
     def ledger_damages(self) -> list[Damage]:
         """What is wrong with the whole ledger; none if every entry is what was committed."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return list(damages(session.history()))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
@@ -151,7 +150,7 @@ class Pipeline(Settings):
 
         Returns None if the ledger does not hold ``known``: it was replaced by an older one.
         """
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             if known is None:
                 return list(islice(session.history(), count))
             held = session.entry(known.version)
@@ -168,11 +167,7 @@ class Pipeline(Settings):
         return read_status(self._steps)
 
     def plan_run(self) -> RunPlan:
-        """What the next run would read; nothing is changed, no Spark started.
-
-        Raises:
-            SinkUnavailableError, SourceUnavailableError: one of them does not answer.
-        """
+        """What the next run would read; nothing changes, no Spark starts. Errors: see status."""
         return plan_next_run(self._steps)
 
     def recover(
@@ -376,24 +371,18 @@ class Pipeline(Settings):
         staging = StagingArea(
             folders.manifests or self.staging, self.name, folders.rows, self.sink.describe()
         )
-        boundary = Boundary()
-        with boundary.of(self.name), watched(self.name, self.sink) as session:
+        with watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
-                spark=boundary.callers(spark) if spark else self.spark.session,
+                spark=callers(spark) if spark else self.spark.session,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
-                on_checkpoint=boundary.callers(on_checkpoint or _no_listener),
+                on_checkpoint=callers(on_checkpoint or _no_listener),
             )
-
-    @contextmanager
-    def _opened(self) -> Iterator[SinkSession]:
-        with Boundary().of(self.name), self.sink.open(self.name) as session:
-            yield session
 
 
 def _no_listener(_: object) -> None:
