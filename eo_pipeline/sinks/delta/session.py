@@ -27,7 +27,7 @@ from eo_pipeline.sinks.delta.commit import (
     plain_commit,
 )
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
-from eo_pipeline.sinks.delta.merge import merge, newest_rows
+from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
 from eo_pipeline.sinks.delta.rows import AddActions, in_memory
@@ -179,6 +179,7 @@ class DeltaPublication(LakePublication[Snapshot]):
     def _merge(self, table: Snapshot, rows: StagedTable, rule: UpsertRule) -> Commit:
         table.refuse_removal()
         source = newest_rows(in_memory(rows), rule)
+        refuse_moved_keys(table.table, source, rule)
         return partial(merge, table.table, source, rule, self._arguments)
 
     def _widen(self, table: DeltaTable, new: pa.Schema) -> None:

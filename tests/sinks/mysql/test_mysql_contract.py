@@ -1,4 +1,4 @@
-"""MariaDB against the contract, in the ways its rows can travel."""
+"""MariaDB and MySQL against the contract, in the ways rows can travel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
-from tests.stores import MySqlDatabase
+from tests.stores import ON_BOTH_SERVERS, MySqlDatabase
 
 #: Columns of the contract's tables that MySQL keeps as JSON, or without saying that it is UTC.
 ARRAYS = {"words", "numbers", "prices", "instants"}
@@ -55,7 +55,7 @@ def as_written(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-class OnMariaDb(ExactlyOnceContract):
+class OnMySql(ExactlyOnceContract):
     #: they hold NaN and infinity, which MySQL has not
     unstorable: ClassVar[frozenset[str]] = frozenset({"single", "double"})
 
@@ -81,11 +81,13 @@ class OnMariaDb(ExactlyOnceContract):
         assert {row["tail"] for row in self.read_rows(sink)} == {None}
 
 
-class TestAppend(GoingBackContract, OnMariaDb):
+@ON_BOTH_SERVERS
+class TestAppend(GoingBackContract, OnMySql):
     """Rows by LOAD DATA, straight into the table."""
 
 
-class TestAppendByInsert(OnMariaDb):
+@ON_BOTH_SERVERS
+class TestAppendByInsert(OnMySql):
     """Where LOAD DATA is not allowed. Rows are taken back as everywhere."""
 
     going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND, Operation.REPLAY)
@@ -95,7 +97,8 @@ class TestAppendByInsert(OnMariaDb):
         return MySqlSink(**mysql_database.settings(table="flights", load_data=False))
 
 
-class TestUpsert(OnMariaDb):
+@ON_BOTH_SERVERS
+class TestUpsert(OnMySql):
     """Rows by way of a temporary table."""
 
     @pytest.fixture

@@ -75,7 +75,8 @@ class TestWhatIsWritten:
         assert found == [{"id": 1, "n": "a"}, {"id": 2, "n": None}]
 
     def test_of_several_rows_with_one_key_the_last_record_wins(self, sink: RedisSink) -> None:
-        publish(sink, rows(id=[1, 2, 1, 1], n=["b", "x", "c", "a"], _eo_offset=[5, 9, 8, 2]))
+        places = {"_eo_topic": ["t"] * 4, "_eo_partition": [0, 1, 0, 0], "_eo_offset": [5, 9, 8, 2]}
+        publish(sink, rows(id=[1, 2, 1, 1], n=["b", "x", "c", "a"], **places))
         assert {row["id"]: row["n"] for row in rows_in(sink, "p")} == {1: "c", 2: "x"}
 
     def test_a_row_lives_as_long_as_it_is_told_from_its_last_writing(
@@ -245,6 +246,33 @@ class TestRefused:
 
     def test_rows_that_nothing_puts_in_order(self, sink: RedisSink) -> None:
         self.refuse(sink, rows(id=[1, 2, 1]), "rows have the key '1'", "lineage")
+
+    @pytest.mark.parametrize("elsewhere", [("t", 1), ("u", 0)])
+    def test_rows_of_one_key_from_two_partitions(
+        self, sink: RedisSink, elsewhere: tuple[str, int]
+    ) -> None:
+        """The older record has the greater offset where partitions were added in between."""
+        topic, partition = elsewhere
+        places = {"_eo_topic": ["t", topic], "_eo_partition": [0, partition]}
+        records = rows(id=[1, 1], **places, _eo_offset=[1000, 3])
+        self.refuse(sink, records, "the key '1'", "t partition 0", f"{topic} partition {partition}")
+
+    @pytest.mark.parametrize("store_as", ["hash", "json"])
+    def test_a_row_whose_predecessor_came_from_another_partition(
+        self, redis_url: str, store_as: str
+    ) -> None:
+        sink = sink_at(redis_url, store_as=store_as)
+        publish(sink, rows(id=[1, 2], **self.place(0, 1), _eo_offset=[1000, 7]))
+        publish(sink, rows(id=[1, 2], **self.place(0, 1), _eo_offset=[1001, 3]))
+        moved = rows(id=[1, 2], **self.place(5, 1), _eo_offset=[3, 8])
+        self.refuse(sink, moved, ":1'", "t partition 0", "t partition 5", "DEL the key")
+        with sink.open("p") as session:
+            head = session.head()
+        assert head is not None
+        assert head.version == 2
+
+    def place(self, *partitions: int) -> dict[str, list[object]]:
+        return {"_eo_topic": ["t"] * len(partitions), "_eo_partition": [*partitions]}
 
     def test_a_row_without_a_key(self, sink: RedisSink) -> None:
         self.refuse(sink, rows(id=[1, None]), "'id'", "null")
