@@ -93,7 +93,7 @@ class Table:
 
     def bulk(self, frame: DataFrame) -> None:
         entry = child_of(self.head)
-        attempt = self.staging.begin(entry.id)
+        attempt = self.staging.begin(entry)
         target = attempt.rows_folder()
         frame.write.mode("error").parquet(target.as_uri())
         output = StagedOutput(rows=attempt.collect(target))

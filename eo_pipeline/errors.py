@@ -14,6 +14,7 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
+    ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -21,8 +22,10 @@
         │   └── SchemaChangeError   ... because a column's type does not fit the table
         ├── FencedError             another run moved the ledger first; nothing landed
         │   └── StalePlanError      ... after a plan was made, and before it was applied
+        ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
-        └── LedgerBehindError       the ledger is older than what was seen committed before
+        ├── LedgerBehindError       the ledger is older than what was seen committed before
+        └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -33,11 +36,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from eo_pipeline.scrubbing import scrubbed
+
 
 class EoPipelineError(Exception):
-    """Base of every error raised on purpose. Its text says what happened and what to do."""
+    """Base of every error raised on purpose. Its text says what happened and what to do.
+
+    The text may quote other programs, so secrets are taken out of it here, once for all.
+    """
 
     retryable: ClassVar[bool] = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(scrubbed(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(EoPipelineError):
@@ -157,6 +168,23 @@ class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
 
 
+class ManifestDamagedError(EoPipelineError):
+    """A promise in staging was cut, emptied or changed, so that it can be neither kept nor trusted.
+
+    ``path`` is the manifest of an attempt at ``version``.
+    """
+
+    def __init__(self, path: str, version: int, found: str) -> None:
+        self.path = path
+        self.version = version
+        super().__init__(
+            f"{path}: the promise of version {version} cannot be read: {found}. Nothing was "
+            "committed. Bring the file back as it was, or set it aside: `eo set-aside`, "
+            "Pipeline.plan_set_aside(). The next run then reads the same offsets again; should the "
+            "promise have been kept meanwhile, the ledger tells."
+        )
+
+
 class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
 
@@ -217,6 +245,10 @@ class StalePlanError(FencedError):
         )
 
 
+class DamagedError(SinkError):
+    """The store lost some of what was committed to it; it does not come back by itself."""
+
+
 class CommitUnknownError(SinkError):
     """The connection died after COMMIT was sent: the transaction may or may not have landed.
 
@@ -228,3 +260,22 @@ class CommitUnknownError(SinkError):
 
 class LedgerBehindError(SinkError):
     """The ledger is older than what this pipeline saw committed: restored backup, failover."""
+
+
+class LedgerDamagedError(SinkError):
+    """The ledger is not what was committed: an entry was changed, or is missing, by other hands.
+
+    ``version`` is the entry that is not as it was, ``found`` says why. Nothing was read or
+    written, and nothing will be until a person has put it right.
+    """
+
+    def __init__(self, pipeline: str, version: int, found: str) -> None:
+        self.pipeline = pipeline
+        self.version = version
+        self.found = found
+        super().__init__(
+            f"Pipeline {pipeline!r}: the ledger is damaged: version {version} {found}. Nothing was "
+            "read or written. Bring the ledger back as it was committed, from a backup of the "
+            "same moment as the table (`eo audit` looks at all of it); or go on with a new "
+            "pipeline into a new table."
+        )

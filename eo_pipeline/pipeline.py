@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
 from eo_pipeline.audit import Audit, AuditReport
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.ledger.chain import Damage, damages
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
@@ -27,8 +28,10 @@ from eo_pipeline.run.replay import ReplayPlan, plan_replay
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.reset import ResetPlan, plan_reset
 from eo_pipeline.run.rewind import RewindPlan, plan_rewind
+from eo_pipeline.run.set_aside import SetAsidePlan, plan_set_aside
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
+from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import validate_sink
@@ -38,9 +41,6 @@ from eo_pipeline.staging.attempt import StagingArea
 
 if TYPE_CHECKING:
     from typing import Self
-
-#: Ledger entries a plan looks at to estimate how long the next run takes.
-ENTRIES_TO_ESTIMATE_BY = 50
 
 
 def _as_sink(value: Any) -> Any:
@@ -126,7 +126,7 @@ class Pipeline(Settings):
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
         with self.sink.open(self.name) as session:
-            return session.head()
+            return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
@@ -134,10 +134,14 @@ class Pipeline(Settings):
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
-        """The last ``count`` entries, oldest first."""
+        """The last ``count`` entries, oldest first; see :func:`newest_entries`."""
         with self.sink.open(self.name) as session:
-            head = session.head()
-            return list(session.history(max(0, head.version + 1 - count))) if head else []
+            return newest_entries(session, count)
+
+    def ledger_damages(self) -> list[Damage]:
+        """What is wrong with the whole ledger; none if every entry is what was committed."""
+        with self.sink.open(self.name) as session:
+            return list(damages(session.history()))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
         """At most ``count`` entries after ``known`` (None: from the first), oldest first.
@@ -158,7 +162,7 @@ class Pipeline(Settings):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return read_status(self.name, self.source, self.head())
+        return read_status(self._steps)
 
     def plan_run(self) -> RunPlan:
         """What the next run would read; nothing is changed, no Spark started.
@@ -166,7 +170,7 @@ class Pipeline(Settings):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return plan_next_run(self.name, self.source, self.newest(ENTRIES_TO_ESTIMATE_BY))
+        return plan_next_run(self._steps)
 
     def recover(
         self, *, on_checkpoint: Callable[[CheckpointReport], None] | None = None
@@ -313,6 +317,17 @@ class Pipeline(Settings):
         """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if there is one."""
         return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
 
+    def plan_set_aside(self) -> SetAsidePlan:
+        """To make promises in staging that cannot be read no promises any more.
+
+        They stop every run with ManifestDamagedError. Their files are kept under another name, and
+        the next run reads the same offsets again.
+
+        Raises:
+            NothingToDoError: all can be read.
+        """
+        return plan_set_aside(self._steps)
+
     def plan_reset(self) -> ResetPlan:
         """To drop this pipeline's rows, dead letters, ledger and staging: for development.
 
@@ -359,7 +374,9 @@ class Pipeline(Settings):
         spark: SparkProvider | None = None,
     ) -> Iterator[Steps]:
         folders = self.sink.staging_folders()
-        staging = StagingArea(folders.manifests or self.staging, self.name, folders.rows)
+        staging = StagingArea(
+            folders.manifests or self.staging, self.name, folders.rows, self.sink.describe()
+        )
         with watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,

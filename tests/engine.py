@@ -305,7 +305,7 @@ def spark_is_free(bench: Bench) -> None:
 def staged_attempts(bench: Bench) -> list[str]:
     """Attempt folders left in staging."""
     folder = Path(bench.config["staging"]) / bench.config["name"]
-    return sorted(p.name for p in folder.iterdir() if not p.name.startswith("_"))
+    return sorted(p.name for p in folder.glob("*/*-*") if not p.parent.name.startswith("_"))
 
 
 def whole_ranges(written: Iterable[Coordinates]) -> dict[TopicPartition, int]:

@@ -15,7 +15,7 @@ from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, Tallies
 from eo_pipeline.audit.judge import Evidence, Findings, judge
 from eo_pipeline.audit.proof import cannot_prove, proves
 from eo_pipeline.audit.ranges import Coverage, block_size, parts, write_ranges
-from eo_pipeline.audit.repair import repairs
+from eo_pipeline.audit.repair import LEDGER_FIRST, repairs
 from eo_pipeline.audit.report import (
     CHECKPOINTS_LISTED_MAX,
     EXAMPLES_MAX,
@@ -35,7 +35,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
-from eo_pipeline.run.targets import current_head
+from eo_pipeline.run.targets import head_as_it_is
 from eo_pipeline.source.discovery import Cluster
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Audit:
             with self._timed("sink"):
                 snapshot = take_snapshot(
                     self.steps.session,
-                    lambda: current_head(self.steps),
+                    lambda: head_as_it_is(self.steps),
                     last,
                     folder / "rows.parquet",
                     self.progress,
@@ -163,7 +163,9 @@ class Audit:
             remarks=tuple(each for each in found if not each.kind.is_failure),
             checkpoints=_listed(audited),
             totals=_totals(audited),
-            repairs=tuple(repairs(audited, evidence.tallies, snapshot.newest, check)),
+            repairs=(LEDGER_FIRST,)
+            if snapshot.is_damaged
+            else tuple(repairs(audited, evidence.tallies, snapshot.newest, check)),
             proves=tuple(proves(evidence, audited)),
             cannot_prove=tuple(cannot_prove(evidence, audited, last)),
             seconds=dict(self._seconds),

@@ -14,8 +14,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,7 +22,13 @@ from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
-from eo_pipeline.spark import interruptible, job_error
+from eo_pipeline.spark import (
+    SPARK_ERRORS,
+    interruptible,
+    job_error,
+    path_to_read,
+    staging_settings,
+)
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
@@ -107,7 +111,7 @@ class Comparison:
         Raises:
             SparkJobError: the job failed; perhaps records were deleted meanwhile.
             SparkUnavailableError: the Spark Connect server was lost.
-            TransformError: the transform raised.
+            TransformError: the transform raised, now or while Spark ran it.
         """
         return self._counted([spans] if spans else [], None)
 
@@ -121,11 +125,13 @@ class Comparison:
         self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
     ) -> Tallies:
         try:
-            summary = interruptible(self.spark, self._summary(batches, only).toArrow).to_pylist()
-        except (PySparkException, Py4JError) as error:
+            with staging_settings(self.spark):
+                summary = self._summary(batches, only)
+                lines = interruptible(self.spark, summary.toArrow).to_pylist()
+        except SPARK_ERRORS as error:
             job = f"Pipeline {self.pipeline!r}: the audit's Spark job"
             raise job_error(self.spark, error, job) from error
-        return _tallies(summary)
+        return _tallies(lines)
 
     def _summary(
         self, batches: Sequence[Sequence[OffsetRange]], only: Collection[int] | None
@@ -140,14 +146,14 @@ class Comparison:
         return _with_examples(_without_the_fine(judged))
 
     def _ranges(self, only: Collection[int] | None) -> DataFrame:
-        frame = self.spark.read.parquet(self.ranges.as_uri())
+        frame = self.spark.read.parquet(path_to_read(self.ranges))
         return frame if only is None else frame.where(F.col("checkpoint").isin(*only))
 
     def _rows(self, ranges: DataFrame, only: Collection[int] | None) -> DataFrame:
         """The table's rows, each with the region of its checkpoint's range it lies in."""
         number = F.col("_eo_checkpoint")
         capped = F.when(number < 0, -1).when(number > self.newest, self.newest + 1)
-        rows = self.spark.read.parquet(self.rows.as_uri()).select(
+        rows = self.spark.read.parquet(path_to_read(self.rows)).select(
             *(F.col(f"_eo_{name}").alias(name) for name in _COORDINATES),
             capped.otherwise(number).cast("bigint").alias("checkpoint"),
         )

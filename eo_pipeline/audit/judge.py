@@ -40,6 +40,15 @@ _LOST = "records are no longer in Kafka, although retention and compaction canno
 _ROWS_OF_LOST = "rows came from records that Kafka has lost"
 _COMPACTED = "records were removed by compaction since they were read"
 _MORE_RECORDS = "records are in Kafka beyond those that were counted when their ranges were read"
+_BEYOND = "records were counted beyond one for each offset that was read"
+_DEAD_LETTERS = (
+    "is the difference between the bad records that the ledger counted and those in Kafka by "
+    "today's source settings"
+)
+_SKIPPED = (
+    "is the difference between the skipped records that the ledger counted and those in Kafka by "
+    "today's source settings"
+)
 _MISCOUNTED = "is the difference between the rows that the ledger counted and those in the table"
 
 _FOREIGN = frozenset(
@@ -185,7 +194,19 @@ class _CheckpointCounts:
             yield FindingKind.LOST, _LOST, self._records.fewer, []
         elif self._records.holes is Holes.COMPACTION:
             yield FindingKind.COMPACTED, _COMPACTED, self._records.fewer, []
-        yield FindingKind.MISCOUNTED, _MORE_RECORDS, self._records.more, []
+        for text, count in self._miscounted_records().items():
+            yield FindingKind.MISCOUNTED, text, count, []
+
+    def _miscounted_records(self) -> dict[str, int]:
+        """By what the ledger's counts of records differ from those that Kafka holds."""
+        counts, records = self._checkpoint.counts, self._records
+        differing = {_BEYOND: records.beyond, _MORE_RECORDS: records.more}
+        if records.as_counted:
+            bad = sum(tally.bad for tally in self._kinds.values())
+            skipped = sum(tally.skipped for tally in self._kinds.values())
+            differing[_DEAD_LETTERS] = abs(counts.dead_letters - bad)
+            differing[_SKIPPED] = abs(counts.tombstones - skipped)
+        return differing
 
     def _rows(self) -> Iterator[tuple[FindingKind, str, int, list[Example]]]:
         for kind, tally in self._kinds.items():
@@ -241,7 +262,7 @@ class _CheckpointCounts:
             or self._foreign
             or (self._read_back and self._unexplained())
             or self._records.holes is Holes.LOSS
-            or self._records.more
+            or any(self._miscounted_records().values())
         )
 
     def audited(self) -> CheckpointAudit:

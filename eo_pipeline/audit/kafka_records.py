@@ -15,14 +15,22 @@ from eo_pipeline.ledger.branch import Checkpoint
 class RecordCounts:
     """Kafka records of one checkpoint: ``found`` now, None if none of it can be read.
 
-    ``fewer`` and ``more`` compare with what was counted at commit; both 0 where a part of the
-    ranges is gone. ``holes`` says why there are fewer records than offsets.
+    ``fewer`` and ``more`` compare with what was counted at commit, ``beyond`` is what was counted
+    there beyond one record an offset, which never was; all 0 where a part of the ranges is gone.
+    ``holes`` says why there are fewer records than offsets.
     """
 
     found: int | None
     fewer: int
     more: int
     holes: Holes
+    beyond: int = 0
+
+    @property
+    def as_counted(self) -> bool:
+        """Whether every record that was counted is there to be looked at again, and no other."""
+        known = self.found is not None and self.holes is not Holes.UNKNOWN
+        return known and not (self.fewer or self.more or self.beyond)
 
 
 def records_of(
@@ -38,10 +46,12 @@ def records_of(
     found = sum(tally.records for tally in tallies)
     if coverage.gone[version]:
         return RecordCounts(found, 0, 0, Holes.UNKNOWN)
-    fewer = max(0, checkpoint.counts.records - found)
+    offsets = coverage.readable[version]
+    beyond = max(0, checkpoint.counts.records - offsets)
+    fewer = max(0, checkpoint.counts.records - beyond - found)
     more = max(0, found - checkpoint.counts.records)
-    holes = _holes(coverage.readable[version] - found, fewer, coverage.topics[version], compacted)
-    return RecordCounts(found, fewer, more, holes)
+    holes = _holes(offsets - found, fewer, coverage.topics[version], compacted)
+    return RecordCounts(found, fewer, more, holes, beyond)
 
 
 def _holes(absent: int, fewer: int, topics: set[str], compacted: Collection[str]) -> Holes:

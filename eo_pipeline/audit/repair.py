@@ -14,6 +14,15 @@ REPAIRS_MAX = 50
 #: Says why these checkpoints cannot be replayed, None if they can.
 Check = Callable[[Collection[int]], str | None]
 
+#: Of a ledger that is not what was committed nobody can tell which rows are rightful.
+LEDGER_FIRST = Repair(
+    None,
+    None,
+    refused="first bring the ledger's versions named above back as they were committed, from a "
+    "backup of the same moment as the table, and audit again. Until then delete no rows and replay "
+    "nothing: which rows are rightful is what the ledger would tell",
+)
+
 _GONE = (
     "Kafka no longer holds all that they read. Restore the records (a mirror, tiered storage), or "
     "correct the rows by hand"

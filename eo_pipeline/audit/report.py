@@ -142,6 +142,8 @@ class Repair:
         if self.condition is not None:
             where = f"delete the rows where {self.condition}"
             return f"{where}: by hand, once you know where they came from"
+        if self.first is None and self.refused is not None:
+            return self.refused
         one = self.first == self.last
         which = f"checkpoint {self.first}" if one else f"checkpoints {self.first} to {self.last}"
         if self.refused is None:

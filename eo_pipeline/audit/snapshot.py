@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.errors import RefusedError, SetupError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
+from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
@@ -37,6 +38,7 @@ class Snapshot:
 
     ``checkpoints`` are the live ones to audit, oldest first, of the versions from ``since`` on;
     ``holes`` are the losses accepted among these, ``contiguity_errors`` what is wrong with them.
+    ``is_damaged``: entries are missing or were changed, so that nothing can be advised by them.
     ``newest`` is the newest version once the table had been read: rows of versions after ``head``
     up to there belong to runs that went on meanwhile. ``settled`` is False if the ledger went back
     every time. ``rows`` is the number of rows read, None if the sink ``refused`` to read them.
@@ -48,6 +50,7 @@ class Snapshot:
     holes: tuple[LedgerEntry, ...]
     contiguity_errors: tuple[str, ...]
     newest: int
+    is_damaged: bool = False
     settled: bool = True
     rows: int | None = None
     refused: str | None = None
@@ -131,13 +134,14 @@ def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapsh
         since=since,
         checkpoints=tuple(found),
         holes=tuple(e for e in live_branch(entries) if e.operation is Operation.ACCEPT_LOSS),
-        contiguity_errors=tuple(_contiguity_errors(entries, head)),
+        contiguity_errors=tuple(_contiguity_errors(entries, since, head)),
+        is_damaged=any(damages(entries, since)),
         newest=head.version,
     )
 
 
-def _contiguity_errors(entries: list[LedgerEntry], head: LedgerEntry) -> Iterator[str]:
-    yield from contiguity_errors(entries)
+def _contiguity_errors(entries: list[LedgerEntry], since: int, head: LedgerEntry) -> Iterator[str]:
+    yield from contiguity_errors(entries, since)
     if not entries or entries[-1].id != head.id:
         yield f"version {head.version} is the head, and the history does not end with it"
 

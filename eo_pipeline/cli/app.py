@@ -21,6 +21,7 @@ from eo_pipeline.cli.codes import (
 from eo_pipeline.cli.doctor import doctor
 from eo_pipeline.cli.init import init
 from eo_pipeline.cli.output import Output, note
+from eo_pipeline.cli.schema import json_schema
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.run.interruption import notes
 
@@ -94,10 +95,12 @@ for _command in (
     forking.fork,
     changing.accept_loss,
     changing.adopt,
+    changing.set_aside,
     changing.reset,
     audit,
     doctor,
     init,
+    json_schema,
 ):
     app.command(epilog=EPILOG)(_command)
 

@@ -1,4 +1,6 @@
-"""Commands that change the table or the ledger: run, rewind, replay, accept-loss, adopt."""
+"""Commands that change the table or the ledger: run, rewind, replay, accept-loss, adopt,
+set-aside, reset.
+"""
 
 from __future__ import annotations
 
@@ -245,6 +247,31 @@ def adopt(
     if as_json:
         output.document(entry.to_json() if entry else None)
     output.say(entry_line(entry) if entry else "the next run starts anew")
+
+
+def set_aside(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a promise in staging that cannot be read (cut, emptied) be none: its offsets are read
+    again by the next run. The file is kept under another name.
+    """
+    output = Output(as_json)
+    plan = choose(files, name).pipeline.plan_set_aside()
+    output.say(str(plan), "bold")
+    for each in plan.damages:
+        output.say(str(each))
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    else:
+        approve(output, f"Set it aside in {plan.pipeline}?", yes=yes)
+        for path in plan.apply():
+            output.say(f"kept as {path}")
+    if as_json:
+        output.document(plan.to_json())
 
 
 def reset(

@@ -9,11 +9,12 @@ import psycopg
 
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
-from eo_pipeline.errors import EoPipelineError, NothingToDoError
+from eo_pipeline.errors import EoPipelineError, LedgerDamagedError, NothingToDoError
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.files import folder
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
@@ -45,18 +46,21 @@ WHERE c.relnamespace = coalesce(%(schema)s, current_schema())::regnamespace
 def sink_checks(pipeline: Pipeline) -> list[Check]:
     """The sink, what may be written there, the ledger, and what runs saw of it before."""
     try:
-        newest = pipeline.newest(LEDGER_ENTRIES)
+        newest: list[LedgerEntry] | LedgerDamagedError = pipeline.newest(LEDGER_ENTRIES)
+    except LedgerDamagedError as damage:
+        newest = damage
     except EoPipelineError as error:
         remedy = "Start the store, or correct the fields of `sink`."
         because = "the sink does not answer"
-        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses"))
+        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]
     where = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
     return [
         ok("sink", f"{where}; {pipeline.sink.guarantee.value}"),
         examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
-        _ledger(newest),
+        examined("ledger", lambda: _ledger(pipeline, newest), "See above."),
         examined("witnesses", lambda: _witnesses(pipeline), "See docs/exactly-once.md."),
+        examined("promises", lambda: _promises(pipeline), "See docs/exactly-once.md."),
     ]
 
 
@@ -68,13 +72,13 @@ def _writable(sink: Sink) -> Check:
     if path is None:
         remedy = "The first run shows it; nothing is lost if it may not."
         return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
-    return _folder(Path(str(path).removeprefix("file://")))
+    return _folder(folder(str(path)))
 
 
-def _folder(folder: Path) -> Check:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+def _folder(path: Path) -> Check:
+    there = next(each for each in (path, *path.parents) if each.exists())
     if os.access(there, os.W_OK | os.X_OK):
-        return ok("write", f"{folder} may be written")
+        return ok("write", f"{path} may be written")
     return fail("write", f"{there} may not be written by this user", "Change its permissions.")
 
 
@@ -100,11 +104,16 @@ def _postgres(sink: PostgresSink) -> Check:
     return ok("write", f"{user} may write the table and the ledger")
 
 
-def _ledger(newest: list[LedgerEntry]) -> Check:
-    if not newest:
+def _ledger(pipeline: Pipeline, newest: list[LedgerEntry] | LedgerDamagedError) -> Check:
+    """The newest entries by what they read; all of them by their hashes."""
+    found = [f"version {version} {text}" for version, text in pipeline.ledger_damages()]
+    if isinstance(newest, LedgerDamagedError):
+        found = found or [str(newest)]
+    elif not newest:
         return ok("ledger", "empty: the pipeline never ran")
-    found = contiguity_errors(newest)
-    if found:
+    else:
+        found = found or contiguity_errors(newest)
+    if isinstance(newest, LedgerDamagedError) or found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         remedy = "Somebody changed the ledger by hand. Bring it back from a backup; run `eo audit`."
         return fail("ledger", f"{found[0]}{more}", remedy)
@@ -129,6 +138,15 @@ def _witnesses(pipeline: Pipeline) -> Check:
     named = ", ".join(map(str, plan.lost_versions))
     remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
     return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
+
+
+def _promises(pipeline: Pipeline) -> Check:
+    try:
+        plan = pipeline.plan_set_aside()
+    except NothingToDoError:
+        return ok("promises", "whatever was promised in staging and is not kept yet can be read")
+    said = "; ".join(map(str, plan.damages))
+    return fail("promises", said, "Bring the file back as it was; or set it aside: `eo set-aside`.")
 
 
 def losses(pipeline: Pipeline) -> Check:

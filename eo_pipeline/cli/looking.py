@@ -20,7 +20,7 @@ from eo_pipeline.cli.views import (
     entry_line,
     entry_row,
     show_entry,
-    show_losses,
+    show_obstacles,
     show_run_plan,
     status_row,
     with_state,
@@ -54,7 +54,7 @@ def status(files: Files = None, name: Name = None, as_json: AsJson = False) -> N
     elif stati:
         output.table(STATUS_COLUMNS, [status_row(each) for each in stati])
     for each in stati:
-        show_losses(output, each.losses)
+        show_obstacles(output, each)
     for named, error in failed:
         if not as_json:
             note(f"{named}: {error}")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, number
 from eo_pipeline.ledger.branch import live_branch
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
@@ -65,9 +65,16 @@ def entry_line(entry: LedgerEntry) -> str:
         entry.operation.value + _TOWARDS.get(entry.operation, "").format(entry.target),
         *([counted(counts.rows, "row"), counted(counts.records, "record")] if entry.ranges else []),
         *([counted(counts.dead_letters, "dead letter")] if counts.dead_letters else []),
+        *([_unknown(counts)] if counts.unknown else []),
         *([short_ranges(entry.ranges)] if entry.ranges else []),
     ]
     return "  ".join(parts)
+
+
+def _unknown(counts: Counts) -> str:
+    """``2 records with unknown fields (colour, size)``."""
+    names = ", ".join(counts.unknown_fields)
+    return f"{counted(counts.unknown or 0, 'record')} with unknown fields ({names})"
 
 
 def entry_json(entry: LedgerEntry, live: bool) -> dict[str, Any]:
@@ -116,6 +123,7 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         ("records", f"{number(counts.records)}, {number(counts.bytes)} bytes"),
         ("dead letters", number(counts.dead_letters)),
         ("tombstones", number(counts.tombstones)),
+        *([("unknown fields", _unknown(counts))] if counts.unknown else []),
         ("run id", entry.run_id),
         ("transaction", entry.transaction_id),
         ("parent", f"{entry.parent.version} {entry.parent.transaction_id}" if entry.parent else ""),
@@ -160,11 +168,18 @@ def show_losses(output: Output, losses: Iterable[object]) -> None:
         output.say(f"lost: {loss}", "red")
 
 
+def show_obstacles(output: Output, status: Status) -> None:
+    """What the next run would stop at."""
+    for each in status.blocked:
+        output.say(f"blocked: {each}", "red")
+    show_losses(output, status.losses)
+
+
 def show_run_plan(output: Output, plan: RunPlan) -> None:
     """What the next run would read."""
     name = plan.status.pipeline
     show_ranges(output, plan.ranges)
-    show_losses(output, plan.status.losses)
+    show_obstacles(output, plan.status)
     if not plan.ranges:
         output.say(f"{name}: nothing to read")
         return

@@ -11,7 +11,8 @@ from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
-from eo_pipeline.dagster.yaml_values import errors_at_their_fields, fields_of, resolve_texts
+from eo_pipeline.dagster.yaml_values import errors_at_their_fields, resolve_texts
+from eo_pipeline.json_schema import model_schema, sink_schema
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkSettings
@@ -39,7 +40,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
             resolve_texts,
             model_field_type=Fields,
             description="Which topics, and how their records are read: eo_pipeline.KafkaSource.",
-            json_schema_extra=fields_of(KafkaSource),
+            json_schema_extra=model_schema(KafkaSource),
         ),
     ]
     sink: Annotated[
@@ -49,7 +50,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
             resolve_texts,
             model_field_type=Fields,
             description="Where rows and ledger go: `type`, and the fields of that sink.",
-            json_schema_extra={"required": ["type"]},
+            json_schema_extra=sink_schema(),
         ),
     ]
     transform: str | None = Field(
@@ -72,7 +73,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
             resolve_texts,
             model_field_type=Fields | None,
             description="Where Spark runs: eo_pipeline.SparkSettings.",
-            json_schema_extra=fields_of(SparkSettings),
+            json_schema_extra=model_schema(SparkSettings),
         ),
     ] = None
 

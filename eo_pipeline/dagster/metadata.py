@@ -35,6 +35,7 @@ def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
         "rows": counts.rows,
         "dead_letters": counts.dead_letters,
         "bytes": counts.bytes,
+        **({"unknown": counts.unknown} if counts.unknown else {}),
     }
 
 
@@ -53,6 +54,7 @@ def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """What only the offset asset says: where the checkpoint read and where reading continues."""
     return {
         "tombstones": entry.counts.tombstones,
+        **({"unknown_fields": ", ".join(names)} if (names := entry.counts.unknown_fields) else {}),
         "kafka_partitions": len(entry.offsets),
         **ranges_metadata(entry),
         **({"details": dg.MetadataValue.json(dict(entry.details))} if entry.details else {}),

@@ -8,16 +8,9 @@ from typing import Any
 
 import dagster as dg
 from jinja2 import Environment
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from eo_pipeline.settings import Problem, problems
-
-
-def fields_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The field names as JSON schema, so that editors complete them and `dg check yaml` finds a
-    misspelt one. Types are left to the engine: any value may also be a ``{{ template }}``.
-    """
-    return {"properties": {name: {} for name in model.model_fields}, "additionalProperties": False}
 
 
 def resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:

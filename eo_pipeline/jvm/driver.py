@@ -17,9 +17,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.core.context import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
+from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.java import find_java
@@ -41,11 +43,14 @@ _LOOK_S = 0.05
 def start_driver(settings: Mapping[str, str]) -> None:
     """Start the JVM that this process's next session will use; it ends with this process.
 
-    Nothing happens if there is one already, a user's own or that of ``spark-submit``.
+    Nothing happens if there is one already, a user's own or that of ``spark-submit``. One that has
+    ended is forgotten.
 
     Raises:
         SetupError: no Java, or Spark did not start.
     """
+    if driver_is_dead():
+        _forget_driver()
     if SparkContext._gateway is not None or _PORT_VARIABLE in os.environ:
         return
     java = find_java()
@@ -65,6 +70,20 @@ def start_driver(settings: Mapping[str, str]) -> None:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
     gateway.proc = process  # as PySpark does: the pipe to it must stay open
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def driver_is_dead() -> bool:
+    """Whether this process had a JVM for Spark, and that has ended."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def _forget_driver() -> None:
+    """What PySpark keeps of a JVM for the whole process. It would speak to none other, for ever."""
+    with contextlib.suppress(Py4JError, OSError):
+        SparkContext._gateway.close()  # type: ignore[union-attr]
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 def _started(command: Sequence[str], home: Path, connection: Path) -> subprocess.Popen[bytes]:

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 
 
-def contiguity_errors(entries: Sequence[LedgerEntry]) -> list[str]:
+def contiguity_errors(entries: Sequence[LedgerEntry], since: int | None = None) -> list[str]:
     """What is wrong with a stretch of one ledger, oldest entry first; empty if nothing is.
 
     Every entry must be the child of the one before it, in the same ledger. A forward entry must
     have read each Kafka partition from exactly where the ledger stood, up to exactly where it
     says it stands now, and must have left the other partitions alone. A rewind must stand where
-    its target stood, and a replay where its parent did, having read its target's ranges.
+    its target stood, and a replay where its parent did, having read its target's ranges. And each
+    must be what was committed, see :mod:`eo_pipeline.ledger.chain`.
+
+    Args:
+        entries: the stretch.
+        since: the version it should begin with, if that is known.
     """
     by_version = {entry.version: entry for entry in entries}
-    return [
+    since = since if since is not None or not entries else entries[0].version
+    damaged = [f"version {number} {text}" for number, text in damages(entries, since or 0)]
+    return damaged + [
         text
         for parent, entry in pairwise(entries)
+        if parent.id == entry.parent
         for text in _between(parent, entry, by_version.get(_target(entry)))
     ]
 
@@ -30,8 +39,6 @@ def _target(entry: LedgerEntry) -> int:
 
 def _between(parent: LedgerEntry, entry: LedgerEntry, target: LedgerEntry | None) -> Iterator[str]:
     """``target`` is None if the entry has none, or it lies before the stretch."""
-    if not entry.is_child_of(parent):
-        yield f"version {entry.version} is not a child of version {parent.version}"
     if entry.ledger_id != parent.ledger_id:
         yield f"version {entry.version} belongs to another ledger"
     if entry.operation is Operation.FORWARD:

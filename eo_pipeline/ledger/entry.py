@@ -7,15 +7,17 @@ and only if its head is exactly the parent the new entry was planned from.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import PlainSerializer, TypeAdapter
+from pydantic import Field, PlainSerializer, TypeAdapter
 
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
 
@@ -57,7 +59,9 @@ class Counts:
     ``records``: Kafka records read. ``bytes``: of their values. ``rows``: written to the table.
     ``dead_letters``: written to the dead-letter table. ``tombstones``: records without a value
     that were skipped on request. ``rows_total``: rows written by this pipeline up to and
-    including this version, so that nobody has to count the table.
+    including this version, so that nobody has to count the table. ``unknown``: records that became
+    rows without the fields that ``value_schema`` does not name (None: not counted, by an older
+    version), ``unknown_fields``: names of such, not always all.
     """
 
     records: int = 0
@@ -66,6 +70,33 @@ class Counts:
     dead_letters: int = 0
     tombstones: int = 0
     rows_total: int = 0
+    unknown: int | None = None
+    unknown_fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an entry stands on, by identity: a name may come to mean another thing.
+
+    ``parent`` is the parent's :attr:`LedgerEntry.content_hash`, so that entries form a chain; it
+    is ``None`` for the first entry and on top of one that an earlier release wrote. ``sink`` is
+    what the store said it publishes into and how (the table's own identity, the mode, the key).
+    ``past_topics`` are the positions reached in topics whose names are not subscribed any more or
+    mean another topic now, by Kafka's topic UUID: what was read once is never read again.
+    """
+
+    parent: str | None = None
+    sink: Mapping[str, str] = field(default_factory=dict)
+    past_topics: Mapping[str, StoredOffsets] = field(default_factory=dict)
+
+
+class Stored(NamedTuple):
+    """Hashes of an entry that was read: of its content as ``found``, and as it was ``sealed`` when
+    it was written; None if an earlier release wrote it, without a hash.
+    """
+
+    found: str
+    sealed: str | None
 
 
 def new_transaction_id() -> str:
@@ -81,7 +112,7 @@ class LedgerEntry:
     (empty ranges left out). ``topic_ids`` are Kafka's topic UUIDs (KIP-516). ``target`` is the
     version a rewind or replay aimed at. ``committed_at`` is set by the sink's clock and is
     ``None`` until the entry is in the ledger. ``details`` holds remarks for people (the reason,
-    who asked, holes accepted); nothing decides by them.
+    who asked, holes accepted); nothing decides by them. ``identity`` is what is compared.
     """
 
     pipeline: str
@@ -99,6 +130,11 @@ class LedgerEntry:
     started_at: _Instant = field(default_factory=lambda: datetime.now(UTC))
     committed_at: _Instant | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    identity: Identity = Identity()
+    #: How it was found where it is kept; None for an entry that was made here.
+    stored: Annotated[Stored | None, Field(exclude=True)] = field(
+        default=None, init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         expected = self.version - 1
@@ -120,8 +156,18 @@ class LedgerEntry:
         return self.version
 
     def is_child_of(self, head: LedgerEntry | None) -> bool:
-        """True if this entry was planned from exactly ``head``."""
-        return self.parent == (head.id if head else None)
+        """True if this entry was planned from exactly ``head``, as it is: a parent whose content
+        was changed since is another one. An entry of an earlier release does not know its content.
+        """
+        if head is None or self.parent is None:
+            return self.parent is None and head is None
+        known = self.identity.parent
+        return self.parent == head.id and (known is None or known == head.content_hash)
+
+    @property
+    def is_altered(self) -> bool:
+        """True if it is not what was written: somebody changed it where it is kept."""
+        return self.stored is not None and self.stored.sealed not in (None, self.stored.found)
 
     def child(
         self, operation: Operation, run_id: str, offsets: Mapping[TopicPartition, int]
@@ -138,19 +184,46 @@ class LedgerEntry:
             topic_ids=self.topic_ids,
             counts=Counts(rows_total=self.counts.rows_total),
             run_id=run_id,
+            identity=replace(self.identity, parent=self._hash_for_children),
         )
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
         return replace(self, counts=counts)
 
+    @property
+    def content_hash(self) -> str:
+        """SHA-256, in hexadecimal digits, of all that the entry says but ``committed_at``.
+
+        It is the same before and after a store has kept the entry: the order of keys, the zone of
+        a time, a whole number written as 5.0 and a value that is absent instead of null or empty
+        make no difference. Of an entry that was read it is that of what was found.
+        """
+        return self.stored.found if self.stored else _hash(self._written())
+
+    @property
+    def _hash_for_children(self) -> str | None:
+        """None on top of an entry without a seal: a later release may read it with more in it."""
+        unsealed = self.stored is not None and self.stored.sealed is None
+        return None if unsealed else self.content_hash
+
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values that :meth:`from_json` reads back, whatever the sink."""
+        """A dictionary of JSON values that :meth:`from_json` reads back, whatever the sink.
+
+        With a seal: the hash of all that is written, in ``identity``.
+        """
+        written = self._written()
+        return {**written, "identity": {**written["identity"], SEAL: _hash(written)}}
+
+    def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
         return written
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:
-        """The inverse of :meth:`to_json`. What a newer version adds is ignored, above all counts.
+        """The inverse of :meth:`to_json`. What a newer version adds is ignored, above all counts,
+        and belongs to the hash all the same; what stands beside the fields of an entry does not.
+
+        One that was changed meanwhile is read as it is; :attr:`is_altered` tells.
 
         Raises:
             ValueError: it is no entry; pydantic's error names the fields.
@@ -158,11 +231,40 @@ class LedgerEntry:
         lost = _ALWAYS_WRITTEN - raw.keys()
         if lost:
             raise ValueError(f"a ledger entry without {', '.join(sorted(lost))}")
-        return _format().validate_python(raw)
+        entry = _format().validate_python(raw)
+        sealed = (raw.get("identity") or {}).get(SEAL)
+        object.__setattr__(entry, "stored", Stored(_hash(raw), sealed))
+        return entry
 
 
 #: These have a default for a new entry; a stored one that lost them must not be read as if new.
 _ALWAYS_WRITTEN = frozenset({"ranges", "topic_ids", "counts", "started_at"})
+
+
+#: Where in ``identity`` the hash of the whole entry is kept.
+SEAL = "content"
+
+#: What of an entry's JSON values its hash covers.
+_HASHED = frozenset(each.name for each in fields(LedgerEntry)) - {"stored", "committed_at"}
+
+
+def _hash(raw: Mapping[str, Any]) -> str:
+    """See :attr:`LedgerEntry.content_hash`; of an entry's JSON values, with a seal or without."""
+    started_at = datetime.fromisoformat(raw["started_at"]).astimezone(UTC).isoformat()
+    identity = {k: v for k, v in (raw.get("identity") or {}).items() if k != SEAL}
+    said = {name: raw[name] for name in _HASHED & raw.keys()}
+    said |= {"started_at": started_at, "identity": identity}
+    return hashlib.sha256(json.dumps(_canonical(said), sort_keys=True).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """Without what stores of JSON may change: nulls and empty values, and 5.0 that came as 5."""
+    if isinstance(value, Mapping):
+        said = {k: _canonical(v) for k, v in value.items()}
+        return {k: v for k, v in said.items() if v is not None and v not in ({}, [])}
+    if isinstance(value, list):
+        return [_canonical(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache

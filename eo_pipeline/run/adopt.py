@@ -16,6 +16,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, OpenSteps
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.staging.witness import Witness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,9 @@ class AdoptPlan(ChangePlan):
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """No entry if the ledger is empty: the next run starts anew."""
-        head = steps.session.recover()
-        confirmed = steps.recovery.staging.witnesses.entry_ids()
-        if _id(head) != _id(self.head) or tuple(steps.recovery.lost(confirmed)) != self.lost:
+        head = steps.session.verified(steps.session.recover())
+        confirmed = steps.recovery.witnesses(head)
+        if _id(head) != _id(self.head) or _ids(steps.recovery.lost(confirmed)) != self.lost:
             planned = self.head.version if self.head else None
             found = (head.version, head.transaction_id) if head else (None, None)
             raise StalePlanError(self.pipeline, planned, *found)
@@ -64,24 +65,26 @@ def _id(head: LedgerEntry | None) -> EntryId | None:
     return head.id if head else None
 
 
+def _ids(lost: Sequence[Witness]) -> tuple[EntryId, ...]:
+    return tuple(each.id for each in lost)
+
+
 def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
     with open_steps() as steps:
-        head = steps.session.head()
-        lost = steps.recovery.lost(steps.recovery.staging.witnesses.entry_ids())
+        head = steps.session.verified(steps.session.head())
+        lost = _ids(steps.recovery.lost(steps.recovery.witnesses(head)))
         if not lost:
             raise NothingToDoError(
                 f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."
             )
-        return AdoptPlan(
-            pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=tuple(lost)
-        )
+        return AdoptPlan(pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=lost)
 
 
 def adopt_head(
     recovery: Recovery,
     head: LedgerEntry | None,
-    confirmed: Sequence[EntryId],
+    confirmed: Sequence[Witness],
     run_id: str,
     remarks: Mapping[str, str],
 ) -> LedgerEntry | None:

@@ -29,7 +29,7 @@ from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import Cluster
 from eo_pipeline.source.losses import refuse_lost_ranges
-from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES, lag
+from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
 
@@ -87,14 +87,7 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        inline = self._fits_inline(entry, measured)
-        attempt = None if inline else self.recovery.staging.begin(entry.id)
-        transaction = SinkTransaction(self.session, entry, attempt)
-        reach(CrashPoint.STAGING)
-        try:
-            self._promise(transaction)
-        except OSError as error:
-            raise self._staging_failed(transaction.entry, error) from error
+        transaction = self._promised(entry, measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
@@ -106,13 +99,36 @@ class Steps:
         reach(CrashPoint.REPORTED)
         return transaction.entry
 
-    def _promise(self, transaction: SinkTransaction) -> None:
-        """Steps 3 to 6."""
-        with self.timed("stage"):
-            self._stage(transaction)
-        reach(CrashPoint.STAGED)
-        with self.timed("pre_commit"):
-            transaction.pre_commit()
+    def _promised(self, entry: LedgerEntry, measured: Counts) -> SinkTransaction:
+        """Steps 3 to 6, with the rows in memory or in files; in files also if memory failed.
+
+        What a transform makes of small records is not known before, and the next run would plan
+        the same again.
+        """
+        if self._fits_inline(entry, measured):
+            try:
+                return self._promise(SinkTransaction(self.session, entry, None))
+            except SparkJobError as error:
+                log.warning(
+                    "%s: version %d could not be read into memory and goes through files: %s",
+                    self.pipeline,
+                    entry.version,
+                    error,
+                )
+        attempt = self.recovery.staging.begin(entry)
+        return self._promise(SinkTransaction(self.session, entry, attempt))
+
+    def _promise(self, transaction: SinkTransaction) -> SinkTransaction:
+        reach(CrashPoint.STAGING)
+        try:
+            with self.timed("stage"):
+                self._stage(transaction)
+            reach(CrashPoint.STAGED)
+            with self.timed("pre_commit"):
+                transaction.pre_commit()
+        except OSError as error:
+            raise self._staging_failed(transaction.entry, error) from error
+        return transaction
 
     def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
         """A faster run takes the version and rightly deletes our folder; or the disk is full."""
@@ -182,9 +198,10 @@ class Steps:
             log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
 
     def _fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
+        """Nobody knows how large records are that were never measured."""
+        size = record_bytes(measured)
         span = sum(r.span for r in entry.ranges)
-        size = span * (record_bytes(measured) or ASSUMED_RECORD_BYTES)
-        return span <= self.inline_records and size <= INLINE_BYTES
+        return size is not None and span <= self.inline_records and span * size <= INLINE_BYTES
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

@@ -15,12 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
-from eo_pipeline.errors import (
-    EoPipelineError,
-    FencedError,
-    RefusedError,
-    SinkUnavailableError,
-)
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
@@ -116,7 +111,9 @@ class _Watched(SinkSession):
         earlier = self.under_way
         try:
             outcome = self._session.publish(entry, staged, reached)
-        except (FencedError, RefusedError, SinkUnavailableError):
+        except CommitUnknownError:
+            raise
+        except EoPipelineError:
             self.under_way = earlier  # nothing of this try lands
             raise
         self.under_way = None

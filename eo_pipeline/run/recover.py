@@ -9,6 +9,9 @@ The rules, each found necessary by the protocol explorer in the tests:
   committing it at this moment.
 - A folder is deleted only if the ledger positively holds another transaction at its version, or,
   for a sink that copies rows, this very one. Absent is not dead.
+- A manifest that cannot be read stops the run, if its version comes next: what it promised is not
+  known. Set aside, it is no promise, and the compare-and-swap does the rest.
+- Staging may hold attempts of other ledgers, of pipelines of the same name: never touched.
 - A folder without a manifest may belong to a live run: left alone until its version is taken.
 - A ledger that lacks a commit this staging area saw confirmed is refused. Each witness is looked
   up at its version, after it was listed: comparing it with a head read earlier would call a
@@ -21,11 +24,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.errors import (
+    EoPipelineError,
+    FencedError,
+    LedgerBehindError,
+    LedgerDamagedError,
+    ManifestDamagedError,
+)
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.attempt import Attempt, StagingArea
+from eo_pipeline.staging.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +56,19 @@ class Recovery:
 
         Raises:
             LedgerBehindError: the ledger went backwards.
+            LedgerDamagedError: somebody changed it.
+            ManifestDamagedError: a promise that comes next cannot be read.
             SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
         """
-        head = self.session.recover()
+        head = self.session.verified(self.session.recover())
         self._refuse_older_ledger(head)
         committed: list[LedgerEntry] = []
-        for attempt in self.staging.attempts():
+        for attempt in self.waiting(head):
             try:
                 entry = self._commit(attempt, head)
             except FencedError as error:
                 log.warning("%s: %s", attempt.folder.name, error)
-                head = self.session.head()
+                head = self.session.verified(self.session.head())
                 continue
             if entry is not None:
                 committed.append(entry)
@@ -68,7 +80,7 @@ class Recovery:
 
     def delete_decided_attempts(self, head: LedgerEntry) -> None:
         """Delete the attempts whose version the ledger positively holds, by the rules above."""
-        for attempt in self.staging.attempts():
+        for attempt in self.staging.attempts_at(head.ledger_id):
             if attempt.id.version > head.version:
                 continue
             held = self.session.entry(attempt.id.version)
@@ -76,26 +88,46 @@ class Recovery:
                 # a lake's committed files are the table: only the promise goes
                 attempt.delete(rows=self.copies_rows or held.id != attempt.id)
 
+    def waiting(self, head: LedgerEntry | None) -> list[Attempt]:
+        """What is staged for versions that the ledger does not hold yet, oldest first."""
+        if head is None:
+            return []
+        found = self.staging.attempts(head.ledger_id)
+        return [attempt for attempt in found if attempt.id.version > head.version]
+
+    def damaged(self, head: LedgerEntry | None) -> list[tuple[Attempt, ManifestDamagedError]]:
+        """The promises on top of ``head`` that cannot be read."""
+        found = []
+        for attempt in self.waiting(head):
+            try:
+                if _comes_next(attempt, head):
+                    attempt.manifest()
+            except ManifestDamagedError as error:
+                found.append((attempt, error))
+        return found
+
     def _commit(self, attempt: Attempt, head: LedgerEntry | None) -> LedgerEntry | None:
         """The entry, if this attempt was promised, fits the head, and is now in the ledger."""
-        manifest = None if attempt.is_refused else attempt.manifest()
+        manifest = attempt.manifest() if _comes_next(attempt, head) else None
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
         try:
             SinkTransaction.resume(self.session, attempt, manifest).commit()
-        except RefusedError as error:
-            # it is marked now, and the ranges are planned afresh
+        except EoPipelineError as error:
+            if error.retryable:
+                raise
+            # a refusal: it is marked now, and the ranges are planned afresh
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
         self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
     def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
-        lost = self.lost(self.staging.witnesses.entry_ids())
+        lost = self.lost(self.witnesses(head))
         if not lost:
             return
         now = f"is at version {head.version}" if head else "is empty"
-        version, transaction_id = lost[-1]
+        version, transaction_id = lost[-1].id
         raise LedgerBehindError(
             f"Pipeline {self.pipeline!r}: version {version} (transaction {transaction_id}) was "
             f"committed earlier, and the ledger in the sink, which {now}, does not hold it. The "
@@ -104,10 +136,29 @@ class Recovery:
             "present state, knowingly: `eo adopt`, Pipeline.adopt()."
         )
 
-    def lost(self, confirmed: Sequence[EntryId]) -> list[EntryId]:
-        """Which of these commits, confirmed before, are not in the ledger (any more)."""
+    def witnesses(self, head: LedgerEntry | None) -> list[Witness]:
+        """The commits, confirmed before, that the ledger below ``head`` must hold."""
+        return self.staging.witnesses.of(head.ledger_id if head else None)
+
+    def lost(self, confirmed: Sequence[Witness]) -> list[Witness]:
+        """Which of these commits are not in the ledger (any more).
+
+        Raises:
+            LedgerDamagedError: one of them is, with another content.
+        """
         return [each for each in confirmed if not self._holds(each)]
 
-    def _holds(self, confirmed: EntryId) -> bool:
-        held = self.session.entry(confirmed.version)
-        return held is not None and held.id == confirmed
+    def _holds(self, confirmed: Witness) -> bool:
+        held = self.session.entry(confirmed.id.version)
+        if held is None or held.id != confirmed.id:
+            return False
+        if confirmed.content not in (None, held.content_hash):
+            found = "was changed: it is not what staging saw committed"
+            raise LedgerDamagedError(self.pipeline, held.version, found)
+        return True
+
+
+def _comes_next(attempt: Attempt, head: LedgerEntry | None) -> bool:
+    """True if it could be committed on top of ``head`` now, should it be promised."""
+    expected = head.version + 1 if head else 0
+    return attempt.id.version == expected and not attempt.is_refused

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from eo_pipeline.errors import GoingBackError, UnknownCheckpointError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, spans
+from eo_pipeline.ledger.chain import follow
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps, RereadingPlan
@@ -119,7 +120,8 @@ def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[C
     wanted = set(versions)
     for version in sorted(wanted):
         find_live_entry(steps.session, head, version)
-    history = list(steps.session.history(min(wanted)))
+    since = min(wanted)
+    history = list(follow(steps.session.history(since), since))
     found = tuple(each for each in checkpoints(history) if each.version in wanted)
     without = sorted(wanted - {each.version for each in found})
     if without:

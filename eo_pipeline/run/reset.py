@@ -13,6 +13,7 @@ from eo_pipeline.errors import StalePlanError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps, counted
+from eo_pipeline.staging.attempt import Attempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,32 +46,38 @@ class ResetPlan:
             SinkError: the store did not do it; what is staged is still there.
         """
         with self.open_steps() as steps:
-            head = steps.session.head()
+            head, staging = steps.session.head(), steps.recovery.staging
             if _id(head) != _id(self.head):
                 planned = self.head.version if self.head else None
                 found = (head.version, head.transaction_id) if head else (None, None)
                 raise StalePlanError(self.pipeline, planned, *found)
             steps.session.reset(dry_run=False)
-            staging = steps.recovery.staging
-            for attempt in staging.attempts():
+            for attempt in _staged(steps, head):
                 attempt.delete()
-            staging.witnesses.forget(staging.witnesses.entry_ids())
+            staging.witnesses.forget(steps.recovery.witnesses(head))
 
 
 def plan_reset(open_steps: OpenSteps) -> ResetPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_reset`."""
     with open_steps() as steps:
+        head = steps.session.head()
         return ResetPlan(
             pipeline=steps.pipeline,
             open_steps=open_steps,
-            head=steps.session.head(),
-            drops=(*steps.session.reset(dry_run=True), *_staged(steps)),
+            head=head,
+            drops=(*steps.session.reset(dry_run=True), *_counted(_staged(steps, head))),
         )
 
 
-def _staged(steps: Steps) -> list[str]:
-    attempts = len(steps.recovery.staging.attempts())
-    return [counted(attempts, "staged attempt")] if attempts else []
+def _staged(steps: Steps, head: LedgerEntry | None) -> list[Attempt]:
+    """At this ledger, and at those that staging saw in this very place before."""
+    seen = {each.ledger_id for each in steps.recovery.witnesses(head)}
+    ledgers = filter(None, {*seen, head.ledger_id if head else None})
+    return [each for ledger in ledgers for each in steps.recovery.staging.attempts_at(ledger)]
+
+
+def _counted(attempts: list[Attempt]) -> list[str]:
+    return [counted(len(attempts), "staged attempt")] if attempts else []
 
 
 def _id(head: LedgerEntry | None) -> EntryId | None:

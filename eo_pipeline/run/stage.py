@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.errors import BadRecordError, EoPipelineError, SparkJobError, TransformError
+from eo_pipeline.errors import (
+    BadRecordError,
+    EoPipelineError,
+    SetupError,
+    SparkJobError,
+    TransformError,
+)
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.counting import Reading, Result, Seen
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
 from eo_pipeline.source.reader import read_ranges
-from eo_pipeline.spark import STAGING_SETTINGS, interruptible, job_error, server_is_lost
+from eo_pipeline.spark import (
+    SPARK_ERRORS,
+    interruptible,
+    job_error,
+    path_to_write,
+    server_is_lost,
+    staging_settings,
+)
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 Transform = Callable[[DataFrame], DataFrame]
-
-#: Seconds to wait for a finished job's metrics. They are there at once, unless the optimizer
-#: proved the result empty and left the reading out of the plan; then they never come.
-_METRICS_SECONDS = 10.0
 
 _RESERVED = "_eo_"
 
@@ -68,22 +75,23 @@ class Stager:
         ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
 
         Raises:
-            TransformError: the transform raised, or its result cannot be written.
+            TransformError: the transform raised, now or while Spark ran it, or its result cannot
+                be written.
             BadRecordError: by the source's policy.
             SparkJobError: the job failed.
-            SparkUnavailableError: the Spark Connect server was lost.
+            SparkUnavailableError: the Spark Connect server, or this process's JVM, was lost.
+            SetupError: a disk is full, or Spark may not write there.
             SchemaChangeError: the sink cannot store a column's type.
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
-            for key, value in STAGING_SETTINGS.items():
-                spark.conf.set(key, value)
-            return self._stage(spark, entry, attempt)
-        except (PySparkException, Py4JError) as error:
-            raise job_error(spark, error, job) from error
+            with staging_settings(spark):
+                return self._stage(spark, entry, attempt)
+        except SPARK_ERRORS as error:
+            raise job_error(spark, error, job, attempt.data if attempt else None) from error
         except TransformError as error:
             cause = error.__cause__  # a transform may use Spark itself, and lose it
-            if isinstance(cause, PySparkException) and server_is_lost(spark):
+            if isinstance(cause, SPARK_ERRORS) and server_is_lost(spark):
                 raise job_error(spark, cause, job) from error
             raise
 
@@ -91,20 +99,23 @@ class Stager:
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
         decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
-        observation = Observation()
-        result = self.result(decoded.good(decoded.all.observe(observation, *decoded.metrics())))
-        frame = self._columns(result, entry)
+        reading = Reading(decoded, entry.ranges)
+        result = Result(self._columns(self.result(reading.good), entry))
         layout = self.sink.partition_columns
-        rows = _materialize(frame, attempt, Attempt.rows_folder, layout)
-        seen = _metrics(observation) or _metrics_of_a_second_job(decoded)
+        rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout)
+        result.acted()
+        _refuse_other_rows(result.rows, rows, entry)
+        seen = reading.seen(result, transformed=self.transform is not None)
         dead = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
-            records=seen["records"],
-            bytes=seen["bytes"],
-            tombstones=seen["tombstones"],
+            records=seen.records,
+            bytes=seen.bytes,
+            tombstones=seen.skipped,
             rows=rows.rows,
             dead_letters=dead.rows if dead else 0,
             rows_total=entry.counts.rows_total + rows.rows,
+            unknown=seen.unknown,
+            unknown_fields=seen.unknown_fields,
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
@@ -142,13 +153,13 @@ class Stager:
         return self.sink.project(result.withColumns(added).drop(KAFKA_COLUMN))
 
     def _dead_letters(
-        self, decoded: Decoded, seen: dict[str, Any], entry: LedgerEntry, attempt: Attempt | None
+        self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
     ) -> StagedTable | None:
-        bad = seen["bad"]
+        bad = seen.bad
         if not bad:
             return None
         if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
-            raise BadRecordError(self._bad_records(bad, json.loads(seen["first_bad"])))
+            raise BadRecordError(self._bad_records(bad, json.loads(seen.first_bad or "{}")))
         frame = decoded.dead_letters(entry.checkpoint)
         table = _materialize(frame, attempt, Attempt.dead_letters_folder)
         if table.rows != bad:
@@ -185,23 +196,21 @@ def _materialize(
         return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
     target = folder(attempt)
     write = frame.write.mode("error").partitionBy(*layout).parquet
-    interruptible(frame.sparkSession, lambda: write(target.as_uri()))
-    return attempt.collect(target)
+    interruptible(frame.sparkSession, lambda: write(path_to_write(target)))
+    # no rows, no files, where files are laid out by columns: the frame has a schema all the same
+    return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
 
 
-def _metrics(observation: Observation) -> dict[str, Any] | None:
-    """The job's metrics, or None if reading was optimized away (``get`` would wait for ever)."""
-    found: list[dict[str, Any]] = []
-    waiting = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
-    waiting.start()
-    waiting.join(_METRICS_SECONDS)
-    return found[0] if found and found[0] else None
-
-
-def _metrics_of_a_second_job(decoded: Decoded) -> dict[str, Any]:
-    """For a transform that provably returns nothing (``where false``): bad records still count."""
-    metrics = decoded.all.agg(*decoded.metrics())
-    return interruptible(metrics.sparkSession, metrics.first).asDict()  # type: ignore[union-attr]
+def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> None:
+    if made == staged.rows:
+        return
+    where = f"the files in {staged.root}" if staged.root else "what came of it to this process"
+    raise SetupError(
+        f"the Spark job of checkpoint {entry.version} made {made} rows, and {where} hold "
+        f"{staged.rows}. Nothing was committed. Spark's executors and this process must see one "
+        "and the same staging folder: set Pipeline.staging (for a lake table, the table's path) "
+        "to a folder that all of them share."
+    )
 
 
 def _check_names(columns: list[str], *, lineage: bool) -> None:

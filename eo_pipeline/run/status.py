@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from eo_pipeline.errors import Loss
+from eo_pipeline.errors import Loss, ManifestDamagedError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, records_per_second
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
-from eo_pipeline.run.checkpoint import record_bytes
-from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.run.checkpoint import Steps, record_bytes
+from eo_pipeline.run.plans import OpenSteps
+from eo_pipeline.run.set_aside import damaged_promises
+from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.source.discovery import Cluster
 from eo_pipeline.source.losses import losses_of
 from eo_pipeline.source.planner import lag, plan
+
+#: Ledger entries a plan looks at to estimate how long the next run takes.
+ENTRIES_TO_ESTIMATE_BY = 50
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,14 @@ class Status:
     """The ledger's ``head``, and the ``cluster`` at the same moment.
 
     ``losses`` is what the head expects next and Kafka no longer holds: the next run stops at it.
+    ``blocked`` are promises that cannot be read: the next run stops at them before anything else.
     """
 
     pipeline: str
     head: LedgerEntry | None
     cluster: Cluster
     losses: tuple[Loss, ...] = ()
+    blocked: tuple[ManifestDamagedError, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -58,6 +63,7 @@ class Status:
             "lag": self.lag,
             "kafka_partitions": len(self.cluster.bounds),
             "losses": [str(loss) for loss in self.losses],
+            "blocked": [str(each) for each in self.blocked],
         }
 
 
@@ -95,22 +101,32 @@ class RunPlan:
             "offsets": self.span,
             "seconds": None if self.seconds is None else round(self.seconds, 1),
             "losses": [str(loss) for loss in self.status.losses],
+            "blocked": [str(each) for each in self.status.blocked],
         }
 
 
-def read_status(pipeline: str, source: KafkaSource, head: LedgerEntry | None) -> Status:
-    """See :meth:`eo_pipeline.pipeline.Pipeline.status`; ``head`` was read before."""
-    cluster = KafkaAdmin(source).cluster()
-    found = losses_of(head, cluster, source) if head else {}
-    return Status(pipeline, head, cluster, tuple(loss for _, loss in found.values()))
+def read_status(open_steps: OpenSteps) -> Status:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.status`."""
+    with open_steps() as steps:
+        return _status(steps, steps.session.verified(steps.session.head()))
 
 
-def plan_next_run(pipeline: str, source: KafkaSource, newest: Sequence[LedgerEntry]) -> RunPlan:
-    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`; ``newest`` ends with the head."""
-    head = newest[-1] if newest else None
-    status = read_status(pipeline, source, head)
-    offsets = head.offsets if head else KafkaAdmin(source).start_offsets(status.cluster)
-    limit = source.limits.span(record_bytes(head.counts) if head else None)
+def _status(steps: Steps, head: LedgerEntry | None) -> Status:
+    blocked = damaged_promises(steps, head)
+    cluster = steps.admin.cluster()
+    found = losses_of(head, cluster, steps.source) if head else {}
+    losses = tuple(loss for _, loss in found.values())
+    return Status(steps.pipeline, head, cluster, losses, blocked)
+
+
+def plan_next_run(open_steps: OpenSteps) -> RunPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`."""
+    with open_steps() as steps:
+        newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
+        status = _status(steps, newest[-1] if newest else None)
+    head = status.head
+    offsets = head.offsets if head else steps.admin.start_offsets(status.cluster)
+    limit = steps.source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0
     everything = plan(offsets, status.cluster)
     first = plan(offsets, status.cluster, limit=limit, turn=turn)

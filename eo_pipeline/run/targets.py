@@ -7,6 +7,7 @@ from datetime import datetime
 
 from eo_pipeline.errors import GoingBackError, StalePlanError, UnknownCheckpointError
 from eo_pipeline.ledger.branch import checkpoints, live_branch, spans
+from eo_pipeline.ledger.chain import follow
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
@@ -15,7 +16,19 @@ from eo_pipeline.source.losses import Rereading
 
 
 def current_head(steps: Steps) -> LedgerEntry:
-    """The head as it is; nothing is changed.
+    """The head as it is, and as it was committed; nothing is changed.
+
+    Raises:
+        UnknownCheckpointError: the pipeline has no ledger yet.
+        LedgerDamagedError: it, or its parent, is not what was committed.
+    """
+    head = steps.session.verified(head_as_it_is(steps))
+    assert head is not None
+    return head
+
+
+def head_as_it_is(steps: Steps) -> LedgerEntry:
+    """The head, whatever was done to it.
 
     Raises:
         UnknownCheckpointError: the pipeline has no ledger yet.
@@ -27,6 +40,19 @@ def current_head(steps: Steps) -> LedgerEntry:
             "first."
         )
     return head
+
+
+def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
+    """The last ``count`` entries, oldest first.
+
+    Raises:
+        LedgerDamagedError: one of them is missing or was changed.
+    """
+    head = session.verified(session.head())
+    if head is None:
+        return []
+    since = max(START_VERSION, head.version + 1 - count)
+    return list(follow(session.history(since), since))
 
 
 def refuse_stale(planned: LedgerEntry, head: LedgerEntry | None) -> None:
@@ -49,6 +75,7 @@ def find_live_entry(
 
     Raises:
         UnknownCheckpointError: there is none, or a rewind left it behind.
+        LedgerDamagedError: it is missing, or an entry from there on is not what was committed.
     """
     moment = isinstance(wanted, datetime)
     version = _newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
@@ -58,7 +85,7 @@ def find_live_entry(
             f"is no version {version}. `eo checkpoints` lists them."
         )
     while True:
-        entries = list(session.history(version))
+        entries = list(follow(session.history(version), version))
         if entries[0] in live_branch(entries):
             return entries[0], entries[1:]
         left_behind = next(e for e in entries if e.target is not None and _leaves(e, version))

@@ -20,10 +20,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
 from eo_pipeline.errors import (
     CommitUnknownError,
+    EoPipelineError,
     FencedError,
-    RefusedError,
-    SinkError,
-    SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
@@ -110,18 +108,24 @@ class SinkTransaction:
         or holds another one, or takes it now. Any other answer to a later try says nothing about
         the first, which may still land; the outcome stays unknown.
 
+        Whatever will not get better by itself is a refusal, of whatever kind the error is: the
+        manifest is marked, so that it stops no later run.
+
         Raises:
             FencedError, RefusedError, SinkUnavailableError: nothing is visible.
             CommitUnknownError: the store could not be asked any more; the next run will know.
+            EoPipelineError: of another kind, which is a refusal too.
         """
         try:
             outcome = _tries()(self._publish)
         except FencedError:
             self._move(TransactionState.FENCED)
             raise
-        except (RefusedError, SinkUnavailableError) as error:
+        except CommitUnknownError:
+            raise
+        except EoPipelineError as error:
             self._stays_unknown(error)
-            if isinstance(error, RefusedError):
+            if not error.retryable:
                 self._refused(error)
             raise
         self._move(TransactionState.COMMITTED)
@@ -135,7 +139,7 @@ class SinkTransaction:
             self._move(TransactionState.UNKNOWN)
             raise
 
-    def _stays_unknown(self, error: SinkError) -> None:
+    def _stays_unknown(self, error: EoPipelineError) -> None:
         if self.state is TransactionState.UNKNOWN:
             raise CommitUnknownError(
                 f"Pipeline {self.entry.pipeline!r}: the reply to the commit of version "
@@ -144,7 +148,7 @@ class SinkTransaction:
                 "looks at the ledger."
             ) from error
 
-    def _refused(self, error: RefusedError) -> None:
+    def _refused(self, error: EoPipelineError) -> None:
         if self._attempt is not None:
             self._attempt.refuse(str(error))
         self._move(TransactionState.REFUSED)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -26,6 +27,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
+from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import StagedOutput
@@ -76,6 +78,16 @@ class SinkSession(ABC):
         ledger's length.
         """
 
+    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
+        """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.
+
+        Raises:
+            LedgerDamagedError: it, or its parent, is not what was committed.
+        """
+        if head is not None:
+            verify_head(head, self.entry(head.parent.version) if head.parent else None)
+        return head
+
     @abstractmethod
     def entry(self, version: int) -> LedgerEntry | None:
         """The entry at ``version`` or ``None``. Cost independent of the ledger's length."""
@@ -96,7 +108,8 @@ class SinkSession(ABC):
            an error; another id there, or another parent, is fenced. Cheap, before anything is
            copied. It spares work; what makes the commit safe is step 6.
         2. **check** that the store can take rows back, if the entry is about that.
-        3. **verify** that every staged file is there with the size it was given.
+        3. **verify** that every staged file is there with the size and the rows it was given, and
+           that rows and dead letters are as many as the entry says: published = staged.
         4. **write**: the rows go where no reader looks, or into an open transaction.
         5. **enter**: the ledger entry joins them. Last, because a run that waits for a rival's
            uncommitted key should not do so with its rows still to send.
@@ -132,8 +145,12 @@ class SinkSession(ABC):
     def _publish_once(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach
     ) -> CommitOutcome:
-        with self.begin(entry, staged) as publication:
-            if publication.has_landed():  # step 1
+        with self._explaining():
+            publication = self.begin(entry, staged)
+        with publication:
+            with self._explaining():
+                landed = publication.has_landed()  # step 1
+            if landed:
                 return self.already_committed(entry, staged)
             failure = self._take_steps(publication, entry, staged, reach)
             if failure is None:
@@ -146,35 +163,49 @@ class SinkSession(ABC):
     def _take_steps(
         self, publication: Publication, entry: LedgerEntry, staged: StagedOutput, reach: Reach
     ) -> EoPipelineError | None:
-        """Steps 2 to 6. The one place where an exception of any kind gets its meaning: what kind
-        it is depends on whether the commit was asked for, not on who raised it.
+        """Steps 2 to 6. What an exception means depends on whether the commit was asked for, not
+        on who raised it.
         """
-        asked = False
         try:
-            if goes_back(entry):
-                self.check_going_back(entry)  # step 2
-            staged.verify()  # step 3
-            publication.write()  # step 4
-            reach(CrashPoint.ROWS_SENT)
-            publication.enter()  # step 5
-            reach(CrashPoint.ENTRY_SENT)
-            asked = True
-            publication.commit()  # step 6
+            with self._explaining():
+                if goes_back(entry):
+                    self.check_going_back(entry)  # step 2
+                staged.verify(entry)  # step 3
+                publication.write()  # step 4
+                reach(CrashPoint.ROWS_SENT)
+                publication.enter()  # step 5
+                reach(CrashPoint.ENTRY_SENT)
+            with self._unknown(entry):
+                publication.commit()  # step 6
         except (OvertakenError, CommitUnknownError):
             raise
         except EoPipelineError as error:
             return error
-        except Exception as error:
-            if asked:
-                raise CommitUnknownError(
-                    f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is "
-                    f"not known: {type(error).__name__}: {error}. Only the same transaction, "
-                    f"{entry.transaction_id}, may be tried again."
-                ) from error
-            failure = self.explain(error)
-            failure.__cause__ = error
-            return failure
         return None
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Before the commit was asked for, any exception is what the store says it is."""
+        try:
+            yield
+        except (EoPipelineError, OvertakenError):
+            raise
+        except Exception as error:
+            raise self.explain(error) from error
+
+    @contextmanager
+    def _unknown(self, entry: LedgerEntry) -> Iterator[None]:
+        """From then on, one that the store does not explain says nothing."""
+        try:
+            yield
+        except (EoPipelineError, OvertakenError):
+            raise
+        except Exception as error:
+            raise CommitUnknownError(
+                f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is "
+                f"not known: {type(error).__name__}: {error}. Only the same transaction, "
+                f"{entry.transaction_id}, may be tried again."
+            ) from error
 
     def _settle_failure(
         self, entry: LedgerEntry, staged: StagedOutput, failure: EoPipelineError
@@ -351,6 +382,7 @@ def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None])
 
     Raises:
         FencedError: its version is taken, or its parent is not what the ledger holds.
+        LedgerDamagedError: its parent was changed since.
     """
     held = held_at(entry.version)
     if held is not None:
@@ -358,6 +390,18 @@ def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None])
             return True
         raise FencedError(entry.pipeline, entry.version, winner=held.transaction_id)
     before = held_at(entry.parent.version) if entry.parent else None
+    refuse_unless_child(entry, before)
+    return False
+
+
+def refuse_unless_child(entry: LedgerEntry, before: LedgerEntry | None) -> None:
+    """Return if ``entry`` was planned from exactly ``before``, as it is kept now.
+
+    Raises:
+        FencedError: it was planned from another one.
+        LedgerDamagedError: ``before`` was changed since.
+    """
+    if before is not None and before.id == entry.parent:
+        verify_head(entry, before)
     if not entry.is_child_of(before):
         raise FencedError(entry.pipeline, entry.version, winner=None)
-    return False

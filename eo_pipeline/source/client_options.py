@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SecretStr
+from pydantic import BeforeValidator, SecretStr, WithJsonSchema
 
 
 def as_text(value: Any) -> Any:
@@ -17,7 +17,14 @@ def as_text(value: Any) -> Any:
 
 
 #: librdkafka settings as a user writes them; any of them may be a secret.
-ClientSettings = Mapping[str, Annotated[SecretStr, BeforeValidator(as_text)]]
+ClientSettings = Mapping[
+    str,
+    Annotated[
+        SecretStr,
+        BeforeValidator(as_text),
+        WithJsonSchema({"type": ["string", "number", "boolean"], "writeOnly": True}),
+    ],
+]
 
 
 def connection_settings(bootstrap_servers: str, client: Mapping[str, SecretStr]) -> dict[str, Any]:

@@ -113,15 +113,20 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names; or
         topic_pattern: a regular expression that must match a whole topic name.
+        value_schema: the columns of a JSON value, as Spark's DDL writes them.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present) or ``raw`` (one binary column
             ``value``).
+        unknown_fields: fields of a JSON record that ``value_schema`` does not name: ``ignore``
+            leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
+            into one column ``_unknown_fields``, ``fail`` makes the record a bad one.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
         max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
         max_bytes: the same by the size of values, estimated from earlier checkpoints.
         on_bad_record: ``fail`` names the first one; ``dead_letter`` writes them aside, and fails
             when one checkpoint holds more than ``dead_letter_limit``.
+        dead_letter_limit: the most bad records one checkpoint may set aside.
         tombstones: a record without a value is a bad record (``bad``) or left out and counted
             (``skip``).
         on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
@@ -132,6 +137,7 @@ class KafkaSource(Settings):
         client: librdkafka settings for authentication and transport (``security.protocol``,
             ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
         spark_options: further ``kafka.*`` or connector options for Spark alone.
+        request_timeout: seconds to wait for the cluster's answer.
     """
 
     type: Literal["kafka"] = "kafka"
@@ -140,6 +146,7 @@ class KafkaSource(Settings):
     topic_pattern: str | None = None
     value_format: Literal["json", "raw"] = "json"
     value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
+    unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_records: PositiveInt | None = 1_000_000
@@ -165,6 +172,8 @@ class KafkaSource(Settings):
             _compile(self.topic_pattern)
         if (self.value_format == "json") != (self.value_schema is not None):
             raise ValueError("value_schema belongs to value_format json, and json needs one")
+        if self.value_format == "raw" and self.unknown_fields != "ignore":
+            raise ValueError("unknown_fields belongs to value_format json")
         given = {*self.client, *(key.removeprefix("kafka.") for key in self.spark_options)}
         clash = FORBIDDEN_CLIENT_SETTINGS & given
         if clash:

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.source import json_fields
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.json_fields import kept, unknown_fields, written_twice
+from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
 KAFKA_COLUMN = "_kafka"
@@ -25,8 +28,13 @@ KAFKA_COLUMN = "_kafka"
 #: Lineage columns in the table, and the field of ``_kafka`` each comes from.
 LINEAGE = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
 
+#: What ``unknown_fields: keep`` adds to the value's columns: JSON text, null if there are none.
+UNKNOWN_COLUMN = "_unknown_fields"
+
 _ERROR = "_eo_error"
 _PARSED = "_eo_parsed"
+_KEYS = "_eo_keys"
+_UNKNOWN = "_eo_unknown"
 _CORRUPT = "_eo_corrupt"
 
 #: Characters of a bad value that are shown to a person.
@@ -45,7 +53,9 @@ class Decoded:
     source: KafkaSource
 
     def metrics(self) -> list[Column]:
-        """``records``, ``bytes``, ``tombstones``, ``bad`` and ``first_bad`` (JSON text)."""
+        """``records``, ``bytes``, ``good``, ``bad``, ``skipped``, ``first_bad`` (JSON text), and
+        what :func:`json_fields.metrics` says of unknown fields, in records that are not bad.
+        """
         is_bad = F.col(_ERROR).isNotNull()
         shown = F.to_json(
             F.struct(
@@ -59,15 +69,16 @@ class Decoded:
         return [
             F.count(F.lit(1)).alias("records"),
             F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("bytes"),
-            F.count_if(self._skipped()).alias("tombstones"),
+            F.count_if(self._is_good()).alias("good"),
             F.count_if(is_bad).alias("bad"),
+            F.count_if(self._skipped()).alias("skipped"),
             F.min(F.when(is_bad, shown)).alias("first_bad"),
+            *json_fields.metrics(F.col(_UNKNOWN), ~is_bad),
         ]
 
     def good(self, observed: DataFrame) -> DataFrame:
         """What the transform gets: the value's columns and ``_kafka``."""
-        kept = observed.where(F.col(_ERROR).isNull() & ~self._skipped())
-        return kept.select(*_value_columns(self.source), _kafka_struct())
+        return observed.where(self._is_good()).select(*_value_columns(self.source), _kafka_struct())
 
     def dead_letters(self, version: int) -> DataFrame:
         """The bad records as they came, with their coordinates and the error."""
@@ -85,6 +96,9 @@ class Decoded:
             self._skipped().alias("skipped"),
         )
 
+    def _is_good(self) -> Column:
+        return F.col(_ERROR).isNull() & ~self._skipped()
+
     def _skipped(self) -> Column:
         skip = self.source.tombstones == "skip"
         return F.col("value").isNull() if skip else F.lit(False)
@@ -93,21 +107,31 @@ class Decoded:
 def decode(raw: DataFrame, source: KafkaSource) -> Decoded:
     """Parse the values of Spark's Kafka columns ``raw``.
 
-    A JSON record is bad if its value is null, is not one JSON object, has a field of another type
-    than the schema says, or lacks a field declared NOT NULL.
+    A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
+    another type than the schema says or of a value that would change on its way, has a field twice,
+    or lacks a field declared NOT NULL; and by ``unknown_fields: fail``.
 
     Raises:
         ConfigError: ``value_schema`` is not a Spark schema.
     """
     if source.value_format == "raw":
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
-        return Decoded(_with_error(raw, missing, source), source)
+        nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
+        return Decoded(_with_error(nothing, missing, source), source)
     schema = value_schema(source)
     text = F.col("value").cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    nullable = _all_nullable(schema).add(_CORRUPT, "string")
-    parsed = raw.withColumn(_PARSED, F.from_json(text, nullable, options))
-    return Decoded(_with_error(parsed, _json_error(schema, text), source), source)
+    reading = read_type(schema)
+    assert isinstance(reading, StructType)
+    parsed = raw.withColumns(
+        {
+            _PARSED: F.from_json(text, reading.add(_CORRUPT, "string"), options),
+            _KEYS: F.json_object_keys(text),
+        }
+    )
+    unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
+    looked = parsed.withColumn(_UNKNOWN, unknown)
+    return Decoded(_with_error(looked, _json_error(schema, text, source), source), source)
 
 
 def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
@@ -116,7 +140,7 @@ def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
     return df.withColumn(_ERROR, error.cast("string"))
 
 
-def _json_error(schema: StructType, text: Column) -> Column:
+def _json_error(schema: StructType, text: Column, source: KafkaSource) -> Column:
     """The first thing wrong with a record, null if nothing is.
 
     Spark's parser takes the first element of a top-level array, ignores what follows the first
@@ -127,11 +151,20 @@ def _json_error(schema: StructType, text: Column) -> Column:
         .when(~braced(text), "the value is not a JSON object")
         .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
         .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
+        .when(written_twice(schema, F.col(_PARSED), F.col(_KEYS)), "a field is written twice")
     )
-    for field in schema.fields:
+    for fault in text_faults(text):
+        error = error.when(fault.found, fault.reason)
+    for field in schema:
+        value = F.col(_PARSED).getField(field.name)
         if not field.nullable:
-            absent = F.col(_PARSED).getField(field.name).isNull()
-            error = error.when(absent, f"required field {field.name!r} is missing or null")
+            error = error.when(value.isNull(), f"required field {field.name!r} is missing or null")
+        for fault in faults(value, field.dataType, field.name, text):
+            error = error.when(fault.found, fault.reason)
+    if source.unknown_fields == "fail":
+        named = F.array_join(F.slice(F.col(_UNKNOWN), 1, json_fields.NAMES_MAX), ", ")
+        reason = F.concat(F.lit("it has fields that the schema does not name: "), named)
+        error = error.when(F.col(_UNKNOWN).isNotNull(), reason)
     return error
 
 
@@ -150,11 +183,6 @@ def _in_braces(text: Column) -> Column:
     return text.startswith("{") & text.endswith("}")
 
 
-def _all_nullable(schema: StructType) -> StructType:
-    """``from_json`` ignores NOT NULL; saying so keeps the optimizer from trusting it."""
-    return StructType([StructField(f.name, f.dataType, True) for f in schema.fields])
-
-
 def value_schema(source: KafkaSource) -> StructType:
     """``source.value_schema`` as a Spark type.
 
@@ -170,14 +198,23 @@ def value_schema(source: KafkaSource) -> StructType:
         raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
+    if source.unknown_fields == "keep" and UNKNOWN_COLUMN in schema.names:
+        raise ConfigError(
+            f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
+            "source.value_schema has a field of that name"
+        )
     return schema
 
 
 def _value_columns(source: KafkaSource) -> list[Column]:
     if source.value_format == "raw":
         return [F.col("value")]
-    names = [field.name for field in value_schema(source).fields]
-    return [F.col(_PARSED).getField(name).alias(name) for name in names]
+    schema, parsed = value_schema(source), F.col(_PARSED)
+    columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
+    if source.unknown_fields == "keep":
+        text = F.col("value").cast("string")
+        columns.append(kept(text, schema, F.col(_UNKNOWN)).alias(UNKNOWN_COLUMN))
+    return columns
 
 
 def _kafka_struct() -> Column:

@@ -1,24 +1,32 @@
 """Spark: where it runs, what it is started with, and what its failures mean."""
 
-from eo_pipeline.spark.failures import job_error, server_is_lost
+from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
+from eo_pipeline.spark.observed import ACTION, Observed
+from eo_pipeline.spark.paths import path_to_read, path_to_write
 from eo_pipeline.spark.session import (
     CONNECTOR,
     JARS_VARIABLE,
-    STAGING_SETTINGS,
     TESTED_WITH,
     SparkProvider,
     SparkSettings,
 )
+from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
 __all__ = [
+    "ACTION",
     "CONNECTOR",
     "JARS_VARIABLE",
+    "SPARK_ERRORS",
     "STAGING_SETTINGS",
     "TESTED_WITH",
+    "Observed",
     "SparkProvider",
     "SparkSettings",
     "interruptible",
     "job_error",
+    "path_to_read",
+    "path_to_write",
     "server_is_lost",
+    "staging_settings",
 ]

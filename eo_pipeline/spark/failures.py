@@ -1,22 +1,98 @@
-"""What an error of Spark's means: the job failed, or the server it ran on is gone."""
+"""What an error of Spark's means: the job failed, and why, or the Spark it ran on is gone."""
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from eo_pipeline.errors import SparkJobError, SparkUnavailableError
+from eo_pipeline.errors import (
+    EoPipelineError,
+    SetupError,
+    SparkJobError,
+    SparkUnavailableError,
+    TransformError,
+)
+from eo_pipeline.jvm.driver import driver_is_dead
+
+#: What a Spark that fails, or is gone, raises: over py4j also Python's own, of its connection.
+SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
+
+#: Classes of SQLSTATE that say something of the query or its values, which stay what they are:
+#: feature not supported, cardinality, data exception, external routine (two), syntax or access.
+_DETERMINISTIC = frozenset({"0A", "21", "22", "38", "39", "42"})
+
+#: Spark's Kafka connector puts lost records into the class of wrong values.
+_OF_KAFKA = "KAFKA"
+_NO_CONNECTOR = "DATA_SOURCE_NOT_FOUND"
+
+#: Exceptions of Python code in a job that may not come again.
+_MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|$)", re.MULTILINE)
+
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+_MAY_NOT_WRITE = re.compile(
+    r"Mkdirs failed to create|Permission denied|Read-only file system", re.IGNORECASE
+)
 
 
 def job_error(
-    spark: SparkSession, error: Exception, job: str
-) -> SparkJobError | SparkUnavailableError:
+    spark: SparkSession, error: Exception, job: str, folder: Path | None = None
+) -> EoPipelineError:
     """The error of ours for one that ``job`` on ``spark`` ended with.
 
     Args:
         job: the subject of its sentence: ``Pipeline 'p': the audit's Spark job``.
+        folder: where it wrote files.
     """
-    if not server_is_lost(spark):
-        return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
+    if server_is_lost(spark):
+        return _lost(spark, error, job)
+    condition = (error.getCondition() if isinstance(error, PySparkException) else None) or ""
+    if _is_deterministic(error, condition):
+        return TransformError(
+            f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
+            f"the transform, or what it is given. {first_lines(error)}"
+        )
+    text = str(error)
+    if folder is not None and _DISK_FULL.search(text):
+        return SetupError(
+            f"{job} found a disk full: {_free(folder)}. Nothing was committed. Free space there, "
+            "on the disk of spark.local.dir as well, or set the pipeline's staging folder to a "
+            "larger disk."
+        )
+    if folder is not None and _MAY_NOT_WRITE.search(text):
+        return SetupError(
+            f"{job} could not write in {folder}: {_reason(text, _MAY_NOT_WRITE)}. Nothing was "
+            "committed. Let Spark's user write there, or set the pipeline's staging folder to "
+            f"another one. {_free(folder)}."
+        )
+    if condition == _NO_CONNECTOR:
+        return SetupError(
+            f"{job} could not begin: {first_lines(error)} Spark needs its Kafka connector: on a "
+            "Spark Connect server, put it on the server's class path."
+        )
+    return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
+
+
+def _is_deterministic(error: Exception, condition: str) -> bool:
+    """Whether the same rows and the same transform would end in the same way."""
+    if isinstance(error, PythonException):
+        return not _MAY_PASS.search(str(error))
+    if not isinstance(error, PySparkException) or condition.startswith((_OF_KAFKA, _NO_CONNECTOR)):
+        return False
+    return (error.getSqlState() or "")[:2] in _DETERMINISTIC
+
+
+def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableError:
+    if not _is_connect(spark):
+        return SparkUnavailableError(
+            f"{job} lost its Spark: the JVM of this process has ended, killed from outside or by "
+            "the kernel for memory (spark.driver_memory). Nothing was committed. Run again: a run "
+            f"starts a new one. {first_lines(error)}"
+        )
     from eo_pipeline.spark.connect import endpoint_of
 
     return SparkUnavailableError(
@@ -27,19 +103,42 @@ def job_error(
 
 
 def server_is_lost(spark: SparkSession) -> bool:
-    """Whether ``spark``, on which a job failed, is a Spark Connect session of no more use.
+    """Whether ``spark``, on which a job failed, is of no more use: its JVM has ended, or its Spark
+    Connect server does not know it.
 
     The job's error does not tell: a server that was started again answers, but knows nothing of
     this session. So the session is asked, for ``spark.connect_timeout`` at most.
     """
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
-        return False
+    if not _is_connect(spark):
+        return driver_is_dead()
     from eo_pipeline.spark.connect import knows_its_session
 
     return not knows_its_session(spark)
 
 
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _free(folder: Path) -> str:
+    """``<folder> has 12 MB free of 100 MB``; the nearest parent that is there is asked."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    usage = shutil.disk_usage(there)
+    return f"{folder} has {usage.free / 1e6:,.1f} MB free of {usage.total / 1e6:,.1f} MB"
+
+
+def _reason(text: str, pattern: re.Pattern[str]) -> str:
+    """The line of Spark's text that ``pattern`` was found in."""
+    line = next(line for line in text.splitlines() if pattern.search(line)).strip()
+    return line.rpartition("Exception: ")[2][:300]
+
+
 def first_lines(error: Exception, lines_max: int = 6) -> str:
-    """The part of a Spark error a person reads; the stack stays in ``__cause__``."""
+    """The part of a Spark error a person reads; the stack stays in ``__cause__``. Of an exception
+    in Python code that is its end.
+    """
     lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
+    if isinstance(error, PythonException):
+        filled = [line for line in lines if line.strip()]
+        return "\n".join(filled[-lines_max:])[-2000:]
     return "\n".join(lines[:lines_max])[:2000]

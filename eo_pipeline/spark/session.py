@@ -11,14 +11,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pydantic import Field
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.driver import start_driver
+from eo_pipeline.errors import ConfigError, SetupError
+from eo_pipeline.jvm.driver import driver_is_dead, start_driver
 from eo_pipeline.settings import Settings
+from eo_pipeline.spark.failures import first_lines
 from eo_pipeline.spark.interrupts import keeping_interrupts
+from eo_pipeline.spark.staging import STAGING_SETTINGS
 
 _NAME = "eo-pipeline"
 
@@ -39,7 +42,7 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # failures come back as our own errors; Spark's warnings about them only bury the sentence
     "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
+    **STAGING_SETTINGS,
     # the throughput collector: 5.2 s -> 3.2 s session start and a third off a cold bulk run
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
@@ -49,9 +52,6 @@ _ON_THIS_MACHINE_ONLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-
-#: Spark writes INT96 timestamps by default, which other readers of Parquet refuse or misread.
-STAGING_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
 class SparkSettings(Settings):
@@ -65,7 +65,8 @@ class SparkSettings(Settings):
         connect_timeout: seconds a Spark Connect server may be away, when a run starts and in the
             middle of its job, before the run ends with SparkUnavailableError.
         driver_memory: heap of a locally started driver.
-        config: any further Spark setting.
+        config: any further Spark setting, but those that decide what a time becomes
+            (:data:`STAGING_SETTINGS`): batches are always staged in UTC.
     """
 
     master: str = "local[*]"
@@ -83,10 +84,11 @@ class SparkSettings(Settings):
         """Start Spark, or return the session this process already has.
 
         Raises:
-            ConfigError: ``remote`` is not an address.
+            ConfigError: ``remote`` is not an address, or ``config`` has what staging decides.
             SetupError: no Java, or Spark did not start.
             SparkUnavailableError: the Spark Connect server did not answer, or did not let us in.
         """
+        self._refuse_what_staging_decides()
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         # Python workers must run this interpreter: another one misses pyarrow
@@ -98,9 +100,18 @@ class SparkSettings(Settings):
             return connect(self.server, self.config, self.connect_timeout)
         return self._started(self.server)
 
+    def _refuse_what_staging_decides(self) -> None:
+        for key, value in STAGING_SETTINGS.items():
+            if self.config.get(key, value) != value:
+                raise ConfigError(
+                    f"spark.config: {key} is always {value} while a batch is staged, so that what "
+                    "a time becomes does not depend on who stages it. Take the setting out; local "
+                    "times are the transform's, with to_utc_timestamp and from_utc_timestamp."
+                )
+
     def _started(self, remote: str | None) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
-        if not remote and SparkSession.getActiveSession() is None:
+        if not remote and (driver_is_dead() or SparkSession.getActiveSession() is None):
             # left in the environment by a process that spoke Spark Connect and started this one:
             # pyspark would ask for the remote's address instead of starting Spark
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
@@ -112,8 +123,8 @@ class SparkSettings(Settings):
         try:
             with keeping_interrupts():
                 return builder.getOrCreate()
-        except PySparkException as error:
-            raise SetupError(f"Spark did not start: {error}") from error
+        except (PySparkException, Py4JError, OSError) as error:
+            raise SetupError(f"Spark did not start: {first_lines(error)}") from error
 
     def _local(self) -> dict[str, str]:
         settings = _DEFAULTS | {"spark.driver.memory": self.driver_memory} | _connector()

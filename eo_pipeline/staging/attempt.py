@@ -1,24 +1,29 @@
 """Where an attempt's rows wait: folders, manifests, refusals, and who may delete what.
 
-``<root>/<pipeline>/<version>-<transaction id>/`` is one attempt's own folder. Its Parquet files
-mean nothing until ``manifest.json`` is written, last and atomically; from then on anyone may
-commit the attempt, without Kafka and without Spark. ``refused.json`` takes that back for good.
+``<root>/<pipeline>/<ledger id>/<version>-<transaction id>/`` is one attempt's own folder. Its
+Parquet files mean nothing until ``manifest.json`` is written, last and atomically; from then on
+anyone may commit the attempt, without Kafka and without Spark. ``refused.json`` takes that back for
+good. Pipelines of one name may share a staging folder: a ledger keeps to its own part.
+
+An earlier release left out the ledger's id; what it promised says itself to which ledger.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.errors import SetupError
+from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.files import sync, write_atomically
-from eo_pipeline.ledger.entry import EntryId
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
 from eo_pipeline.staging.rows import StagedFile, StagedTable
@@ -26,7 +31,7 @@ from eo_pipeline.staging.witness import Witnesses
 
 MANIFEST = "manifest.json"
 REFUSED = "refused.json"
-_WITNESSES = "_witness"
+_SET_ASIDE = "_set_aside"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Attempt:
 
     folder: Path
     id: EntryId
+    #: None for one of an earlier release that promised nothing, or nothing that can be read
+    ledger_id: str | None
     #: below it lie the files; the folder itself, unless the sink stages inside its table
     data: Path
 
@@ -44,9 +51,10 @@ class Attempt:
     def dead_letters_folder(self) -> Path:
         return self.data / "dead_letters"
 
-    def collect(self, folder: Path) -> StagedTable:
+    def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
+        ``schema_of_none`` is asked for the columns if there is no file.
         """
         paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
         files, schema = [], None
@@ -54,12 +62,12 @@ class Attempt:
             sync(path)
             with pq.ParquetFile(path) as parquet:
                 rows = parquet.metadata.num_rows
-                schema = schema or parquet.schema_arrow
+                schema = schema if schema is not None else parquet.schema_arrow
             name = path.relative_to(self.data).as_posix()
             files.append(StagedFile(name, path.stat().st_size, rows))
         filled = tuple(file for file in files if file.rows)
         return StagedTable(
-            schema=_without_metadata(schema or pa.schema([])),
+            schema=_without_metadata(schema if schema is not None else schema_of_none()),
             rows=sum(file.rows for file in filled),
             root=self.data,
             files=filled,
@@ -74,12 +82,26 @@ class Attempt:
 
         Raises:
             SetupError: another version of this package wrote it, in another format.
+            ManifestDamagedError: it was cut, emptied or changed.
         """
+        path = self.folder / MANIFEST
         try:
-            raw = json.loads((self.folder / MANIFEST).read_text())
+            return Manifest.from_json(json.loads(path.read_bytes()), self.data)
         except FileNotFoundError:
             return None
-        return Manifest.from_json(raw, self.data)
+        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise ManifestDamagedError(str(path), self.id.version, _in_a_line(error)) from error
+
+    def set_aside(self) -> Path:
+        """Keep the manifest under another name, where nobody takes it for a promise. Returns where.
+
+        What was staged stays until the ledger holds the attempt's version.
+        """
+        aside = self.folder.parent / _SET_ASIDE / f"{self.folder.name}.json"
+        aside.parent.mkdir(exist_ok=True)
+        (self.folder / MANIFEST).replace(aside)
+        sync(aside.parent)
+        return aside
 
     @property
     def is_refused(self) -> bool:
@@ -105,21 +127,28 @@ class Attempt:
 
 class StagingArea:
     """The staging folders of one pipeline: manifests below ``root``, and rows below ``rows``
-    where the sink wants them inside its table. ``witnesses`` are the commits seen confirmed.
+    where the sink wants them inside its table. ``sink`` is where the ledger lives, see
+    ``Sink.describe``. ``witnesses`` are the commits seen confirmed.
     """
 
-    def __init__(self, root: Path, pipeline: str, rows: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        pipeline: str,
+        rows: Path | None = None,
+        sink: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = root.absolute() / pipeline
-        self._rows = rows.absolute() / pipeline if rows else self._folder
-        self.witnesses = Witnesses(self._folder / _WITNESSES)
+        self._rows = rows.absolute() / pipeline if rows else None
+        self.witnesses = Witnesses(self._folder, sink or {})
 
-    def begin(self, entry_id: EntryId) -> Attempt:
+    def begin(self, entry: LedgerEntry) -> Attempt:
         """A new, empty folder for one attempt.
 
         Raises:
             SetupError: the folder cannot be made (permission, disk full).
         """
-        attempt = self._attempt(entry_id)
+        attempt = self._attempt(entry.id, entry.ledger_id)
         try:
             attempt.folder.mkdir(parents=True)
         except OSError as error:
@@ -129,13 +158,39 @@ class StagingArea:
             ) from error
         return attempt
 
-    def attempts(self) -> list[Attempt]:
-        """Every attempt's folder, oldest version first."""
-        return [self._attempt(entry_id) for entry_id in entry_ids_in(self._folder)]
+    def attempts(self, ledger_id: str | None) -> list[Attempt]:
+        """Attempts at the ledger ``ledger_id``, and those of which it is not known at which one,
+        oldest version first. None: only the latter.
+        """
+        mine = [ledger_id] if ledger_id else []
+        found = [
+            self._attempt(entry_id, each)
+            for each in mine
+            for entry_id in entry_ids_in(self._folder / each)
+        ]
+        earlier = [self._of_earlier_release(entry_id) for entry_id in entry_ids_in(self._folder)]
+        found += [each for each in earlier if each.ledger_id in (None, ledger_id)]
+        return sorted(found, key=lambda attempt: attempt.id)
 
-    def _attempt(self, entry_id: EntryId) -> Attempt:
+    def attempts_at(self, ledger_id: str) -> list[Attempt]:
+        """Attempts at the ledger ``ledger_id`` for sure, oldest version first."""
+        return [each for each in self.attempts(ledger_id) if each.ledger_id == ledger_id]
+
+    def _attempt(self, entry_id: EntryId, ledger_id: str | None) -> Attempt:
         name = name_of(entry_id)
-        return Attempt(self._folder / name, entry_id, self._rows / name)
+        folder = (self._folder / ledger_id if ledger_id else self._folder) / name
+        return Attempt(folder, entry_id, ledger_id, self._rows / name if self._rows else folder)
+
+    def _of_earlier_release(self, entry_id: EntryId) -> Attempt:
+        attempt = self._attempt(entry_id, None)
+        with suppress(ManifestDamagedError):
+            if manifest := attempt.manifest():
+                return replace(attempt, ledger_id=manifest.entry.ledger_id)
+        return attempt
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
 
 
 def _without_metadata(schema: pa.Schema) -> pa.Schema:

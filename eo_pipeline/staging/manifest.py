@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -26,11 +28,13 @@ class Manifest:
     output: StagedOutput
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of JSON values that :meth:`from_json` reads back."""
+        """A dictionary of JSON values that :meth:`from_json` reads back; with a hash of the rest,
+        since half a promise can look whole.
+        """
         rows, dead_letters = self.output.rows, self.output.dead_letters
         stored = _Stored(MANIFEST_FORMAT, self.entry, _stored(rows), _stored(dead_letters))
         written: dict[str, Any] = _format().dump_python(stored, mode="json")
-        return written
+        return {**written, _HASH: _hash(written)}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], root: Path) -> Manifest:
@@ -38,17 +42,30 @@ class Manifest:
 
         Raises:
             SetupError: another version of this package wrote it, in another format.
+            ValueError, KeyError, TypeError, ArrowException: it is no manifest, or not the one that
+                was written.
         """
         if raw["format"] != MANIFEST_FORMAT:
             raise SetupError(
                 f"the manifest of {root.name} has format {raw['format']}, this version reads "
                 f"{MANIFEST_FORMAT}. Finish the checkpoint with the version that staged it."
             )
+        if raw.get(_HASH, _hash(raw)) != _hash(raw):
+            raise ValueError("its content does not fit its hash")
         stored = _format().validate_python(raw)
         return cls(
             stored.entry,
             StagedOutput(_staged(stored.rows, root), _staged(stored.dead_letters, root)),
         )
+
+
+#: Of the promises of earlier releases there is none.
+_HASH = "hash"
+
+
+def _hash(raw: Mapping[str, Any]) -> str:
+    said = {name: value for name, value in raw.items() if name != _HASH}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _schema_from_hex(text: str) -> pa.Schema:

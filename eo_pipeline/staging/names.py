@@ -1,4 +1,4 @@
-"""Files and folders named after a ledger entry: ``<version>-<transaction id>``."""
+"""Files and folders named after a ledger entry, ``<version>-<transaction id>``, or a ledger."""
 
 from __future__ import annotations
 
@@ -25,4 +25,16 @@ def entry_ids_in(folder: Path) -> list[EntryId]:
         EntryId(int(version), transaction_id)
         for version, dash, transaction_id in parts
         if dash and version.isdigit()
+    )
+
+
+def ledger_ids_in(folder: Path) -> list[str]:
+    """The ledgers that a folder in ``folder`` is named after, sorted. An entry's name has a dash,
+    and what begins with a dot or an underscore is named after neither.
+    """
+    items = folder.iterdir() if folder.is_dir() else iter(())
+    return sorted(
+        item.name
+        for item in items
+        if "-" not in item.name and not item.name.startswith(("_", ".")) and item.is_dir()
     )

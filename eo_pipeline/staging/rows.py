@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.entry import LedgerEntry
 
 #: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY.
 BATCH_ROWS = 50_000
@@ -43,27 +45,43 @@ class StagedTable:
         root = self.root
         return [] if root is None else [root / file.path for file in self.files]
 
-    def verify(self) -> None:
-        """Raise :class:`RefusedError` unless every file is there with the size it was given.
+    @property
+    def held(self) -> int:
+        """How many rows :meth:`batches` will give."""
+        return self.table.num_rows if self.table else sum(file.rows for file in self.files)
 
-        A sink calls this before it publishes: a file cut short or removed must not be half-read.
+    def verify(self) -> None:
+        """Raise :class:`RefusedError` unless every file is there with the size it was given, and
+        says in its footer that it holds as many rows.
+
+        Asked before anything is published: a file cut short or removed must not be half-read.
         """
         for file, path in zip(self.files, self.paths(), strict=True):
             size = _size(path)
+            if size is None:
+                raise _not_as_promised(file, "is missing")
             if size != file.size:
-                found = "is missing" if size is None else f"has {size} bytes"
-                raise RefusedError(
-                    f"staged file {file.path} {found}, the manifest says {file.size} bytes. "
-                    "Nothing was published; the next run reads the ranges again."
-                )
+                raise _not_as_promised(file, f"has {size} bytes, the manifest says {file.size}")
+            with _reading(file):
+                rows = pq.read_metadata(path).num_rows
+            _check_rows(file, rows)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, at most :data:`BATCH_ROWS` at a time, so that memory stays flat."""
+        """The rows, at most :data:`BATCH_ROWS` at a time, so that memory stays flat.
+
+        Raises:
+            RefusedError: a file cannot be read, or gives another number of rows than it was given;
+                only the last batch shows that, so that nothing may be committed before.
+        """
         if self.table is not None:
             yield from self.table.to_batches(max_chunksize=BATCH_ROWS)
-        for path in self.paths():
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(batch_size=BATCH_ROWS)
+        for staged, path in zip(self.files, self.paths(), strict=True):
+            with _reading(staged), pq.ParquetFile(path) as file:
+                seen = 0
+                for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                    seen += batch.num_rows
+                    yield batch
+                _check_rows(staged, seen)
 
 
 def _size(path: Path) -> int | None:
@@ -71,6 +89,27 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
+
+
+@contextmanager
+def _reading(file: StagedFile) -> Iterator[None]:
+    """Parquet's reader says of a damaged page or footer what it says of a broken disk."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise _not_as_promised(file, f"cannot be read: {error}") from error
+
+
+def _check_rows(file: StagedFile, found: int) -> None:
+    if found != file.rows:
+        raise _not_as_promised(file, f"has {found} rows, the manifest says {file.rows}")
+
+
+def _not_as_promised(file: StagedFile, found: str) -> RefusedError:
+    return RefusedError(
+        f"staged file {file.path} {found}. Nothing was published; the next run reads the ranges "
+        "again."
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +121,21 @@ class StagedOutput:
     rows: StagedTable | None = None
     dead_letters: StagedTable | None = None
 
-    def verify(self) -> None:
+    def verify(self, entry: LedgerEntry) -> None:
+        """What is published is what was staged, all of it and nothing else: the files are as the
+        manifest says, and they hold as many rows and dead letters as ``entry`` will say for ever.
+
+        Raises:
+            RefusedError: with the numbers, or the file's name.
+        """
+        said = (entry.counts.rows, entry.counts.dead_letters)
+        found = tuple(table.held if table else 0 for table in (self.rows, self.dead_letters))
+        if found != said:
+            raise RefusedError(
+                f"Pipeline {entry.pipeline!r}, version {entry.version}: {found[0]} rows and "
+                f"{found[1]} dead letters are staged, the ledger entry says {said[0]} and "
+                f"{said[1]}. Nothing was published; the next run reads the ranges again."
+            )
         for table in (self.rows, self.dead_letters):
             if table is not None:
                 table.verify()

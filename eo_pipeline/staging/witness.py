@@ -1,30 +1,68 @@
 """Which commits were seen confirmed, remembered beside the sink and not in it.
 
-``<root>/<pipeline>/_witness/<version>-<transaction id>`` is an empty file made after a commit was
-confirmed. It decides nothing; it only lets a later run notice that the ledger went backwards
-(a restored backup, a failover to an old replica). A witness goes only once the ledger is known to
-hold it: when its child was committed on top of it.
+``<root>/<pipeline>/<ledger id>/_witness/<version>-<transaction id>`` is made after a commit was
+confirmed; it holds the entry's content hash, and where the ledger lives. It decides nothing; it
+only lets a later run notice that the ledger went backwards (a restored backup, a failover to an old
+replica) or was changed. A witness goes only once the ledger is known to hold it: when its child was
+committed on top of it.
+
+An earlier release kept empty files in ``<root>/<pipeline>/_witness``, whatever the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
-from eo_pipeline.staging.names import entry_ids_in, name_of
+from eo_pipeline.staging.names import entry_ids_in, ledger_ids_in, name_of
+
+_FOLDER = "_witness"
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A commit of the ledger ``ledger_id``, which lived in ``sink``, with the entry's content; each
+    None if an earlier release saw it.
+    """
+
+    id: EntryId
+    ledger_id: str | None = None
+    sink: Mapping[str, str] | None = None
+    content: str | None = None
 
 
 @dataclass(frozen=True)
 class Witnesses:
-    """The witnesses of one pipeline, files in ``folder``."""
+    """The witnesses of one pipeline, in ``folder`` of its staging. ``sink`` is where the ledger is
+    that they are compared with; see ``Sink.describe``.
+    """
 
     folder: Path
+    sink: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, ledger_id: str | None) -> list[Witness]:
+        """The commits that the ledger ``ledger_id`` (None: there is none in the sink) must still
+        hold, oldest first: its own; those of any ledger that lived in this very place; and those
+        of an earlier release, which did not say whose they were.
+        """
+        return [
+            each
+            for each in self.all()
+            if each.ledger_id in (None, ledger_id) or each.sink == self.sink
+        ]
+
+    def all(self) -> list[Witness]:
+        """Of every ledger, oldest version first."""
+        return sorted(self._read(), key=lambda each: each.id)
 
     def entry_ids(self) -> list[EntryId]:
-        """The commits that were confirmed, oldest first. Each must still be in the ledger."""
-        return entry_ids_in(self.folder)
+        """The commits that were confirmed, oldest first."""
+        return [each.id for each in self.all()]
 
     def remember(self, entry: LedgerEntry) -> None:
         """``entry`` was committed: it takes the place of its parent, which it stands on.
@@ -32,12 +70,41 @@ class Witnesses:
         Never removes anything else: a run that comes late, or a ledger that lost a version
         meanwhile, cannot take back what a faster run saw.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / name_of(entry.id)).touch()
+        path = self._path(entry.id, entry.ledger_id)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            said = {"sink": dict(self.sink), "content": entry.content_hash}
+            aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            # not flushed: after a power cut its name may be all there is, which is alarm enough
+            aside.write_text(json.dumps(said))
+            aside.replace(path)
+        # of this very commit; one of another ledger has another transaction id
+        self.forget([Witness(entry.id)])
         if entry.parent is not None:
-            self.forget([entry.parent])
+            self.forget([Witness(entry.parent), Witness(entry.parent, entry.ledger_id)])
 
-    def forget(self, entry_ids: Iterable[EntryId]) -> None:
-        """Remove these witnesses and no others."""
-        for entry_id in entry_ids:
-            (self.folder / name_of(entry_id)).unlink(missing_ok=True)
+    def forget(self, witnesses: Iterable[Witness]) -> None:
+        """Remove these and no others."""
+        for each in witnesses:
+            self._path(each.id, each.ledger_id).unlink(missing_ok=True)
+
+    def _path(self, entry_id: EntryId, ledger_id: str | None) -> Path:
+        of_ledger = self.folder / ledger_id if ledger_id else self.folder
+        return of_ledger / _FOLDER / name_of(entry_id)
+
+    def _read(self) -> Iterator[Witness]:
+        for ledger_id in (None, *ledger_ids_in(self.folder)):
+            of_ledger = self.folder / ledger_id if ledger_id else self.folder
+            for entry_id in entry_ids_in(of_ledger / _FOLDER):
+                # it may go while we look: its child was committed
+                with suppress(FileNotFoundError):
+                    yield _witness(entry_id, ledger_id, self._path(entry_id, ledger_id))
+
+
+def _witness(entry_id: EntryId, ledger_id: str | None, path: Path) -> Witness:
+    """One that was cut (a full disk, a power cut) still tells that the commit was confirmed."""
+    try:
+        said = json.loads(path.read_bytes())
+        return Witness(entry_id, ledger_id, said["sink"], said["content"])
+    except (ValueError, KeyError, TypeError):
+        return Witness(entry_id, ledger_id)

@@ -21,7 +21,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import Field, fields, replace
 from decimal import Decimal
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
@@ -31,20 +31,34 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
-from eo_pipeline.errors import FencedError, RefusedError
+from eo_pipeline.errors import FencedError, LedgerDamagedError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.crashes import crash_at
-from eo_pipeline.testing.staging import child_of, first_entry, to_files
+from eo_pipeline.testing.damage import DAMAGES
+from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
 
 COMMITTED = CommitOutcome.COMMITTED
 ALREADY_COMMITTED = CommitOutcome.ALREADY_COMMITTED
 
 #: Seconds that two publishers wait for each other where a sink lets only one get that far.
 RENDEZVOUS_SECONDS = 1.0
+
+
+class AlteredWhereItIsKept(LedgerEntry):
+    """An entry of which the store holds other offsets than were committed."""
+
+    def to_json(self) -> dict[str, Any]:
+        raw = super().to_json()
+        moved = {topic: dict.fromkeys(at, 0) for topic, at in raw["offsets"].items()}
+        return {**raw, "offsets": moved}
+
+
+def _made_of() -> Iterable[Field[Any]]:
+    return (each for each in fields(LedgerEntry) if each.init)
 
 
 class SinkContract:
@@ -143,6 +157,23 @@ class SinkContract:
         assert held is not None
         assert held.committed_at is not None
         assert replace(held, committed_at=None) == entry
+        assert held.content_hash == entry.content_hash
+        assert held.stored is not None
+        assert held.stored.sealed == entry.content_hash
+
+    def test_a_head_that_was_changed_is_not_built_upon(self, session: SinkSession) -> None:
+        """Scenario: other hands change where the newest entry stands. Outcome: neither a new run
+        nor one that planned before goes on from there.
+        """
+        start = self.start(session)
+        planned = child_of(start, self.rows)
+        entry = AlteredWhereItIsKept(**{f.name: getattr(planned, f.name) for f in _made_of()})
+        assert session.publish(entry, self.staged(1)) is COMMITTED
+        with pytest.raises(LedgerDamagedError, match="version 1"):
+            session.verified(session.head())
+        with pytest.raises(LedgerDamagedError, match="version 1"):
+            session.publish(child_of(planned, self.rows), self.staged(2))
+        assert session.entry(2) is None
 
     def test_head_entry_and_history_agree(self, sink: Sink, session: SinkSession) -> None:
         entries = [self.start(session)]
@@ -241,7 +272,7 @@ class SinkContract:
         assert session.publish(entry, StagedOutput()) is COMMITTED
         assert session.entry(1) == session.head()
 
-    @pytest.mark.parametrize("damage", ["missing", "cut short"])
+    @pytest.mark.parametrize("damage", DAMAGES)
     def test_a_damaged_staged_file_is_refused(
         self, sink: Sink, session: SinkSession, tmp_path: Path, damage: str
     ) -> None:
@@ -249,12 +280,39 @@ class SinkContract:
         folder = self.attempt_folder(sink, tmp_path)
         rows = to_files(StagedTable.in_memory(self.table(1)), folder)
         last = rows.paths()[-1]
-        if damage == "missing":
-            last.unlink()
-        else:
-            last.write_bytes(last.read_bytes()[:-10])
+        DAMAGES[damage](last)
         with pytest.raises(RefusedError, match=last.name):
             session.publish(entry, StagedOutput(rows=rows))
+        self.nothing_of_it(sink, session)
+
+    @pytest.mark.parametrize("where", ["memory", "files"])
+    def test_what_is_published_is_as_much_as_the_entry_says(
+        self, sink: Sink, session: SinkSession, tmp_path: Path, where: str
+    ) -> None:
+        """Scenario: rows were lost or doubled between counting and staging. Outcome: refused, with
+        the numbers.
+        """
+        rows, letters = self.staged(1).rows, dead_letters(1, [b"{"])
+        assert rows is not None
+        if where == "files":
+            folder = self.attempt_folder(sink, tmp_path)
+            rows, letters = to_files(rows, folder / "rows"), to_files(letters, folder / "dead")
+        right = child_of(self.start(session), staged := StagedOutput(rows, letters))
+        told = right.counts
+        for wrong in (
+            replace(told, rows=self.rows + 1),
+            replace(told, rows=0),
+            replace(told, dead_letters=0),
+        ):
+            entry = replace(right, counts=wrong)
+            with pytest.raises(RefusedError, match=f"{self.rows} rows and 1 dead letters"):
+                session.publish(entry, staged)
+        with pytest.raises(RefusedError, match=f"{self.rows} rows and 0 dead letters"):
+            session.publish(right, StagedOutput(rows))
+        self.nothing_of_it(sink, session)
+
+    def nothing_of_it(self, sink: Sink, session: SinkSession) -> None:
+        """What was refused on top of the start left nothing, and the next checkpoint lands."""
         assert session.entry(1) is None
         assert self.visible(sink) == []
         self.forward(session, self.head_of(session))
@@ -283,8 +341,9 @@ class SinkContract:
     def refused_both_times(self, session: SinkSession, entry: LedgerEntry) -> None:
         with pytest.raises(RefusedError, match="Nothing was changed") as beforehand:
             session.check_going_back(entry)
+        staged = self.staged(1) if entry.operation is Operation.REPLAY else StagedOutput()
         with pytest.raises(RefusedError) as published:
-            session.publish(entry, self.staged(1))
+            session.publish(entry, staged)
         assert str(published.value) == str(beforehand.value)
 
     def test_lineage_tells_what_a_reader_sees(self, sink: Sink, session: SinkSession) -> None:

@@ -193,8 +193,9 @@ class ExactlyOnceContract(SinkContract):
     def test_an_aborted_column_was_never_there(self, sink: Sink, session: SinkSession) -> None:
         head = self.forward(session, self.start(session))
         wider = self.table(2).append_column("tail", pa.array(["N1"] * self.rows))
+        staged = _in_memory(wider)
         with pytest.raises(CrashRequested):
-            session.publish(child_of(head), _in_memory(wider), raise_at(CrashPoint.ENTRY_SENT))
+            session.publish(child_of(head, staged), staged, raise_at(CrashPoint.ENTRY_SENT))
         assert all("tail" not in row for row in self.read_rows(sink))
 
     @pytest.mark.parametrize("where", ["memory", "files"])
@@ -221,8 +222,8 @@ class ExactlyOnceContract(SinkContract):
         assert self.visible(sink) == []
 
     def test_dead_letters_land_with_the_rows(self, sink: Sink, session: SinkSession) -> None:
-        entry = child_of(self.start(session), self.rows)
         staged = StagedOutput(self.staged(1).rows, dead_letters(1, [b"{", b"\xff"]))
+        entry = child_of(self.start(session), staged)
         with pytest.raises(CrashRequested):
             session.publish(entry, staged, raise_at(CrashPoint.ENTRY_SENT))
         assert self.read_dead_letters(sink) == []
@@ -257,10 +258,9 @@ class ExactlyOnceContract(SinkContract):
     def test_a_session_outlives_its_errors(self, sink: Sink, session: SinkSession) -> None:
         head: LedgerEntry = self.start(session)
         for version in (1, 2, 3):
+            staged = self.staged(version)
             with pytest.raises(CrashRequested):
-                session.publish(
-                    child_of(head), self.staged(version), raise_at(CrashPoint.ROWS_SENT)
-                )
+                session.publish(child_of(head, staged), staged, raise_at(CrashPoint.ROWS_SENT))
             head = self.forward(session, head)
         assert self.visible(sink) == self.rows_of(1, 2, 3)
 

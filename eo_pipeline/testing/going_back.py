@@ -50,9 +50,9 @@ class GoingBackContract(ExactlyOnceContract):
         self, head: LedgerEntry, operation: Operation, target: int, rows: int | None = None
     ) -> tuple[LedgerEntry, StagedOutput]:
         """A rewind to ``target``, or a replay of it with so many rows."""
-        entry = child_of(head, operation=operation, target=target)
         is_replay = operation is Operation.REPLAY
-        return entry, self.staged(target, rows) if is_replay else StagedOutput()
+        staged = self.staged(target, rows) if is_replay else StagedOutput()
+        return child_of(head, staged, operation=operation, target=target), staged
 
     def after(self, operation: Operation) -> list[tuple[int, int]]:
         """What a reader sees of three checkpoints once the first is the target of ``operation``,
@@ -104,7 +104,7 @@ class GoingBackContract(ExactlyOnceContract):
             again = [(2, number) for number in self.table(2, count)["id"].to_pylist()]
             assert self.visible(sink) == sorted([*self.rows_of(1, 3), *again])
         assert session.publish(head, staged) is ALREADY_COMMITTED
-        head, _ = self.back(head, Operation.REPLAY, 2)
+        head, _ = self.back(head, Operation.REPLAY, 2, _OTHER_COUNT)
         rows = StagedTable.in_memory(self.table(2, _OTHER_COUNT))
         files = to_files(rows, self.attempt_folder(sink, tmp_path))
         assert session.publish(head, StagedOutput(files)) is COMMITTED
@@ -120,12 +120,14 @@ class GoingBackContract(ExactlyOnceContract):
     def test_dead_letters_go_back_with_the_rows(self, sink: Sink, session: SinkSession) -> None:
         head = self.start(session)
         for version in (1, 2, 3):
-            head = child_of(head, self.rows)
             letters = dead_letters(version, [b"first"] * version)
-            session.publish(head, StagedOutput(self.staged(version).rows, letters))
+            staged = StagedOutput(self.staged(version).rows, letters)
+            head = child_of(head, staged)
+            session.publish(head, staged)
         if Operation.REPLAY in self.going_back:
-            head, staged = self.back(head, Operation.REPLAY, 1)
-            session.publish(head, StagedOutput(staged.rows, dead_letters(1, [b"again"])))
+            staged = StagedOutput(self.staged(1).rows, dead_letters(1, [b"again"]))
+            head = child_of(head, staged, operation=Operation.REPLAY, target=1)
+            session.publish(head, staged)
             assert self.letters(sink) == [b"again", *[b"first"] * 5]
         head, _ = self.back(head, Operation.REWIND, 2)
         session.publish(head, StagedOutput())

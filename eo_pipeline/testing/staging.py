@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.staging.rows import StagedFile, StagedTable
+from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 
 _TOPIC = "events"
 
@@ -50,21 +50,36 @@ def first_entry(pipeline: str) -> LedgerEntry:
 
 def child_of(
     head: LedgerEntry,
-    rows: int = 0,
+    staged: int | StagedOutput = 0,
     *,
     operation: Operation = Operation.FORWARD,
     target: int | None = None,
 ) -> LedgerEntry:
-    """A new attempt at the version after ``head``, with a transaction id of its own."""
+    """A new attempt at the version after ``head``, with a transaction id of its own. It counts
+    what is ``staged``, or so many rows.
+    """
+    output = StagedOutput() if isinstance(staged, int) else staged
+    rows = staged if isinstance(staged, int) else _rows(output.rows)
+    bad = _rows(output.dead_letters)
+    records = rows + bad
     topic_partition = TopicPartition(_TOPIC, 0)
     start = head.offsets[topic_partition]
     return replace(
-        head.child(operation, "run", {topic_partition: start + rows}),
-        ranges=(OffsetRange(_TOPIC, 0, start, start + rows),),
-        counts=Counts(records=rows, rows=rows, rows_total=head.counts.rows_total + rows),
+        head.child(operation, "run", {topic_partition: start + records}),
+        ranges=(OffsetRange(_TOPIC, 0, start, start + records),),
+        counts=Counts(
+            records=records,
+            rows=rows,
+            dead_letters=bad,
+            rows_total=head.counts.rows_total + rows,
+        ),
         target=target,
         details={"reason": "a test"},
     )
+
+
+def _rows(table: StagedTable | None) -> int:
+    return table.rows if table else 0
 
 
 def dead_letters(checkpoint: int, values: Iterable[bytes]) -> StagedTable:

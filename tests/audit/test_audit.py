@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -20,6 +22,7 @@ from eo_pipeline import (
 )
 from eo_pipeline.audit.report import Holes
 from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.run.counting import Reading, Seen
 from tests.engine import Bench, Topic
 from tests.servers import MakeTopic, wait_until
 from tests.source.test_kafka_shapes import _count
@@ -309,3 +312,30 @@ def test_of_a_sink_that_cannot_be_read_only_ledger_and_kafka_are_compared(
     report = assert_passes(pipeline)
     assert (report.totals["records"], report.checkpoints[0].rows_found) == (10, None)
     assert any("cannot be read back" in said for said in report.cannot_prove)
+
+
+def test_bad_records_that_nobody_counted_are_miscounted_and_a_replay_counts_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a run that lost its bad records on the way, as one did whose transform looked at
+    its first row. Outcome: the audit says how many, and the replay it names puts it right.
+    """
+    seen = Reading.seen
+
+    def without_the_bad(*args: Any, **kwargs: Any) -> Seen:
+        found = seen(*args, **kwargs)
+        return replace(found, records=found.records - found.bad, bad=0, first_bad=None)
+
+    bench.topic.write(20)
+    bench.topic.write_value(b"not json")
+    bench.topic.write_value(b"not json")
+    pipeline = bench.pipeline(source=LENIENT)
+    with monkeypatch.context() as lossy:
+        lossy.setattr(Reading, "seen", without_the_bad)
+        pipeline.run()
+    report = audited(pipeline)
+    assert found(report) == {FindingKind.MISCOUNTED: 2}
+    assert [each.command for each in report.repairs] == ["eo replay 1"]
+    pipeline.replay(1)
+    assert_passes(pipeline)
+    assert bench.table.query("select count(*) from events_dead_letters") == [(2,)]

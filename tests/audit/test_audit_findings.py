@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -27,7 +28,9 @@ from eo_pipeline.source.discovery import Bounds, Cluster
 SOURCE = KafkaSource(bootstrap_servers="nowhere:1", topics=("t", "u"), value_format="raw")
 
 
-def checkpoint(version: int, *ranges: OffsetRange, records: int = 10, rows: int = 10) -> Checkpoint:
+def checkpoint(
+    version: int, *ranges: OffsetRange, records: int = 10, rows: int = 10, **counts: Any
+) -> Checkpoint:
     entry = LedgerEntry(
         pipeline="p",
         ledger_id="l",
@@ -38,7 +41,7 @@ def checkpoint(version: int, *ranges: OffsetRange, records: int = 10, rows: int 
         offsets={},
         ranges=ranges,
         topic_ids={"t": "T", "u": "U"},
-        counts=Counts(records=records, rows=rows),
+        counts=Counts(records=records, rows=rows, **counts),
     )
     return Checkpoint(entry, entry)
 
@@ -164,6 +167,37 @@ def test_table_and_kafka_that_agree_against_the_ledger_are_miscounted() -> None:
     said, (audited,) = judged({1: {RowKind.FINE: FINE}}, checkpoint(1, TEN, rows=12))
     assert said == {FindingKind.MISCOUNTED: 2}
     assert audited.differs
+
+
+@pytest.mark.parametrize(
+    ("counts", "difference"),
+    [
+        ({"records": 20}, 10),
+        ({"records": 8}, 2),
+        ({"dead_letters": 1}, 2),
+        ({"dead_letters": 3}, 0),
+        ({"dead_letters": 3, "tombstones": 4}, 4),
+    ],
+)
+def test_what_the_ledger_counted_is_compared_with_what_is_read_again(
+    counts: dict[str, int], difference: int
+) -> None:
+    """Three of ten records are bad, none is skipped; a miscount is what a replay puts right."""
+    kinds = {RowKind.FINE: Tally(keys=10, expected=7, found=7, records=10, bad=3)}
+    counted = {"dead_letters": 3, "records": 10} | counts
+    said, (audited,) = judged({1: kinds}, checkpoint(1, TEN, rows=7, **counted))
+    assert said == ({FindingKind.MISCOUNTED: difference} if difference else {})
+    assert audited.differs is bool(difference)
+
+
+def test_bad_records_that_kafka_no_longer_holds_are_no_miscount() -> None:
+    kinds = {
+        RowKind.FINE: Tally(keys=5, expected=5, found=5, records=5),
+        RowKind.GONE: Tally(5, 0, 2),
+    }
+    one = checkpoint(1, TEN, rows=7, dead_letters=3)
+    said, _ = judged({1: kinds}, one, now=cluster(beginning=5))
+    assert said == {FindingKind.UNPROVED: 2}
 
 
 def test_what_is_gone_from_kafka_is_still_counted_beside_what_is_not() -> None:

@@ -188,6 +188,35 @@ def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> Non
     eo.bench.table.assert_holds_once(eo.bench.topic.written)
 
 
+def test_a_promise_that_was_cut_is_told_by_every_look_and_set_aside(eo: Shell) -> None:
+    """Found before: run, replay and rewind ended in a traceback for good, --json or not, while
+    status, plan and doctor said that all was well.
+    """
+    eo.document()
+    eo.bench.topic.write(5)
+    assert eo("run").code == 0
+    eo.bench.topic.write(5)
+    crashed = eo.bench.run_in_a_process("--crash-at", "pre_committed", "1")
+    assert crashed.wait(120) == -signal.SIGKILL
+    (manifest,) = Path(eo.bench.config["staging"]).rglob("manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:100])
+
+    for command in (("run",), ("rewind", "0", "--yes"), ("replay", "1", "--yes")):
+        stopped = eo(*command, "--json")
+        error = stopped.json()["error"]
+        assert (stopped.code, error["kind"]) == (1, "ManifestDamagedError"), stopped.out
+        assert str(manifest) in error["message"]
+    assert str(manifest) in eo("status", "--json").json()[0]["blocked"][0]
+    assert str(manifest) in eo("plan", "--json").json()["blocked"][0]
+    sick = {c["name"]: c for c in eo("doctor", "--json").json()["pipelines"]["events"]}
+    assert sick["promises"]["state"] == "fail"
+    assert eo("set-aside", "--dry-run", "--json").json()["manifests"] == [str(manifest)]
+    assert eo("set-aside", "--yes").code == 0
+    assert eo("run").code == 0
+    assert eo("set-aside", "--yes").code == 1
+    eo.bench.table.assert_holds_once(eo.bench.topic.written)
+
+
 def test_a_reset_is_shown_asked_for_and_leaves_other_pipelines_alone(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(5)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eo_pipeline.crashpoints import Reach, keep_going
-from eo_pipeline.errors import FencedError, LedgerBehindError, RefusedError
+from eo_pipeline.errors import (
+    FencedError,
+    LedgerBehindError,
+    LedgerDamagedError,
+    ManifestDamagedError,
+    RefusedError,
+)
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 from eo_pipeline.run.adopt import adopt_head
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
-from eo_pipeline.staging.attempt import Attempt, StagingArea
+from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput
 from tests.staging.test_staging import START
@@ -70,13 +77,13 @@ def recovery(ledger: Ledger, area: StagingArea, copies_rows: bool = True) -> Rec
 
 
 def promise(area: StagingArea, entry: LedgerEntry) -> Attempt:
-    attempt = area.begin(entry.id)
+    attempt = area.begin(entry)
     attempt.write_manifest(Manifest(entry, StagedOutput()))
     return attempt
 
 
 def ids(area: StagingArea) -> list[EntryId]:
-    return [attempt.id for attempt in area.attempts()]
+    return [attempt.id for attempt in area.attempts(START.ledger_id)]
 
 
 def test_a_promise_on_top_of_the_head_is_kept(area: StagingArea) -> None:
@@ -131,7 +138,7 @@ def test_a_folder_without_manifest_is_left_alone_until_its_version_is_taken(
     area: StagingArea,
 ) -> None:
     taken = child(START)
-    area.begin(child(START).id)
+    area.begin(child(START))
     recovery(Ledger(START), area).recover()
     assert len(ids(area)) == 1
     recovery(Ledger(START, taken), area).recover()
@@ -195,14 +202,13 @@ def test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted(
     ledger = Ledger(*restored)
     with pytest.raises(LedgerBehindError, match="version 1"):
         recovery(ledger, area).recover()
-    assert recovery(ledger, area).lost(area.witnesses.entry_ids()) == [confirmed.id]
-    adopted = adopt_head(
-        recovery(ledger, area), ledger.head(), area.witnesses.entry_ids(), "run", {}
-    )
+    (lost,) = recovery(ledger, area).lost(area.witnesses.all())
+    assert lost.id == confirmed.id
+    adopted = adopt_head(recovery(ledger, area), ledger.head(), area.witnesses.all(), "run", {})
     assert (adopted is None) == (restored == ())
     head, _ = recovery(ledger, area).recover()
     assert head == adopted
-    assert recovery(ledger, area).lost(area.witnesses.entry_ids()) == []
+    assert recovery(ledger, area).lost(area.witnesses.all()) == []
 
 
 def test_another_transaction_at_a_confirmed_version_is_a_ledger_that_went_back(
@@ -212,3 +218,84 @@ def test_another_transaction_at_a_confirmed_version_is_a_ledger_that_went_back(
     area.witnesses.remember(child(START))
     with pytest.raises(LedgerBehindError):
         recovery(Ledger(START, child(START)), area).recover()
+
+
+HERE, ELSEWHERE = {"kind": "postgres", "table": "t"}, {"kind": "console"}
+
+
+def at_place(tmp_path: Path, place: dict[str, str]) -> StagingArea:
+    return StagingArea(tmp_path, "p", sink=place)
+
+
+def test_a_pipeline_of_the_same_name_into_another_store_is_no_older_backup(tmp_path: Path) -> None:
+    """Found before: the second was told to adopt, and deleted the first one's promise by it."""
+    first, second = at_place(tmp_path, ELSEWHERE), at_place(tmp_path, HERE)
+    promised = child(child(START))
+    first.witnesses.remember(child(START))
+    promise(first, promised)
+    assert recovery(Ledger(), second).recover() == (None, [])
+    other = replace(START, ledger_id="m", transaction_id="m")
+    ledger = Ledger(other, one := child(other), child(one))
+    assert recovery(ledger, second).recover()[1] == []
+    assert [attempt.id for attempt in first.attempts("l")] == [promised.id]
+
+
+def test_an_emptied_store_is_noticed_by_what_was_seen_in_that_very_place(tmp_path: Path) -> None:
+    at_place(tmp_path, HERE).witnesses.remember(child(START))
+    with pytest.raises(LedgerBehindError, match="is empty"):
+        recovery(Ledger(), at_place(tmp_path, HERE)).recover()
+    begun_anew = replace(START, ledger_id="m")
+    with pytest.raises(LedgerBehindError):
+        recovery(Ledger(begun_anew), at_place(tmp_path, HERE)).recover()
+
+
+def test_a_ledger_that_moved_is_compared_with_what_was_seen_of_it_elsewhere(tmp_path: Path) -> None:
+    at_place(tmp_path, ELSEWHERE).witnesses.remember(child(START))
+    with pytest.raises(LedgerBehindError):
+        recovery(Ledger(START), at_place(tmp_path, HERE)).recover()
+
+
+def test_witnesses_of_an_earlier_release_are_believed_until_they_are_replaced(
+    tmp_path: Path,
+) -> None:
+    area, confirmed = at_place(tmp_path, HERE), child(START)
+    earlier = tmp_path / "p" / "_witness" / f"{1:012d}-{confirmed.transaction_id}"
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
+    with pytest.raises(LedgerBehindError):
+        recovery(Ledger(START), area).recover()
+    recovery(Ledger(START, confirmed), area).recover()
+    assert not earlier.exists()
+    assert area.witnesses.entry_ids() == [confirmed.id]
+
+
+def test_a_head_that_is_not_what_was_seen_committed_is_damaged(area: StagingArea) -> None:
+    head = child(START)
+    area.witnesses.remember(head)
+    changed = replace(head, run_id="another")
+    with pytest.raises(LedgerDamagedError, match="version 1 was changed"):
+        recovery(Ledger(START, changed), area).recover()
+
+
+def test_a_promise_that_cannot_be_read_stops_the_run_until_it_is_set_aside(
+    area: StagingArea,
+) -> None:
+    ledger = Ledger(START)
+    attempt = promise(area, child(START))
+    (attempt.folder / MANIFEST).write_text("")
+    with pytest.raises(ManifestDamagedError, match=attempt.folder.name):
+        recovery(ledger, area).recover()
+    ((found, _),) = recovery(ledger, area).damaged(START)
+    found.set_aside()
+    assert recovery(ledger, area).recover() == (START, [])
+    ledger.entries.append(child(START))
+    recovery(ledger, area).recover()
+    assert ids(area) == []
+
+
+def test_a_promise_that_cannot_be_read_and_was_kept_stops_nobody(area: StagingArea) -> None:
+    entry = child(START)
+    attempt = promise(area, entry)
+    (attempt.folder / MANIFEST).write_text("")
+    assert recovery(Ledger(START, entry), area).recover() == (entry, [])
+    assert ids(area) == []

@@ -14,7 +14,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.run.transaction import COMMIT_TRIES, SinkTransaction, TransactionState
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.attempt import Attempt, StagingArea
@@ -103,7 +103,7 @@ def test_each_wait_before_another_try_is_twice_the_one_before(
 def test_after_a_lost_reply_no_later_answer_proves_that_nothing_landed(
     tmp_path: Path, later: Exception
 ) -> None:
-    attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
+    attempt = StagingArea(tmp_path, "p").begin(ENTRY)
     transaction = promised(Answers(CommitUnknownError("?"), later), attempt)
     with pytest.raises(CommitUnknownError, match="may still land"):
         transaction.commit()
@@ -120,7 +120,7 @@ def test_an_unavailable_store_may_be_asked_again_later() -> None:
 
 
 def test_a_fenced_attempt_keeps_its_folder_for_the_rules_to_delete(tmp_path: Path) -> None:
-    attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
+    attempt = StagingArea(tmp_path, "p").begin(ENTRY)
     transaction = promised(Answers(FencedError("p", 0, "other")), attempt)
     with pytest.raises(FencedError):
         transaction.commit()
@@ -129,7 +129,7 @@ def test_a_fenced_attempt_keeps_its_folder_for_the_rules_to_delete(tmp_path: Pat
 
 
 def test_a_refused_attempt_is_marked_and_deletes_nothing(tmp_path: Path) -> None:
-    attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
+    attempt = StagingArea(tmp_path, "p").begin(ENTRY)
     transaction = promised(Answers(RefusedError("constraint")), attempt)
     with pytest.raises(RefusedError):
         transaction.commit()
@@ -138,7 +138,7 @@ def test_a_refused_attempt_is_marked_and_deletes_nothing(tmp_path: Path) -> None
 
 
 def test_an_abort_before_the_promise_removes_the_folder(tmp_path: Path) -> None:
-    attempt = StagingArea(tmp_path, "p").begin(EntryId(0, "t"))
+    attempt = StagingArea(tmp_path, "p").begin(ENTRY)
     SinkTransaction(Answers(), ENTRY, attempt).abort()
     assert not attempt.folder.exists()
 

@@ -36,3 +36,118 @@ def slow_the_first_time(df: DataFrame) -> DataFrame:
         return df
     reached.touch()
     return df.where(F.expr("java_method('java.lang.Thread', 'sleep', 2000L) is null"))
+
+
+def divided_by_zero(df: DataFrame) -> DataFrame:
+    """Fails at the eighth record, in Spark's own code."""
+    return df.withColumn("share", F.lit(1) / (F.col("id") - 7))
+
+
+def broken_at_run_time(df: DataFrame) -> DataFrame:
+    """Fails at the first record, in Python code that Spark calls."""
+
+    def broken(_: int) -> int:
+        raise ValueError("no such carrier")
+
+    return df.withColumn("id", F.udf(broken, "bigint")("id"))
+
+
+def away_at_run_time(df: DataFrame) -> DataFrame:
+    """The same, for a reason that may pass."""
+
+    def away(_: int) -> int:
+        raise ConnectionRefusedError("the rates server is away")
+
+    return df.withColumn("id", F.udf(away, "bigint")("id"))
+
+
+def wide(df: DataFrame) -> DataFrame:
+    """A hundred kilobytes a row, of which little can be compressed."""
+    return df.withColumn(
+        "noise", F.expr("array_join(transform(sequence(1, 3000), n -> uuid()), '')")
+    )
+
+
+def grown(df: DataFrame) -> DataFrame:
+    """One record's row is larger than one message of Spark Connect's may be."""
+    return df.withColumn("name", F.expr("if(id = 2, repeat('x', 140000000), name)"))
+
+
+# What a transform may do to those who count the records on their way into it.
+
+
+def looking_at_the_first(df: DataFrame) -> DataFrame:
+    df.first()
+    return df
+
+
+def asking_whether_empty(df: DataFrame) -> DataFrame:
+    return df.limit(0) if df.isEmpty() else df
+
+
+def counting_all(df: DataFrame) -> DataFrame:
+    return df.withColumn("of", F.lit(df.count()))
+
+
+def sorted_by_name(df: DataFrame) -> DataFrame:
+    return df.orderBy("name")
+
+
+def spread_by_range(df: DataFrame) -> DataFrame:
+    return df.repartitionByRange(3, "name")
+
+
+def the_first_five(df: DataFrame) -> DataFrame:
+    return df.limit(5)
+
+
+def twice(df: DataFrame) -> DataFrame:
+    return df.union(df)
+
+
+def joined_with_itself(df: DataFrame) -> DataFrame:
+    return df.join(df.select("id", F.col("name").alias("same")), "id")
+
+
+def kept_in_memory(df: DataFrame) -> DataFrame:
+    kept = df.cache()
+    kept.count()
+    return kept
+
+
+def one_of_each_id(df: DataFrame) -> DataFrame:
+    return df.dropDuplicates(["id"])
+
+
+def narrow(df: DataFrame) -> DataFrame:
+    """Steps that each take every record once."""
+    numbers = F.explode(F.array(F.lit(0), F.lit(1)))
+    return df.where("id % 2 = 0").withColumn("copy", numbers).coalesce(2)
+
+
+def through_python(df: DataFrame) -> DataFrame:
+    shout = F.udf(str.upper, "string")
+    return df.withColumn("name", shout("name"))
+
+
+def as_it_is(df: DataFrame) -> DataFrame:
+    return df
+
+
+#: Rows made of twenty records with the ids 0 to 19, by each of the above.
+ROWS_OF_TWENTY = {
+    "looking_at_the_first": 20,
+    "asking_whether_empty": 20,
+    "counting_all": 20,
+    "sorted_by_name": 20,
+    "spread_by_range": 20,
+    "the_first_five": 5,
+    "nothing": 0,
+    "twice": 40,
+    "joined_with_itself": 20,
+    "kept_in_memory": 20,
+    "one_of_each_id": 20,
+    "narrow": 20,
+    "through_python": 20,
+    "as_it_is": 20,
+}

@@ -80,7 +80,7 @@ class TestConsole(SinkContract):
     ) -> None:
         start = self.start(session)
         killed_while_publishing(
-            sink, self.pipeline, child_of(start), self.staged(1), CrashPoint.ENTRY_SENT
+            sink, self.pipeline, child_of(start, self.rows), self.staged(1), CrashPoint.ENTRY_SENT
         )
         left = {path.name for path in sink.ledger.rglob(".*")}
         assert len(left) == 1
@@ -100,7 +100,7 @@ class TestWhatIsShown:
         with sink.open("p") as session:
             start = first_entry("p")
             session.publish(start, StagedOutput())
-            session.publish(child_of(start), staged)
+            session.publish(child_of(start, staged), staged)
 
     def rows(self, **columns: Any) -> StagedTable:
         return StagedTable.in_memory(pa.table(columns))

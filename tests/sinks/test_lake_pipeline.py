@@ -173,13 +173,14 @@ def test_killed_at_random_moments_a_reader_sees_whole_checkpoints_only(lake: Lak
 
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_rows_are_laid_out_by_partition_columns(lake: Lake, inline_records: int) -> None:
-    lake.bench.topic.write(40, partitions=range(4))
-    run = lake.bench.pipeline(
+    pipeline = lake.bench.pipeline(
         sink={"partition_by": ["day", "word"]},
         transform="tests.sinks.lake_transforms:with_day_and_word",
         inline_records=inline_records,
-    ).run()
-    assert run.head.counts.rows == 40
+    )
+    for _ in range(2):  # only what was measured goes inline
+        lake.bench.topic.write(20, partitions=range(4))
+        assert pipeline.run().head.counts.rows == 20
     table = DeltaTable(str(lake.root))
     assert table.metadata().partition_columns == ["day", "word"]
     frame = lake.frame().sort("id")
@@ -207,11 +208,13 @@ def test_an_upsert_keeps_the_newest_row_of_a_key(lake: Lake, inline_records: int
 
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_bad_records_become_dead_letters_with_the_rows(lake: Lake, inline_records: int) -> None:
-    lake.bench.topic.write(5)
-    lake.bench.topic.write_value(b"{")
     pipeline = lake.bench.pipeline(
         source={"on_bad_record": "dead_letter"}, inline_records=inline_records
     )
+    lake.bench.topic.write(2)
+    pipeline.run()  # only what was measured goes inline
+    lake.bench.topic.write(3)
+    lake.bench.topic.write_value(b"{")
     pipeline.run()
     letters = pipeline.sink.dead_letters("events").to_pylist()  # type: ignore[attr-defined]
     assert [letter["value"] for letter in letters] == [b"{"]

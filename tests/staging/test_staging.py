@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eo_pipeline.errors import RefusedError, SetupError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.errors import ManifestDamagedError, RefusedError, SetupError
+from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
@@ -32,12 +34,12 @@ def staged_attempt(tmp_path: Path, rows: int = 3) -> tuple[StagingArea, Attempt,
     """An attempt at version 1 with one Parquet file, its manifest not yet written."""
     area = StagingArea(tmp_path, "p")
     entry = START.child(Operation.FORWARD, "run", {TopicPartition("t", 0): rows})
-    attempt = area.begin(entry.id)
+    attempt = area.begin(entry)
     attempt.rows_folder().mkdir()
     table = pa.table({"x": pa.array(range(rows), pa.int64())})
     pq.write_table(table, attempt.rows_folder() / "part-0.parquet")
-    output = StagedOutput(rows=attempt.collect(attempt.rows_folder()))
-    return area, attempt, Manifest(entry, output)
+    output = StagedOutput(rows=attempt.collect(attempt.rows_folder(), lambda: pa.schema([])))
+    return area, attempt, Manifest(entry.with_counts(Counts(rows=rows)), output)
 
 
 def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_without_its_manifest_a_folder_promises_nothing(tmp_path: Path) -> None:
     area, attempt, _ = staged_attempt(tmp_path)
-    (found,) = area.attempts()
+    (found,) = area.attempts(START.ledger_id)
     assert found == attempt
     assert found.manifest() is None
 
@@ -87,26 +89,40 @@ def test_a_file_of_the_wrong_size_or_missing_is_refused_before_it_is_read(tmp_pa
     file = attempt.rows_folder() / "part-0.parquet"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(RefusedError, match=r"has .* bytes, the manifest says"):
-        manifest.output.verify()
+        manifest.output.verify(manifest.entry)
     file.unlink()
     with pytest.raises(RefusedError, match="is missing"):
-        manifest.output.verify()
+        manifest.output.verify(manifest.entry)
+
+
+def test_a_file_that_gives_other_rows_than_promised_is_refused_when_read(tmp_path: Path) -> None:
+    """Scenario: it is swapped after it was looked at. Outcome: whoever reads it is told."""
+    _, attempt, manifest = staged_attempt(tmp_path)
+    manifest.output.verify(manifest.entry)
+    rows = manifest.output.rows
+    assert rows is not None
+    pq.write_table(pa.table({"x": [1, 2]}), attempt.rows_folder() / "part-0.parquet")
+    with pytest.raises(RefusedError, match="has 2 rows, the manifest says 3"):
+        list(rows.batches())
+    (attempt.rows_folder() / "part-0.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(RefusedError, match=r"part-0\.parquet cannot be read"):
+        list(rows.batches())
 
 
 def test_a_refusal_is_remembered_and_deletes_nothing(tmp_path: Path) -> None:
     area, attempt, manifest = staged_attempt(tmp_path)
     attempt.write_manifest(manifest)
     attempt.refuse("check constraint")
-    (found,) = area.attempts()
+    (found,) = area.attempts(START.ledger_id)
     assert found.is_refused
-    manifest.output.verify()
+    manifest.output.verify(manifest.entry)
 
 
 def test_refusing_an_attempt_that_somebody_else_tidied_up_is_no_error(tmp_path: Path) -> None:
     area, attempt, _ = staged_attempt(tmp_path)
     attempt.delete()
     attempt.refuse("too late")
-    assert area.attempts() == []
+    assert area.attempts(START.ledger_id) == []
 
 
 def test_deleting_twice_is_no_error(tmp_path: Path) -> None:
@@ -118,10 +134,11 @@ def test_deleting_twice_is_no_error(tmp_path: Path) -> None:
 
 def test_two_attempts_at_one_version_have_folders_of_their_own(tmp_path: Path) -> None:
     area = StagingArea(tmp_path, "p")
-    area.begin(EntryId(2, "bb"))
-    area.begin(EntryId(1, "aa"))
-    area.begin(EntryId(2, "cc"))
-    assert [a.id for a in area.attempts()] == [
+    for version, transaction_id in ((2, "bb"), (1, "aa"), (2, "cc")):
+        parent = EntryId(version - 1, "parent")
+        entry = replace(START, version=version, transaction_id=transaction_id, parent=parent)
+        area.begin(entry)
+    assert [a.id for a in area.attempts(START.ledger_id)] == [
         EntryId(1, "aa"),
         EntryId(2, "bb"),
         EntryId(2, "cc"),
@@ -138,7 +155,7 @@ def test_a_witness_takes_its_parents_place_and_no_other(tmp_path: Path) -> None:
     assert area.witnesses.entry_ids() == [second.id]
     area.witnesses.remember(sibling)
     assert area.witnesses.entry_ids() == [sibling.id, second.id]
-    area.witnesses.forget([sibling.id, second.id])
+    area.witnesses.forget(area.witnesses.all())
     assert area.witnesses.entry_ids() == []
 
 
@@ -169,3 +186,56 @@ def test_in_memory_rows_are_handed_out_in_batches() -> None:
 def test_ranges_do_not_go_backwards() -> None:
     with pytest.raises(ValueError, match="is not a range"):
         OffsetRange("t", 0, 5, 4)
+
+
+DAMAGES: dict[str, Callable[[str], str]] = {
+    "cut": lambda text: text[: len(text) // 2],
+    "emptied": lambda _: "",
+    "another file": lambda _: '{"name": "x"}',
+    "a list": lambda _: "[1, 2]",
+    "no text": lambda _: "\udcff",
+    "changed": lambda text: text.replace('"size":', '"size": 1'),
+    "without its entry": lambda text: json.dumps({**json.loads(text), "entry": {}, "hash": "x"}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_manifest_is_an_error_that_names_it_and_can_be_set_aside(
+    tmp_path: Path, damage: str
+) -> None:
+    area, attempt, manifest = staged_attempt(tmp_path)
+    attempt.write_manifest(manifest)
+    path = attempt.folder / MANIFEST
+    text = DAMAGES[damage](path.read_text())
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ManifestDamagedError, match="eo set-aside") as damaged:
+        attempt.manifest()
+    assert damaged.value.path == str(path)
+    aside = attempt.set_aside()
+    assert aside.read_bytes() == text.encode(errors="surrogateescape")
+    assert attempt.manifest() is None
+    assert area.attempts(START.ledger_id) == [attempt]
+
+
+def test_ledgers_that_share_a_folder_keep_to_their_own_part(tmp_path: Path) -> None:
+    area = StagingArea(tmp_path, "p")
+    ours = area.begin(START.child(Operation.FORWARD, "run", {}))
+    other = replace(START, ledger_id="m")
+    theirs = area.begin(other.child(Operation.FORWARD, "run", {}))
+    assert area.attempts("l") == area.attempts_at("l") == [ours]
+    assert area.attempts("m") == [theirs]
+
+
+def test_what_an_earlier_release_staged_is_known_by_what_it_promised(tmp_path: Path) -> None:
+    area, attempt, manifest = staged_attempt(tmp_path)
+    attempt.write_manifest(manifest)
+    earlier = tmp_path / "p" / attempt.folder.name
+    attempt.folder.rename(earlier)
+    (found,) = area.attempts("l")
+    assert (found.folder, found.ledger_id) == (earlier, "l")
+    assert found.manifest() is not None
+    assert area.attempts("m") == []
+    (earlier / MANIFEST).unlink()
+    (nobodys,) = area.attempts("l")
+    assert nobodys.ledger_id is None
+    assert area.attempts_at("l") == []

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaProtocolError, SchemaMismatchError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.delta.store import APP_PREFIX, TOKEN_SUFFIX, explained
+from eo_pipeline.sinks.delta.store import APP_PREFIX, TOKEN_SUFFIX, explained, is_of_files
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.protocol import OvertakenError
 
@@ -70,15 +72,20 @@ def commit_files(
 
 
 @contextmanager
-def commit_errors(uri: str) -> Iterator[None]:
+def commit_errors(uri: str, damage: Callable[[], DamagedError | None]) -> Iterator[None]:
     """Turns what delta-rs raises for a commit into what it means for the rows.
 
-    Only ``CommitFailedError`` says that nothing landed because the log moved on. A protocol or
-    schema error is raised before anything is sent. Of anything else nobody knows, and it passes.
+    ``CommitFailedError`` says that nothing landed because the log moved on. A failing disk says
+    nothing, and passes, unless a file that had to be read is damaged. Anything else was raised
+    before the log was written: a value, a name, a column that may not be null.
     """
     try:
         yield
     except CommitFailedError as error:
         raise OvertakenError(str(error)) from error
-    except (DeltaProtocolError, SchemaMismatchError) as error:
-        raise explained(uri, error) from error
+    except (DeltaError, pa.ArrowException, ValueError, TypeError, OSError) as error:
+        if not is_of_files(error):
+            raise explained(uri, error) from error
+        if found := damage():
+            raise found from error
+        raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from eo_pipeline.errors import (
     CommitUnknownError,
+    DamagedError,
     EoPipelineError,
     RefusedError,
     SinkUnavailableError,
@@ -27,11 +30,12 @@ from eo_pipeline.sinks.delta.commit import (
     plain_commit,
 )
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
+from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
 from eo_pipeline.sinks.delta.rows import AddActions, in_memory
-from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained
+from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained, fields_of, is_of_files
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
@@ -60,6 +64,10 @@ class DeltaSession(LakeSession[Snapshot]):
     """
 
     log_folder = "_delta_log"
+    # decoded a second time; taken for a slash; refused
+    misread = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
+    library = "delta-rs"
+    folder_field = "path"
 
     def __init__(self, sink: DeltaSink, pipeline: str) -> None:
         super().__init__(pipeline, sink.root)
@@ -74,13 +82,26 @@ class DeltaSession(LakeSession[Snapshot]):
         return Snapshot.open(self.uri, self.options, self.pipeline)
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """Of one version of the table, file by file."""
+        """Of one version of the table, file by file.
+
+        Raises:
+            DamagedError: besides the usual ones; a file is gone, or was cut.
+        """
         table = self.open_table()
-        return table.lineage(since) if table else iter(())
+        try:
+            yield from table.lineage(since) if table else ()
+        except SinkUnavailableError as error:
+            raise self.damage() or error from error.__cause__
+
+    def damage(self) -> DamagedError | None:
+        """What is wrong with the files of the newest version; ``None``: nothing."""
+        table = self.open_table()
+        upserts = self.sink.upsert_rule is not None
+        return damage(table.table, self.root, upserts=upserts) if table else None
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, DeltaError):
-            return explained(self.uri, error)
+            return (is_of_files(error) and self.damage()) or explained(self.uri, error)
         return super().explain(error)
 
     def version_left_by_target(self, entry: LedgerEntry, table: Snapshot) -> int | None:
@@ -140,7 +161,7 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     def _prepare(self) -> Commit:
         commit = self._create() if self.table is None else self._change(self.table)
-        return commit_errors(self.session.uri)(commit)
+        return commit_errors(self.session.uri, self.session.damage)(commit)
 
     def _change(self, table: Snapshot) -> Commit:
         table.check(self.session.sink.partition_by)
@@ -153,14 +174,20 @@ class DeltaPublication(LakePublication[Snapshot]):
         if operation is Operation.REWIND:
             return self._rewind(table)
         if rule and rows is not None:
-            return self._merge(table, rows, rule)
+            return self._merge(table, rows, rule, missing)
         actions = self._actions(rows)
         if operation is Operation.REPLAY:
             target = target_of(self.entry)
             change = replay(table.table, target, rows, actions, self._arguments)
         else:
             change = partial(commit_files, table.table, actions, self._arguments)
-        if rows is None or not missing:
+        return self._widened(table, rows, missing, change) if rows is not None else change
+
+    def _widened(
+        self, table: Snapshot, rows: StagedTable, missing: list[str], change: Commit
+    ) -> Commit:
+        """``change``, after the columns that the table lacks were added to it."""
+        if not missing:
             return change
         new = pa.schema([rows.schema.field(name) for name in missing])
 
@@ -176,11 +203,19 @@ class DeltaPublication(LakePublication[Snapshot]):
         version = self.session.version_left_by_target(self.entry, table)
         return partial(restore, table.table, version, self._arguments)
 
-    def _merge(self, table: Snapshot, rows: StagedTable, rule: UpsertRule) -> Commit:
+    def _merge(
+        self, table: Snapshot, rows: StagedTable, rule: UpsertRule, missing: list[str]
+    ) -> Commit:
+        """A merge adds columns itself, but not the table feature that local times need: delta-rs
+        would commit it, and no reader could open the table any more.
+        """
         table.refuse_removal()
         source = newest_rows(in_memory(rows), rule)
         refuse_moved_keys(table.table, source, rule)
-        return partial(merge, table.table, source, rule, self._arguments)
+        change = partial(merge, table.table, source, rule, self._arguments)
+        new = fields_of(rows.schema)
+        needs_feature = any("timestamp_ntz" in json.dumps(new[name]["type"]) for name in missing)
+        return self._widened(table, rows, missing, change) if needs_feature else change
 
     def _widen(self, table: DeltaTable, new: pa.Schema) -> None:
         """New nullable columns, in a commit of their own just before the rows' commit.
@@ -192,9 +227,8 @@ class DeltaPublication(LakePublication[Snapshot]):
         except CommitFailedError as error:
             raise OvertakenError(str(error)) from error
         except (DeltaError, OSError) as error:
-            raise SinkUnavailableError(
-                f"{self.session.uri}: columns {', '.join(new.names)} could not be added: {error}. "
-                "No row was written."
+            raise explained(
+                f"{self.session.uri}, to which columns {', '.join(new.names)} are added,", error
             ) from error
 
     def _create(self) -> Commit:
@@ -235,6 +269,8 @@ class DeltaPublication(LakePublication[Snapshot]):
         """
         if DeltaTable.is_deltatable(self.session.uri, self.session.options):
             return OvertakenError(str(error))
+        if not is_of_files(error):
+            return explained(self.session.uri, error)
         return CommitUnknownError(
             f"{self.session.uri}: whether the table was created is not known: {error}"
         )

@@ -5,6 +5,7 @@ error of delta-rs means.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,12 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import (
     DeltaError,
     DeltaProtocolError,
-    SchemaMismatchError,
     TableNotFoundError,
 )
 
 from eo_pipeline.errors import (
     ConfigError,
+    DamagedError,
     EoPipelineError,
     RefusedError,
     SchemaChangeError,
@@ -60,6 +61,11 @@ _SETTINGS_REFUSED = {"delta.columnMapping.mode": "none"}
 _CONSTRAINT = "delta.constraints."
 _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
 
+#: Words in an error of delta-rs that says a disk or a transport failed; it has no type for these.
+_OF_FILES = re.compile(
+    r"\(os error \d+\)|LocalFileSystem|Object at location|connection|timed? ?out", re.IGNORECASE
+)
+
 #: Rows of a table looked at in one go.
 _SCANNED = 50_000
 
@@ -76,14 +82,22 @@ class Snapshot:
         """The newest version, ``None`` where there is no table.
 
         Raises:
-            SinkUnavailableError: it cannot be read.
+            SinkUnavailableError: it cannot be read just now.
+            DamagedError: its log is not whole.
         """
         try:
             return cls(DeltaTable(uri, storage_options=options), pipeline)
         except TableNotFoundError:
             return None
-        except (DeltaError, OSError) as error:
-            raise SinkUnavailableError(f"{uri}: the Delta table cannot be read: {error}") from error
+        except (DeltaError, OSError, ValueError) as error:
+            if is_of_files(error):
+                raise SinkUnavailableError(
+                    f"{uri}: the Delta table cannot be read: {error}"
+                ) from error
+            raise DamagedError(
+                f"{uri}: the log of the Delta table cannot be read: {error}. Nothing was changed. "
+                "Bring its folder _delta_log back from a backup of the same moment as the rest."
+            ) from error
 
     @property
     def pointer(self) -> Pointer | None:
@@ -98,7 +112,7 @@ class Snapshot:
 
         Raises:
             RefusedError: the table has deletion vectors.
-            SinkUnavailableError: a file was vacuumed meanwhile.
+            SinkUnavailableError: a file was vacuumed meanwhile, or is damaged.
         """
         schema = lineage_schema(self.columns)
         try:
@@ -233,11 +247,19 @@ class Snapshot:
         return absent
 
 
-def explained(uri: str, error: DeltaError) -> EoPipelineError:
-    """What an error means that delta-rs raised before anything was sent."""
-    if isinstance(error, DeltaProtocolError | SchemaMismatchError):
-        return RefusedError(f"{uri}: delta-rs does not write this: {error}. Nothing was written.")
-    return SinkUnavailableError(f"{uri} cannot be used: {error}. Nothing was published.")
+def is_of_files(error: Exception) -> bool:
+    """Whether delta-rs says that a disk or a file failed, and not the rows."""
+    return isinstance(error, OSError) or _OF_FILES.search(str(error)) is not None
+
+
+def explained(uri: str, error: Exception) -> EoPipelineError:
+    """What an error means that delta-rs raised, if nothing of its commit was written."""
+    if is_of_files(error):
+        return SinkUnavailableError(f"{uri} cannot be used: {error}. Nothing was published.")
+    return RefusedError(
+        f"{uri}: delta-rs does not write this: {error}. Nothing was written; change the rows in "
+        "the transform."
+    )
 
 
 def delta_schema(schema: pa.Schema) -> Schema:

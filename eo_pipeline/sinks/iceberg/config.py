@@ -120,6 +120,13 @@ class IcebergSink(FolderSink):
         return folder
 
     @property
+    def folder_field(self) -> str:
+        """The field that :attr:`root` comes from."""
+        if self.location is not None:
+            return "location"
+        return "warehouse" if self.catalog is None else "catalog.properties.warehouse"
+
+    @property
     def identifier(self) -> tuple[str, ...]:
         return tuple(self.table.split("."))
 

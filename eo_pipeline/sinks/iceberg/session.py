@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -62,10 +63,17 @@ class IcebergSession(LakeSession[Table]):
     """
 
     log_folder = "metadata"
+    # the rest of a URL, which the folder's name is taken for
+    misread = re.compile(r"[#?]|[\x00-\x1f\x7f]")
+    library = "PyIceberg"
+
+    @property
+    def folder_field(self) -> str:
+        return self.sink.folder_field
 
     def __init__(self, sink: IcebergSink, pipeline: str) -> None:
-        super().__init__(pipeline, sink.root)
         self.sink = sink
+        super().__init__(pipeline, sink.root)
         self.inline_folder = sink.root / ROWS_FOLDER / pipeline / _INLINE_FOLDER
         self.catalog = connect(sink)
         if table := self.open_table():

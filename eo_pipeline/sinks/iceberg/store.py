@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -76,7 +76,7 @@ def _catalog(sink: IcebergSink) -> Catalog:
         return load_catalog(sink.catalog.name, **sink.catalog.values())
     warehouse = sink.warehouse.absolute()
     warehouse.mkdir(parents=True, exist_ok=True)
-    uri = f"sqlite:///{warehouse / _FILE}"
+    uri = f"sqlite:///{quote(str(warehouse / _FILE))}"
     return load_catalog(EMBEDDED, type="sql", uri=uri, warehouse=f"file://{warehouse}")
 
 

@@ -67,7 +67,7 @@ class DecidedEntry:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], offset: int, moment: datetime) -> DecidedEntry:
-        entry = replace(LedgerEntry.from_json(raw), committed_at=moment)
+        entry = LedgerEntry.from_json({**raw, "committed_at": moment.isoformat()})
         return cls(offset, entry, ShardCounts.from_json(raw.get("publication")))
 
 

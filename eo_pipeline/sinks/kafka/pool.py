@@ -109,7 +109,7 @@ class ShardPool:
             raise
 
     def _publish_missing(self, entry: LedgerEntry, staged: StagedOutput) -> None:
-        staged.verify()
+        staged.verify(entry)
         shards = self.fence()
         # only now: a zombie's shard may have landed until it was fenced
         decided = self._ledger.decided(entry.version)

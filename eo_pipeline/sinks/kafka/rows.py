@@ -7,6 +7,7 @@ plain, as whoever stages without Spark has them; then they are made here, row by
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -34,6 +35,9 @@ from eo_pipeline.staging.rows import StagedTable
 
 #: librdkafka's "let the partitioner decide".
 _ANY_PARTITION = -1
+
+#: ... and its "now"; what lies before means "none" to it, or is nothing a broker takes.
+_NOW = 0
 
 _Headers = list[tuple[str, bytes | None]]
 
@@ -92,14 +96,16 @@ def dead_letters(staged: StagedTable) -> Iterator[Arguments]:
     for batch in staged.batches():
         for row in batch.to_pylist():
             headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+            stamp = None if row["timestamp"] is None else _milliseconds_of(row["timestamp"])
             added = {
                 CHECKPOINT_COLUMN: row[CHECKPOINT_COLUMN],
                 **{f"_eo_{name}": row[name] for name in ("topic", "partition", "offset", "error")},
+                "_eo_timestamp": stamp,
             }
             headers += [(name, str(value).encode()) for name, value in added.items()]
-            moment = row["timestamp"]
-            stamp = 0 if moment is None else int(moment.timestamp() * 1000)
-            yield row["value"], row["key"], _ANY_PARTITION, None, None, stamp, headers
+            # a time that no record can carry is in the header alone
+            carried = stamp if stamp is not None and stamp > _NOW else _NOW
+            yield row["value"], row["key"], _ANY_PARTITION, None, None, carried, headers
 
 
 def _arguments(batch: pa.RecordBatch, layout: Layout, partitions: int) -> Iterator[Arguments]:
@@ -165,11 +171,26 @@ def _bytes(values: pa.Array) -> list[bytes | None]:
 
 
 def _milliseconds(values: pa.Array) -> list[int]:
-    """Zero, which is librdkafka's "now", where there is no timestamp."""
-    zone = values.type.tz
-    millis = pc.cast(values, pa.timestamp("ms", zone), safe=False)
-    found: list[int] = pc.fill_null(pc.cast(millis, pa.int64()), 0).to_pylist()
+    """:data:`_NOW` where there is no timestamp.
+
+    Raises:
+        RefusedError: a timestamp that no record can carry.
+    """
+    millis = pc.cast(pc.cast(values, pa.timestamp("ms", values.type.tz), safe=False), pa.int64())
+    first = pc.min(millis).as_py()
+    if first is not None and first <= _NOW:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=first)
+        raise RefusedError(
+            f"sink.timestamp: a Kafka record cannot carry {moment.isoformat()}, only times after "
+            "1970-01-01T00:00:00Z: the client would stamp it with the time of publishing. Nothing "
+            "was published; make it null in the transform if that is what you want."
+        )
+    found: list[int] = pc.fill_null(millis, _NOW).to_pylist()
     return found
+
+
+def _milliseconds_of(moment: datetime) -> int:
+    return (moment - datetime.fromtimestamp(0, moment.tzinfo)) // timedelta(milliseconds=1)
 
 
 def _headers(batch: pa.RecordBatch, layout: Layout) -> list[_Headers] | None:

@@ -31,7 +31,13 @@ from eo_pipeline.sinks.kafka.store import (
     error_of,
     while_publishing,
 )
-from eo_pipeline.sinks.protocol import CommitOutcome, OvertakenError, Publication, SinkSession
+from eo_pipeline.sinks.protocol import (
+    CommitOutcome,
+    OvertakenError,
+    Publication,
+    SinkSession,
+    refuse_unless_child,
+)
 from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
@@ -210,7 +216,8 @@ class KafkaPublication(Publication):
         newest = ledger.newest()
         if newest and newest.entry.version >= entry.version and ledger.is_decided(entry):
             raise self._was_decided()
-        if not entry.is_child_of(newest.entry if newest else None) or (newest and newest.missing):
+        refuse_unless_child(entry, newest.entry if newest else None)
+        if newest and newest.missing:
             raise FencedError(entry.pipeline, entry.version, winner=None)
         return newest.shards.producers if newest else 1
 

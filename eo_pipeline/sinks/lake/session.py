@@ -20,6 +20,7 @@ import pyarrow as pa
 from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
+    DamagedError,
     EoPipelineError,
     RefusedError,
     SinkUnavailableError,
@@ -45,8 +46,8 @@ _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: The format's handle on one version of its table; None where the table does not exist yet.
 Handle = TypeVar("Handle")
 
-#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError:
-#: the table never takes it, and it did not land; CommitUnknownError: it may have landed.
+#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError,
+#: DamagedError: the table never takes it, and it did not land; CommitUnknownError: it may have.
 Commit = Callable[[], None]
 
 #: Above every version: asked for the rows since then, a table gives those of no checkpoint.
@@ -75,6 +76,12 @@ class LakeSession(SinkSession, Generic[Handle]):
         if not _PIPELINE.fullmatch(pipeline):
             raise ConfigError(f"name: {pipeline!r} cannot be a folder's name below the table's")
         super().__init__(pipeline)
+        if odd := self.misread.search(str(root)):
+            raise ConfigError(
+                f"sink.{self.folder_field}: {odd[0]!r} cannot be used in the name of the table's "
+                f"folder, {str(root)!r}: {self.library} would take it for something else and read "
+                "or write another folder. Rename the folder."
+            )
         self.root = root
         self.ledger = LedgerFiles(root, pipeline)
         self.dead_letters = DeadLetterFiles(self.ledger)
@@ -189,6 +196,15 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     #: The folder without which no reader takes the rest for a table.
     log_folder: ClassVar[str]
+
+    #: What the format's library does not take as it is in the name of a folder.
+    misread: ClassVar[re.Pattern[str]]
+    library: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def folder_field(self) -> str:
+        """The sink's field that says where the table's folder is."""
 
     def _drop_table(self) -> None:
         """Make whoever else keeps the table's name forget it; there may be nobody.
@@ -307,7 +323,7 @@ class LakePublication(Publication, Generic[Handle]):
         written, self.written = self.written, []
         try:
             self._commit()
-        except OvertakenError:
+        except (OvertakenError, RefusedError, DamagedError):
             # by its own, perhaps: a transport that repeats a request is refused by what it made
             if self.landed():
                 return

@@ -40,11 +40,12 @@ INSERTED = (
     "run_id",
     "started_at",
     "details",
+    "identity",
 )
 SELECTED = (*INSERTED, "committed_at")
 
 #: Kept as JSON: by drivers that know the type as dictionaries, by the others as text.
-_JSON = frozenset({"offsets", "ranges", "topic_ids", "counts", "details"})
+_JSON = frozenset({"offsets", "ranges", "topic_ids", "counts", "details", "identity"})
 
 #: Entries of a history fetched at a time, so that a long ledger is never in memory as a whole.
 PAGE = 500
@@ -101,6 +102,7 @@ def create_ledger(ledger: str, types: LedgerTypes) -> str:
     started_at {time} NOT NULL,
     committed_at {time} NOT NULL DEFAULT {types.now},
     details {json_} NOT NULL,
+    identity {json_},
     {types.more}
     CONSTRAINT {PRIMARY_KEY} PRIMARY KEY ({", ".join(LEDGER_KEY)}),
     CONSTRAINT eo_ledger_id UNIQUE (pipeline, version, transaction_id),
@@ -112,6 +114,11 @@ def create_ledger(ledger: str, types: LedgerTypes) -> str:
         OR (version > 0 AND parent_version IS NOT NULL AND parent_transaction_id IS NOT NULL
             AND version = parent_version + 1))
 ) {types.options}"""
+
+
+#: What ledgers of earlier releases lack, and what adds it.
+ADDED_COLUMN = "identity"
+ADD_COLUMN = "ALTER TABLE {ledger} ADD COLUMN identity {json}"
 
 
 @dataclass(frozen=True)
@@ -274,7 +281,8 @@ def row_of(entry: LedgerEntry, target_table: str) -> tuple[Any, ...]:
         "target_table": target_table,
         "started_at": entry.started_at,
     }
-    return tuple(json.dumps(raw[name]) if name in _JSON else raw[name] for name in INSERTED)
+    texts = {name: json.dumps(raw[name]) for name in _JSON & raw.keys()}
+    return tuple((raw | texts).get(name) for name in INSERTED)
 
 
 def entry_of(row: Sequence[Any]) -> LedgerEntry:
@@ -285,10 +293,12 @@ def entry_of(row: Sequence[Any]) -> LedgerEntry:
     }
     has_parent = raw["parent_version"] is not None
     raw["parent"] = [raw["parent_version"], raw["parent_transaction_id"]] if has_parent else None
+    if raw["identity"] is None:
+        del raw["identity"]
     return LedgerEntry.from_json(raw)
 
 
-def _parsed(value: str | bytes | Mapping[str, Any]) -> Any:
+def _parsed(value: str | bytes | Mapping[str, Any] | None) -> Any:
     return json.loads(value) if isinstance(value, str | bytes) else value
 
 

@@ -59,6 +59,7 @@ class SqlSession(SinkSession):
         self.dead_letters = self.table_class(store, store.dead_letters)
         store.make_ledger(store.ledger)
         self._check_ledger(self.table_class(store, store.ledger))
+        store.complete_ledger(store.ledger)
         statements = LedgerStatements(store.ledger.sql, store.mark, store.held)
         self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask)
         self.ledger.check_table()

@@ -13,7 +13,13 @@ import tenacity
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.sinks.sql.config import SqlSink
-from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE, LedgerTypes, create_ledger
+from eo_pipeline.sinks.sql.ledger import (
+    ADD_COLUMN,
+    ADDED_COLUMN,
+    LEDGER_TABLE,
+    LedgerTypes,
+    create_ledger,
+)
 from eo_pipeline.sinks.sql.names import TableName
 
 log = logging.getLogger(__name__)
@@ -112,6 +118,19 @@ class SqlStore(ABC):
             ConfigError: it is there and cannot keep its promise.
         """
         self.execute(create_ledger(ledger.sql, self.ledger_types))
+
+    def complete_ledger(self, ledger: TableName) -> None:
+        """Add the column that the ledgers of earlier releases lack. Safe as :meth:`make_ledger`."""
+        if self._lacks_column(ledger):
+            try:
+                self.execute(ADD_COLUMN.format(ledger=ledger.sql, json=self.ledger_types.json))
+            except self.driver_error:
+                if self._lacks_column(ledger):  # no other run was faster
+                    raise
+
+    def _lacks_column(self, ledger: TableName) -> bool:
+        found = self.execute(f"SELECT * FROM {ledger.sql} WHERE version < 0")
+        return ADDED_COLUMN not in [column[0] for column in found.description]
 
     def check_server(self) -> None:  # noqa: B027 - there may be none
         """Look once, after opening, for settings that a person should know of."""

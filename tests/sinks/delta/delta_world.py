@@ -92,7 +92,8 @@ class World:
     ) -> LedgerEntry:
         head = self.head()
         assert head is not None
-        entry = child_of(head, operation=operation, target=target)
+        count = rows.num_rows if rows is not None else 0
+        entry = child_of(head, count, operation=operation, target=target)
         self.commit(entry, self.staged(rows, entry, files=files) if rows is not None else None)
         return entry
 

@@ -221,7 +221,7 @@ def test_a_table_that_was_created_and_called_not_created_is_created(
 def test_a_try_that_failed_before_its_commit_leaves_no_file(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = child_of(world.forward(), 3)
+    head = world.forward()
     before = sorted(world.root.rglob("*"))
 
     def full(*_: object) -> None:
@@ -229,13 +229,13 @@ def test_a_try_that_failed_before_its_commit_leaves_no_file(
 
     with monkeypatch.context() as broken, world.sink().open("p") as session:
         broken.setattr(LedgerFiles, "write", full)
-        letters = dead_letters(2, [b"{"])
+        staged = StagedOutput(in_memory(rows_of(2)).rows, dead_letters(2, [b"{"]))
         with pytest.raises(SinkUnavailableError, match="no space left"):
-            session.publish(entry, StagedOutput(in_memory(rows_of(2)).rows, letters))
+            session.publish(child_of(head, staged), staged)
     assert [path for path in sorted(world.root.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()
     ]
-    world.commit(entry, in_memory(rows_of(2)))
+    world.commit(child_of(head, 3), in_memory(rows_of(2)))
 
 
 def test_files_that_are_gone_because_another_run_published_them_are_no_error(
@@ -244,7 +244,7 @@ def test_files_that_are_gone_because_another_run_published_them_are_no_error(
     entry = child_of(world.forward(), 3)
     staged = world.staged(rows_of(2), entry)
 
-    def too_late(self: StagedOutput) -> None:
+    def too_late(self: StagedOutput, _: LedgerEntry) -> None:
         monkeypatch.undo()
         world.commit(entry, staged)
         raise RefusedError("staged file part-00000.parquet is missing")
@@ -374,9 +374,9 @@ def test_dead_letters_of_a_lost_attempt_are_never_read(world: World) -> None:
     head = world.forward()
     lost = StagedOutput(StagedTable.in_memory(rows_of(2)), dead_letters(2, [b"lost"]))
     with pytest.raises(CrashRequested):
-        world.commit(child_of(head, 3), lost, raise_at(CrashPoint.ENTRY_SENT))
+        world.commit(child_of(head, lost), lost, raise_at(CrashPoint.ENTRY_SENT))
     kept = StagedOutput(StagedTable.in_memory(rows_of(2)), dead_letters(2, [b"kept"]))
-    world.commit(child_of(head, 3), kept)
+    world.commit(child_of(head, kept), kept)
     assert world.sink().dead_letters("p")["value"].to_pylist() == [b"kept"]
     with world.sink().open("p") as session:
         session.recover()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pyarrow as pa
 import pytest
 
@@ -53,6 +55,15 @@ def test_a_merge_adds_a_column_in_its_own_commit(flights: World) -> None:
     flights.forward(wider)
     assert flights.observe().version() == version + 1
     assert {row["id"]: row["tail"] for row in flights.rows()} == {1: "N1", 2: None}
+
+
+def test_a_merge_that_adds_a_local_time_leaves_a_table_that_can_be_read(flights: World) -> None:
+    """Local times need a feature of the table, without which no reader opens it any more."""
+    flights.forward(state(1, (1, 1, 1, "a")))
+    noon = pa.array([datetime(2013, 1, 1, 12)], pa.timestamp("us"))  # noqa: DTZ001 - a local time
+    flights.forward(state(2, (2, 1, 1, "b")).append_column("departs", noon))
+    departs = {row["id"]: row["departs"] for row in flights.rows()}
+    assert departs == {1: None, 2: noon[0].as_py()}
 
 
 def test_a_row_without_key_or_sequence_is_refused(flights: World) -> None:

@@ -109,7 +109,7 @@ class TestLayout:
         file = StagedFile(path.name, path.stat().st_size, 1)
         bare = StagedTable(table.schema, 1, path.parent, (file,))
         with pytest.raises(RefusedError, match="statistics are missing"):
-            session.publish(child_of(head, 2), StagedOutput(bare))
+            session.publish(child_of(head, 1), StagedOutput(bare))
 
     def test_a_staged_file_with_two_values_is_refused(
         self, sink: IcebergSink, session: IcebergSession, tmp_path: Path
@@ -154,7 +154,7 @@ class TestLayout:
         head = publish(session, 3, **columns)
         back = child_of(head, operation=Operation.REWIND, target=2)
         session.publish(back, StagedOutput())
-        again = child_of(back, operation=Operation.REPLAY, target=1)
+        again = child_of(back, 2, operation=Operation.REPLAY, target=1)
         session.publish(again, staged(1, **columns))
         assert ids(sink) == of(1, 2)
         assert self.partitions(sink) == [("DL", "2013-01-02"), ("UA", "2013-01-01")]

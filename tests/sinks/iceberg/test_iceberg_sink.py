@@ -316,7 +316,7 @@ class TestGoingBack:
 
     def test_replay_is_not_seen_halfway(self, sink: IcebergSink, session: IcebergSession) -> None:
         head = publish(session, 2)
-        entry = child_of(head, operation=Operation.REPLAY, target=1)
+        entry = child_of(head, 2, operation=Operation.REPLAY, target=1)
         with pytest.raises(CrashRequested):
             session.publish(entry, staged(1), raise_at(CrashPoint.ENTRY_SENT))
         assert ids(sink) == of(1, 2)

@@ -91,7 +91,7 @@ def test_recover_fences_nobody_where_no_reader_is_held_back(world: World) -> Non
         head = world.begin(session)
         reach = nth(CrashPoint.ROWS_SENT, 2, lambda: pytest.fail("it was tried twice"))
         assert other.recover() == session.head()
-        assert session.publish(child_of(head), staged(range(3)), reach) is COMMITTED
+        assert session.publish(child_of(head, 3), staged(range(3)), reach) is COMMITTED
 
 
 @pytest.mark.usefixtures("impatient")
@@ -164,7 +164,7 @@ def test_a_transaction_that_used_most_of_its_timeout_is_warned_about(
         entry = short.begin(session)
         assert "sink.transaction_timeout" not in caplog.text
         reach = nth(CrashPoint.ROWS_SENT, 1, lambda: time.sleep(3.3))
-        assert session.publish(child_of(entry), staged(range(1)), reach) is COMMITTED
+        assert session.publish(child_of(entry, 1), staged(range(1)), reach) is COMMITTED
         assert "of the 30 s after which the broker would have aborted it" in caplog.text
 
 

@@ -23,8 +23,9 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.kafka.rows import dead_letters
 from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, raise_at
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.servers import MakeTopic
@@ -51,6 +52,42 @@ def test_keys_headers_and_timestamps_come_from_columns(world: World) -> None:
     assert second.headers() == [("carrier", None)]
     assert first.timestamp()[1] == int(moment.timestamp() * 1000)
     assert first.value() == b'{"id":0,"_eo_checkpoint":1}'
+
+
+@pytest.mark.parametrize("milliseconds", [0, -1, -86_400_000])
+def test_a_timestamp_that_a_record_cannot_carry_is_refused_and_never_becomes_now(
+    world: World, milliseconds: int
+) -> None:
+    """The client takes 0 for "now" and -1 for "none"."""
+    timed = world.changed(timestamp="at")
+    at = pa.array([1_000, None, milliseconds], pa.timestamp("ms", "UTC"))
+    with timed.open() as session:
+        head = timed.begin(session)
+        with pytest.raises(RefusedError, match=r"sink.timestamp: .* 19(69|70)-"):
+            session.publish(child_of(head, 3), staged(range(3), at=at))
+        assert session.publish(child_of(head, 2), staged(range(2), at=at[:2])) is COMMITTED
+    stamps = sorted(message.timestamp()[1] for message in timed.read())
+    assert stamps[0] == 1_000
+    # a row that has none is stamped with the time of publishing
+    assert stamps[1] > 1_700_000_000_000
+
+
+def test_a_dead_letter_says_exactly_when_its_record_was_written(world: World) -> None:
+    moments = [datetime(1970, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 12, 0, 0, 7_000, UTC)]
+    rows = {
+        "_eo_checkpoint": pa.array([1, 1], pa.int64()),
+        "topic": ["t", "t"],
+        "partition": pa.array([0, 0], pa.int32()),
+        "offset": pa.array([0, 1], pa.int64()),
+        "timestamp": pa.array(moments, pa.timestamp("us", "UTC")),
+        "key": pa.array([None, None], pa.binary()),
+        "value": pa.array([b"x", b"y"], pa.binary()),
+        "headers": pa.nulls(2, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        "error": ["no", "no"],
+    }
+    letters = dead_letters(StagedTable.in_memory(pa.table(rows)))
+    said = [dict(arguments[-1])["_eo_timestamp"] for arguments in letters]
+    assert said == [b"0", b"1767268800007"]
 
 
 def test_a_raw_value_is_sent_as_it_is_and_its_lineage_as_headers(world: World) -> None:
@@ -125,9 +162,9 @@ def test_a_column_that_is_named_must_be_there_and_fit(world: World, session: Sin
         ({"key": "half"}, SchemaChangeError, "'half' must be text"),
     ):
         with world.changed(**settings).open() as other, pytest.raises(error, match=words):
-            other.publish(child_of(head), staged(range(1), half=[0.5]))
+            other.publish(child_of(head, 1), staged(range(1), half=[0.5]))
     with pytest.raises(SchemaChangeError, match="'gap' must be a type that JSON can hold"):
-        session.publish(child_of(head), staged(range(1), gap=pa.array([1], pa.duration("s"))))
+        session.publish(child_of(head, 1), staged(range(1), gap=pa.array([1], pa.duration("s"))))
     assert world.count() == 0
 
 

@@ -76,7 +76,7 @@ class OnMySql(ExactlyOnceContract):
         wider = table.append_column("tail", [["N1"] * table.num_rows])
         staged = StagedOutput(rows=StagedTable.in_memory(wider))
         with pytest.raises(CrashRequested):
-            session.publish(child_of(head), staged, raise_at(CrashPoint.ENTRY_SENT))
+            session.publish(child_of(head, staged), staged, raise_at(CrashPoint.ENTRY_SENT))
         assert self.visible(sink) == self.rows_of(1)
         assert {row["tail"] for row in self.read_rows(sink)} == {None}
 

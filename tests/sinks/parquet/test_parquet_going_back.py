@@ -106,7 +106,7 @@ def test_a_reader_that_listed_before_misses_a_file_and_takes_no_other_for_it(
     head = publish(session, 3)
     listed = set(sink.root.glob("checkpoint=*/*.parquet"))
     of_second = {path for path in listed if path.parent.name == "checkpoint=2"}
-    replay = child_of(head, operation=Operation.REPLAY, target=2)
+    replay = child_of(head, 2, operation=Operation.REPLAY, target=2)
     session.publish(replay, staged(2))
     assert {path for path in listed if not path.exists()} == of_second
     assert ids(sink.root) == of(1, 2, 3)
@@ -187,9 +187,9 @@ def test_a_run_that_holds_the_folder_is_waited_for_and_then_named(
     monkeypatch.setattr(exchanges, "LOCK_SECONDS", 0.05)
     entry = child_of(head, 2)
     try:
-        for attempt in (entry, rewind(head, 1)):
+        for attempt, rows in ((entry, staged(3)), (rewind(head, 1), StagedOutput())):
             with pytest.raises(SinkUnavailableError, match="another run has held it"):
-                session.publish(attempt, staged(3))
+                session.publish(attempt, rows)
     finally:
         let_go.set()
         holder.join()

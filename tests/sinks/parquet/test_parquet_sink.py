@@ -77,10 +77,10 @@ class TestReaders:
     def test_duckdb_polars_and_arrow_see_rows_and_checkpoints_and_nothing_else(
         self, sink: ParquetSink, session: ParquetSession
     ) -> None:
-        head = child_of(publish(session, 1), 2)
-        letters = dead_letters(2, [b"{"])
         wider = staged(2, tail=["N1", "N2"]).rows
-        session.publish(head, StagedOutput(wider, letters))
+        output = StagedOutput(wider, dead_letters(2, [b"{"]))
+        head = child_of(publish(session, 1), output)
+        session.publish(head, output)
         with pytest.raises(CrashRequested):
             session.publish(child_of(head, 2), staged(3), raise_at(CrashPoint.ENTRY_SENT))
 
@@ -195,7 +195,7 @@ class TestTheRename:
         entry = child_of(publish(session, 0), 2)
 
         class TidiedMeanwhile(StagedOutput):
-            def verify(self) -> None:
+            def verify(self, entry: LedgerEntry) -> None:
                 assert sink.open("events").publish(entry, staged(1)) is COMMITTED
                 raise RefusedError("staged file part-00000.parquet is missing")
 
@@ -242,7 +242,7 @@ class TestTheRename:
         head = publish(session, 0)
         for _ in range(2):
             with pytest.raises(CrashRequested):
-                session.publish(child_of(head), staged(1), raise_at(CrashPoint.ENTRY_SENT))
+                session.publish(child_of(head, 2), staged(1), raise_at(CrashPoint.ENTRY_SENT))
         session.recover()
         assert len(os.listdir(sink.root / "_eo_publishing")) == 2
         publish(session, 1, head)

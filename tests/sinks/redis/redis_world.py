@@ -83,7 +83,7 @@ def publish(sink: RedisSink, *batches: StagedOutput) -> LedgerEntry:
     with sink.open("p") as session:
         head = session.head() or started(session)
         for batch in batches:
-            head = child_of(head, batch.rows.rows if batch.rows else 0)
+            head = child_of(head, batch)
             assert session.publish(head, batch) is COMMITTED
         return head
 

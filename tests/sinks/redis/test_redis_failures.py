@@ -60,7 +60,7 @@ class TestServer:
         with sink.open("p") as session:
             head = session.head()
             assert head is not None
-            entry, before = child_of(head), ids(sink)
+            entry, before = child_of(head, 2), ids(sink)
             batch = rows(id=[1, 2])
             try:
                 with pytest.raises(SinkUnavailableError):
@@ -100,7 +100,7 @@ class TestServer:
             command(observer, "REPLICAOF", "127.0.0.1", "1")
             try:
                 with pytest.raises(SinkUnavailableError):
-                    session.publish(child_of(head), rows(id=[2]))
+                    session.publish(child_of(head, 1), rows(id=[2]))
                 with pytest.raises(SinkUnavailableError, match="replica"):
                     sink.open("p")
             finally:
@@ -113,7 +113,7 @@ class TestServer:
         with sink.open("p") as session:
             head = started(session)
             observer.script_flush()
-            assert session.publish(child_of(head), rows(id=[1])) is COMMITTED
+            assert session.publish(child_of(head, 1), rows(id=[1])) is COMMITTED
 
     def test_a_server_busy_with_another_script_is_unavailable(
         self, sink: RedisSink, observer: redis.Redis, redis_url: str
@@ -131,12 +131,12 @@ class TestServer:
             try:
                 wait_until(lambda: _is_busy(observer))
                 with pytest.raises(SinkUnavailableError, match=r"BUSY|busy"):
-                    session.publish(child_of(head), rows(id=[1]))
+                    session.publish(child_of(head, 1), rows(id=[1]))
             finally:
                 observer.script_kill()
                 spinning.join()
                 back()
-            assert session.publish(child_of(head), rows(id=[1])) is COMMITTED
+            assert session.publish(child_of(head, 1), rows(id=[1])) is COMMITTED
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ class TestNetwork:
     def test_a_lost_reply_is_unknown_and_found_committed(
         self, sink: RedisSink, proxy: Proxy, session: SinkSession
     ) -> None:
-        entry = child_of(started(session))
+        entry = child_of(started(session), 2)
         proxy.cut_at(b"EVALSHA", Cut.BEFORE_THE_REPLY)
         with pytest.raises(CommitUnknownError, match=entry.transaction_id):
             session.publish(entry, rows(id=[1, 2]))
@@ -198,7 +198,7 @@ class TestNetwork:
     def test_a_request_that_was_never_heard_is_unknown_and_lands_when_repeated(
         self, sink: RedisSink, proxy: Proxy, session: SinkSession
     ) -> None:
-        entry = child_of(started(session))
+        entry = child_of(started(session), 2)
         proxy.cut_at(b"EVALSHA", Cut.BEFORE_THE_REQUEST)
         with pytest.raises(CommitUnknownError):
             session.publish(entry, rows(id=[1, 2]))
@@ -214,7 +214,7 @@ class TestNetwork:
         assert head is not None
         assert head.id == start.id
         proxy.cut()
-        assert session.publish(child_of(start), rows(id=[1])) is COMMITTED
+        assert session.publish(child_of(start, 1), rows(id=[1])) is COMMITTED
 
     def test_a_server_that_cannot_be_reached_is_unavailable(
         self, proxy: Proxy, session: SinkSession
@@ -223,9 +223,9 @@ class TestNetwork:
         proxy.refuse()
         proxy.cut()
         with pytest.raises(SinkUnavailableError):
-            session.publish(child_of(start), rows(id=[1]))
+            session.publish(child_of(start, 1), rows(id=[1]))
         proxy.refuse(False)
-        assert session.publish(child_of(start), rows(id=[1])) is COMMITTED
+        assert session.publish(child_of(start, 1), rows(id=[1])) is COMMITTED
 
 
 class TestCrashesOfTheServer:
@@ -258,7 +258,7 @@ class TestCrashesOfTheServer:
             with sink.open("p") as session:
                 head = started(session)
                 while True:
-                    entry = child_of(head)
+                    entry = child_of(head, 10)
                     session.publish(entry, self.batch(entry.version))
                     head = entry
                     seen.append(head.version)

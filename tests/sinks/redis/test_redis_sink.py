@@ -227,7 +227,7 @@ class TestRefused:
             head = session.head() or started(session)
             before = rows_in(sink, "p")
             with pytest.raises(RefusedError) as error:
-                session.publish(child_of(head), batch)
+                session.publish(child_of(head, batch), batch)
             assert all(word in str(error.value) for word in words), error.value
             assert session.head() == session.entry(head.version)
             assert rows_in(sink, "p") == before
@@ -314,7 +314,7 @@ class TestRefused:
         observer.delete(f"{{p}}:{key}")
         observer.rpush(f"{{p}}:{key}", "mine")
         with pytest.raises(RefusedError):
-            session.publish(child_of(head), rows(id=[1]))
+            session.publish(child_of(head, 1), rows(id=[1]))
         assert not observer.exists("{p}:rows:1")
 
     def test_a_stream_that_can_take_no_more(
@@ -322,8 +322,9 @@ class TestRefused:
     ) -> None:
         head = started(session)
         observer.xadd("{p}:eo_dead_letters", {"f": "v"}, id="18446744073709551615-1")
+        staged = StagedOutput(rows(id=[1]).rows, dead_letters(1, [b""]))
         with pytest.raises(RefusedError, match="full stream"):
-            session.publish(child_of(head), StagedOutput(rows(id=[1]).rows, dead_letters(1, [b""])))
+            session.publish(child_of(head, staged), staged)
         assert not observer.exists("{p}:rows:1")
 
     @pytest.mark.parametrize(
@@ -366,4 +367,4 @@ def test_a_column_of_the_wrong_kind_is_a_schema_change(sink: RedisSink) -> None:
         head = session.head()
         assert head is not None
         with pytest.raises(SchemaChangeError):
-            session.publish(child_of(head), rows(id=["one"]))
+            session.publish(child_of(head, 1), rows(id=["one"]))

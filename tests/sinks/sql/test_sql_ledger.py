@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 import psycopg
 import pymysql
@@ -11,6 +13,8 @@ import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import ConfigError, FencedError, RefusedError, SinkUnavailableError
+from eo_pipeline.ledger.entry import Identity
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import first_entry
 from tests.sinks.sql.sql_world import SqlWorld, at, staged, started
@@ -88,6 +92,42 @@ class TestLedger:
         world.sink().open("p").close()
         assert world.tables() == {"eo_ledger"}
         assert world.rows("SELECT * FROM eo_ledger") == []
+
+    def test_a_ledger_of_an_earlier_release_is_completed_and_goes_on(self, world: SqlWorld) -> None:
+        """That release had no column ``identity``."""
+        world.publish(world.sink(), staged(id=[1]))
+        world.run("ALTER TABLE eo_ledger DROP COLUMN identity")
+
+        def open_and_close(_: int) -> None:
+            world.sink().open("p").close()
+
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(open_and_close, range(8))) == [None] * 8
+        with world.sink().open("p") as session:
+            before = session.head()
+        assert before is not None
+        assert before.identity == Identity()
+        after = world.publish(world.sink(), staged(id=[2]))
+        assert after.identity.parent is None
+        later = world.publish(world.sink(), staged(id=[3]))
+        assert later.identity.parent == after.content_hash
+
+    def test_an_entry_that_came_back_has_the_hash_it_was_sent_with(self, world: SqlWorld) -> None:
+        """Whatever the database does to JSON and to times."""
+        details = {"reason": "Grüße", "seconds": 5.0, "parts": [1e16, 1e-7, 0.1], "none": None}
+        past = {"AAAAAAAAAAAAAAAAAAAAAQ": {TopicPartition("x", 10): 2**53 + 1}}
+        first = replace(
+            first_entry("p"),
+            details=details,
+            started_at=datetime(2013, 1, 1, 6, 15, 0, 250, tzinfo=timezone(timedelta(hours=1))),
+            identity=Identity(sink={"mode": "append"}, past_topics=past),
+        )
+        with world.sink().open("p") as session:
+            session.publish(first, StagedOutput())
+            read = session.head()
+        assert read is not None
+        assert read.content_hash == first.content_hash
+        assert read.identity == first.identity
 
     def test_two_pipelines_cannot_have_one_table(self, world: SqlWorld) -> None:
         world.publish(world.sink(), staged(id=[1]), pipeline="flights")

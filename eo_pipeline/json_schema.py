@@ -1,0 +1,178 @@
+"""A pipeline's document as JSON Schema, for editors and for `dg check yaml`.
+
+Types, enums, defaults and bounds are pydantic's own; descriptions come from the docstrings.
+Any value may also be a template, ``${NAME}`` or ``{{ env.NAME }}``, which is filled in later.
+
+A choice is told by what is there (``if`` a text, ``then`` one of these words), not by trying all
+branches (``anyOf``): what is wrong is then said of the branch that was meant.
+The dialect is JSON Schema 2020-12, without references, so that it can be put into another schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import getdoc
+from typing import Any
+
+import docstring_parser
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.registry import sink_class, sink_names
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{|\{\{"}
+_IMPORT_PATH: Schema = {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}
+_REFERENCE = "#/$defs/"
+
+#: What may stand beside a value's rules and is none: it stays where an editor looks for it.
+_REMARKS = ("description", "default", "writeOnly", "examples")
+
+
+_NOT_NEEDED = ("title", "discriminator")
+
+#: Where a schema holds others.
+_CHOICES = ("anyOf", "oneOf", "allOf")
+_INSIDE = ("items", "additionalProperties", "propertyNames")
+
+
+def document_schema() -> Schema:
+    """Of a plain document, whose top holds the pipeline's fields."""
+    schema = model_schema(Pipeline)
+    schema["properties"]["sink"] = sink_schema()
+    return {"$schema": _DIALECT, **schema}
+
+
+def sink_schema() -> Schema:
+    """Of a sink: ``type``, and the fields of that sink and of no other."""
+    names = sink_names()
+    return {
+        "description": "Where rows and ledger go: `type`, and the fields of that sink.",
+        "type": "object",
+        "properties": {"type": {"enum": names, "description": "Which store."}},
+        "required": ["type"],
+        "allOf": [_if_of_type(name) for name in names],
+    }
+
+
+def _if_of_type(name: str) -> Schema:
+    try:
+        then = model_schema(sink_class(name))
+    except ConfigError:  # another package's, and broken; told when it is asked for
+        return {}
+    then["properties"]["type"] = {"const": name}
+    return {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": then}
+
+
+def model_schema(model: type[BaseModel]) -> Schema:
+    """Of one object and those inside it, with their fields' descriptions."""
+    raw = model.model_json_schema(mode="validation", schema_generator=_DocumentSchema)
+    definitions = raw.pop("$defs", {})
+    schema: Schema = _told_by_what_is_there(raw, definitions)
+    return schema
+
+
+class _DocumentSchema(GenerateJsonSchema):
+    """As a document writes the values: functions by their import path, secrets as text."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        model: type[BaseModel] = schema["cls"]
+        written = super().model_schema(schema)
+        aliases = {name: field.alias or name for name, field in model.model_fields.items()}
+        described = {aliases.get(n, n): text for n, text in _described_fields(model).items()}
+        for name, field in written.get("properties", {}).items():
+            if name in described:
+                field.setdefault("description", described[name])
+        docstring = docstring_parser.parse(getdoc(model) or "")
+        return {**written, "description": _one_line(docstring.short_description)}
+
+    def callable_schema(self, schema: core_schema.CallableSchema) -> JsonSchemaValue:  # noqa: ARG002
+        return dict(_IMPORT_PATH)
+
+    def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:  # noqa: ARG002
+        """Without quotes YAML reads it as a time, with quotes as a text; both will do."""
+        return {"format": "date-time"}
+
+    def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> JsonSchemaValue:  # noqa: ARG002
+        """An object of Python's; what a document writes for it is told elsewhere."""
+        return {}
+
+
+def _described_fields(model: type[BaseModel]) -> dict[str, str]:
+    """What the docstrings of the model and of its bases say of their arguments."""
+    found: dict[str, str] = {}
+    for cls in model.__mro__:
+        for argument in docstring_parser.parse(getdoc(cls) or "").params:
+            for name in argument.arg_name.split(","):
+                found.setdefault(name.strip(), _one_line(argument.description))
+    return found
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").replace("``", "`").split())
+
+
+def _told_by_what_is_there(schema: Schema, definitions: Mapping[str, Any]) -> Schema:
+    """``schema`` without references (no model contains itself) and with choices as conditions."""
+    if reference := schema.get("$ref"):
+        meant = definitions[str(reference).removeprefix(_REFERENCE)]
+        schema = {**meant, **{k: v for k, v in schema.items() if k != "$ref"}}
+
+    def told(key: str, value: Any) -> Any:
+        if key == "properties":
+            return {name: _told_by_what_is_there(v, definitions) for name, v in value.items()}
+        if key in _CHOICES:
+            return [_told_by_what_is_there(each, definitions) for each in value]
+        inside = key in _INSIDE and isinstance(value, Mapping)
+        return _told_by_what_is_there(dict(value), definitions) if inside else value
+
+    return _or_template({k: told(k, v) for k, v in schema.items() if k not in _NOT_NEEDED})
+
+
+def _or_template(schema: Schema) -> Schema:
+    """The value, or a template in its place. An object is written as one, its values may be
+    templates; a text without rules is either anyway.
+    """
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if not choices:
+        is_value = "type" in schema and schema["type"] != "object"
+        has_rules = schema.keys() - {"type", *_REMARKS} or schema.get("type") != "string"
+        return _unless_template(schema) if is_value and has_rules else schema
+    remarks = {k: v for k, v in schema.items() if k in _REMARKS}
+    return {**remarks, **_chosen(list(_bare(choices)))}
+
+
+def _unless_template(schema: Schema) -> Schema:
+    remarks = {k: v for k, v in schema.items() if k in _REMARKS}
+    rules = {k: v for k, v in schema.items() if k not in _REMARKS}
+    return {**remarks, "if": _TEMPLATE, "else": rules}
+
+
+def _bare(choices: Sequence[Schema]) -> Iterator[Schema]:
+    """The choices, none of them wrapped; that a template will do is said once, for all of them."""
+    for choice in choices:
+        yield choice["else"] if choice.get("if") == _TEMPLATE else choice
+
+
+def _chosen(choices: Sequence[Schema]) -> Schema:
+    """What is wrong with a value is a matter of the choice whose kind it is."""
+    decided: Schema = {"type": sorted({each["type"] for each in choices})}
+    conditions = [{"if": _kind(each), "then": each} for each in choices if _has_rules(each)]
+    if conditions:
+        decided["allOf"] = conditions
+    return {"if": _TEMPLATE, "else": decided}
+
+
+def _has_rules(schema: Schema) -> bool:
+    return bool(schema.keys() - {"type", *_REMARKS})
+
+
+def _kind(choice: Schema) -> Schema:
+    """What tells this choice from the others: its type, and an object's required fields."""
+    kind = {"type": choice["type"]}
+    return {**kind, "required": choice["required"]} if "required" in choice else kind

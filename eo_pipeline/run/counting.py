@@ -1,0 +1,146 @@
+"""What a checkpoint's Spark job read, counted so that no transform can touch it.
+
+The counts come from the job itself, collected as the records flow into the transform. A transform
+decides what flows: an action of its own, a ``limit``, a sort that samples first, a stage that Spark
+runs again. So they are believed only if nothing of that can have been:
+
+1. they are of our own action, not of an earlier one; and
+2. they prove themselves (:mod:`eo_pipeline.source.sums`), or there is no transform, or the job's
+   plan is a chain of steps each of which takes every record once.
+
+Otherwise a small second job counts the same ranges again, without the transform. Whatever it was,
+what was read must be what was good, bad and skipped together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from eo_pipeline.errors import SparkJobError
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.source import json_fields
+from eo_pipeline.source.decode import Decoded
+from eo_pipeline.source.sums import are_whole, sums
+from eo_pipeline.spark import ACTION, Observed, interruptible
+
+#: Seconds in which a finished job's metrics come. They come together: after those of the result,
+#: those of the reading are there, or the optimizer has left the reading out and they never come.
+_RESULT_SECONDS = 30.0
+_READING_SECONDS = 1.0
+
+#: Steps of a physical plan that take every record of one input, once, whatever follows them.
+_NARROW = frozenset(
+    {
+        *("Project", "Filter", "Generate", "Coalesce", "CollectMetrics"),
+        *("BatchEvalPython", "ArrowEvalPython", "ColumnarToRow"),
+    }
+)
+_STEP = re.compile(r"[ +-]*(?:\*\(\d+\) )?(\w+)")
+_READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
+    counts those with fields that the schema does not name, ``unknown_fields`` names a few of these.
+    """
+
+    records: int
+    bytes: int
+    good: int
+    bad: int
+    skipped: int
+    first_bad: str | None
+    unknown: int
+    unknown_fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counted: dict[str, Any]) -> Self:
+        """From the job's metrics."""
+        named = {"unknown_fields": json_fields.shown(counted)}
+        return cls(**{each.name: (counted | named)[each.name] for each in fields(cls)})
+
+
+class Reading:
+    """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`."""
+
+    def __init__(self, decoded: Decoded, ranges: Sequence[OffsetRange]) -> None:
+        self._decoded = decoded
+        self._ranges = ranges
+        self._observed = Observed(decoded.all, *decoded.metrics(), *sums())
+        self.good = decoded.good(self._observed.frame)
+
+    def seen(self, result: Result, *, transformed: bool) -> Seen:
+        """What was read, after the action on ``result``, which is made of :attr:`good`.
+
+        Raises:
+            SparkJobError: the numbers contradict each other.
+        """
+        counted = self._believed(result, transformed=transformed) or self._counted_again()
+        seen = Seen.of(counted)
+        if seen.records != seen.good + seen.bad + seen.skipped:
+            raise SparkJobError(
+                f"{seen.records} records were read, of which {seen.good} are good, {seen.bad} bad "
+                f"and {seen.skipped} skipped: these numbers contradict each other. Nothing was "
+                "committed. This is a fault of the engine; please report it with the records."
+            )
+        return seen
+
+    def _believed(self, result: Result, *, transformed: bool) -> dict[str, Any] | None:
+        counted = self._observed.metrics(result.frame, _READING_SECONDS)
+        if counted is None or counted[ACTION] != result.action:
+            return None
+        whole = are_whole(self._ranges, counted["records"], counted)
+        return dict(counted) if whole or not transformed or is_narrow(result.frame) else None
+
+    def _counted_again(self) -> dict[str, Any]:
+        metrics = self._decoded.all.agg(*self._decoded.metrics())
+        row = interruptible(metrics.sparkSession, metrics.first)
+        assert row is not None, "an aggregation without groups has one row"
+        return row.asDict()
+
+
+class Result:
+    """The rows to be staged, counted by the one action on :attr:`frame`."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"))
+        self.frame = self._observed.frame
+        self.rows = 0
+        #: which action it was; see :data:`eo_pipeline.spark.ACTION`
+        self.action: int | None = None
+
+    def acted(self) -> None:
+        """The action on :attr:`frame` is over: :attr:`rows` and :attr:`action` are known.
+
+        Raises:
+            SparkJobError: Spark does not say how many rows there were.
+        """
+        counted = self._observed.metrics(self.frame, _RESULT_SECONDS)
+        if counted is None:
+            raise SparkJobError(
+                "the Spark job ended and did not say how many rows it made, although it was asked; "
+                "nothing was committed. Run again."
+            )
+        self.rows, self.action = counted["rows"], counted[ACTION]
+
+
+def is_narrow(frame: DataFrame) -> bool:
+    """Whether ``frame`` is one read of Kafka and a chain of steps that each take every record once.
+
+    Told by Spark's own words for its plan. Words that are not known, or no words, mean no.
+    """
+    try:
+        lines = frame.sparkSession.sql("EXPLAIN SELECT * FROM {rows}", rows=frame).collect()
+    except PySparkException:
+        return False
+    plan = "\n".join(str(line[0]) for line in lines).strip().splitlines()[1:]
+    steps = [found[1] if (found := _STEP.match(line)) else "" for line in plan[:-1]]
+    return bool(plan) and _NARROW.issuperset(steps) and bool(_READS_KAFKA.match(plan[-1]))

@@ -1,0 +1,55 @@
+"""What may be a secret, taken out of texts that other programs wrote.
+
+Drivers, Spark and Kafka quote whole settings in their errors. Every error of this package takes
+its text through here (:class:`eo_pipeline.errors.EoPipelineError`), so that it need not be thought
+of where an error is caught.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: What stands where something was taken out.
+HIDDEN = "***"
+
+#: Words in a setting's name that make its value a secret.
+_WORDS = r"password|passwd|pwd|passphrase|secret|token|credential|access.?key|api.?key|account.?key"
+
+_NAME = rf"""[\w.\-]*(?:{_WORDS})[\w.\-]*"""
+_QUOTED = r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
+
+_PATTERNS = (
+    # scheme://user:password@host; of several @ the last one ends a password that was not encoded
+    (re.compile(r"(\w[\w+.\-]*://[^\s/:@\"']*:)[^\s/\"']+(@)"), rf"\g<1>{HIDDEN}\g<2>"),
+    # a JAAS entry is a sentence of its own, ended by a semicolon
+    (
+        re.compile(rf"(sasl\.jaas\.config[\"']?\s*[=:]\s*)(?:{_QUOTED}|[^;\"'])*;?", re.IGNORECASE),
+        rf"\g<1>{HIDDEN}",
+    ),
+    (
+        re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL),
+        rf"\g<1>{HIDDEN}\g<2>",
+    ),
+    # name=value, as in settings, addresses and connection strings
+    (
+        re.compile(rf"({_NAME}[\"']?\s*=>?\s*)(?:{_QUOTED}|[^\s,;&}}\])\"']+)", re.IGNORECASE),
+        rf"\g<1>{HIDDEN}",
+    ),
+    # "name": value, as in JSON and in Python's dictionaries
+    (
+        re.compile(rf"([\"']{_NAME}[\"']\s*:\s*)(?:{_QUOTED}|[^\s,;}}\])\"']+)", re.IGNORECASE),
+        rf"\g<1>{HIDDEN}",
+    ),
+    (re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=\-]{8,}"), rf"\g<1>{HIDDEN}"),
+)
+
+#: Colours and cursor moves (ECMA-48), for terminals only.
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+def scrubbed(text: str) -> str:
+    """``text`` without what may be a secret, and without terminal codes."""
+    text = _TERMINAL.sub("", text)
+    for pattern, shown in _PATTERNS:
+        text = pattern.sub(shown, text)
+    return text

@@ -1,0 +1,76 @@
+"""Data files that the table's log names and its folder does not hold, or not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from eo_pipeline.errors import DamagedError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+
+#: Files and checkpoints a message names before it only counts them.
+_NAMED_MAX = 5
+
+
+def damage(table: DeltaTable, root: Path, *, upserts: bool) -> DamagedError | None:
+    """What is wrong with the files of this version of the table; ``None``: nothing.
+
+    They do not come back by themselves. A replay writes the rows of an appended checkpoint again.
+    """
+    found = list(_damaged(table, root))
+    if not found:
+        return None
+    files = ", ".join(f"{path} {what}" for path, what, _ in found[:_NAMED_MAX])
+    more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+    numbers = sorted({number for _, _, held in found for number in held})
+    held = f"rows of checkpoint {_named(numbers)}" if numbers else "rows of no checkpoint"
+    replay = (
+        f" or, while Kafka still has their records, read them again: {_replays(numbers)}."
+        if numbers and not upserts
+        else "."
+    )
+    return DamagedError(
+        f"{root}: data files of the table are damaged: {files}{more}. They hold {held}. Nothing "
+        f"was changed. Bring the files back from a backup{replay}"
+    )
+
+
+def _damaged(table: DeltaTable, root: Path) -> Iterator[tuple[str, str, range]]:
+    """Path, what is wrong with it, and the checkpoints whose rows it has by the log."""
+    low, high = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"
+    for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        size, expected = _size(root, action["path"]), action["size_bytes"]
+        if size != expected:
+            what = "is gone" if size is None else f"has {size} of {expected} bytes"
+            yield action["path"], what, _range(action, low, high)
+
+
+def _range(action: dict[str, Any], low: str, high: str) -> range:
+    first, last = action.get(low), action.get(high)
+    return range(first, last + 1) if first is not None and last is not None else range(0)
+
+
+def _size(root: Path, path: str) -> int | None:
+    for name in (path, unquote(path)):
+        try:
+            return (root / name).stat().st_size
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def _named(numbers: list[int]) -> str:
+    named = ", ".join(map(str, numbers[:_NAMED_MAX]))
+    more = len(numbers) - _NAMED_MAX
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _replays(numbers: list[int]) -> str:
+    """``eo replay 3``; a stretch where they are many."""
+    last = f" {numbers[-1]}" if len(numbers) > 1 else ""
+    return f"`eo replay {numbers[0]}{last}`"

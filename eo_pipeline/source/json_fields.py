@@ -1,0 +1,154 @@
+"""Fields of a JSON record that the schema does not name: found, shown, kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+#: Names that a checkpoint shows, and characters of each: keys may be data, and the ledger is kept.
+NAMES_MAX = 20
+NAME_CHARACTERS_MAX = 100
+
+
+def _no_names() -> Column:
+    return F.array().cast("array<string>")
+
+
+def unknown_fields(schema: StructType, text: Column, parsed: Column, keys: Column) -> Column:
+    """The names of the fields that ``schema`` does not have, an array; null if there are none.
+
+    ``keys`` are those of the record's object, ``parsed`` is what was read of it. A nested field is
+    ``outer.inner``; looking for those takes one more reading of the text for each level of structs.
+    """
+    names = [field.name for field in schema]
+    more = F.filter(keys, lambda key: ~key.isin(names))
+    found = F.when(_has_more(schema, parsed, keys), more).otherwise(F.lit(None))
+    nested = [each for shape in _shapes(schema) for each in _nested_names(shape, schema, text)]
+    if nested:
+        found = F.concat(F.coalesce(found, _no_names()), *nested)
+    return F.when(F.size(found) > 0, F.array_distinct(found))
+
+
+def written_twice(schema: StructType, parsed: Column, keys: Column) -> Column:
+    """Whether a field is there twice; Spark takes the last one."""
+    twice = F.size(F.array_distinct(keys)) < F.size(keys)
+    return F.when(_has_more(schema, parsed, keys), twice).otherwise(F.lit(False))
+
+
+def _has_more(schema: StructType, parsed: Column, keys: Column) -> Column:
+    """Cheap, and false for nearly all records: every value that was read has a key of its own, so
+    as many keys as values leave none for an unknown field or one written twice.
+    """
+    read = (parsed.getField(field.name).isNotNull().cast("int") for field in schema)
+    return F.size(keys) > reduce(Column.__add__, read, F.lit(0))
+
+
+def kept(text: Column, schema: StructType, unknown: Column) -> Column:
+    """The unknown fields as the text of one JSON object; a field of the schema in which there is a
+    nested one is kept whole.
+    """
+    names = [field.name for field in schema]
+    tops = F.transform(unknown, lambda name: F.substring_index(name, ".", 1))
+    fields = F.from_json(text, "map<string, variant>", {"mode": "PERMISSIVE"})
+    chosen = F.map_filter(fields, lambda key, _: ~key.isin(names) | F.array_contains(tops, key))
+    return F.when(unknown.isNotNull(), F.to_json(chosen))
+
+
+def metrics(unknown: Column, counts: Column) -> list[Column]:
+    """Aggregates over records where ``counts``: how many have unknown fields, and the names of a
+    few of them: the one with the most, the first, the last, and one by chance.
+    """
+    few = F.transform(
+        F.slice(unknown, 1, NAMES_MAX), lambda n: F.left(n, F.lit(NAME_CHARACTERS_MAX))
+    )
+    names = F.when(counts & unknown.isNotNull(), F.to_json(few))
+    longest = F.concat(F.lpad(F.size(unknown).cast("string"), 9, "0"), names)
+    chance = F.concat(F.hex(F.xxhash64(names)), names)
+    return [
+        F.count(names).alias("unknown"),
+        F.max(longest).alias("unknown_longest"),
+        F.min(names).alias("unknown_first"),
+        F.max(names).alias("unknown_last"),
+        F.min(F.when(names.isNotNull(), chance)).alias("unknown_chance"),
+    ]
+
+
+def shown(seen: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in what :func:`metrics` found."""
+    found = [seen[f"unknown_{which}"] for which in ("longest", "first", "last", "chance")]
+    names = {name for each in found if each for name in json.loads(each[each.index("[") :])}
+    return tuple(sorted(names)[:NAMES_MAX])
+
+
+def _shapes(schema: StructType) -> Iterator[StructType]:
+    """For each level of structs below the first the schema down to it, where each is a map."""
+    depth = 1
+    while (shape := _cut(schema, depth)) is not None:
+        yield StructType([StructField(f.name, f.dataType) for f in shape])
+        depth += 1
+
+
+def _cut(data_type: DataType, depth: int) -> Any:
+    """``data_type`` with maps in place of the structs at ``depth``, and nothing that leads to none;
+    None if it has none there.
+    """
+    if isinstance(data_type, ArrayType):
+        within = _cut(data_type.elementType, depth)
+        return within and ArrayType(within)
+    if isinstance(data_type, MapType):
+        within = _cut(data_type.valueType, depth)
+        return within and MapType(StringType(), within)
+    if not isinstance(data_type, StructType):
+        return None
+    if depth == 0:
+        return MapType(StringType(), StringType())
+    cut = [(field.name, _cut(field.dataType, depth - 1)) for field in data_type]
+    fields = [StructField(name, within) for name, within in cut if within]
+    return StructType(fields) if fields else None
+
+
+def _nested_names(shape: StructType, schema: StructType, text: Column) -> Iterator[Column]:
+    """Arrays with the paths of unknown fields that ``shape`` leads to; empty, never null."""
+    parsed = F.from_json(text, shape, {"mode": "PERMISSIVE"})
+    for field in shape:
+        wanted = schema[field.name].dataType
+        names = _names_in(parsed.getField(field.name), field.dataType, wanted)
+        paths = F.transform(names, _prefixed(field.name))
+        yield F.coalesce(paths, _no_names())
+
+
+def _prefixed(outer: str) -> Callable[[Column], Column]:
+    return lambda name: F.concat(F.lit(f"{outer}."), name)
+
+
+def _names_in(value: Column, shape: DataType, wanted: DataType) -> Column:
+    """Unknown names in ``value``; null where there is nothing to look into."""
+    if isinstance(wanted, ArrayType) and isinstance(shape, ArrayType):
+        return _names_in_each(value, shape.elementType, wanted.elementType)
+    if isinstance(wanted, MapType) and isinstance(shape, MapType):
+        return _names_in_each(F.map_values(value), shape.valueType, wanted.valueType)
+    assert isinstance(wanted, StructType)
+    if isinstance(shape, MapType):
+        known = [field.name for field in wanted]
+        return F.filter(F.map_keys(value), lambda key: ~key.isin(known))
+    assert isinstance(shape, StructType)
+    found = []
+    for field in shape:
+        names = _names_in(value.getField(field.name), field.dataType, wanted[field.name].dataType)
+        paths = F.transform(names, _prefixed(field.name))
+        found.append(F.coalesce(paths, _no_names()))
+    return F.concat(*found)
+
+
+def _names_in_each(values: Column, shape: DataType, wanted: DataType) -> Column:
+    def names_in(each: Column) -> Column:
+        found = _names_in(each, shape, wanted)
+        return F.coalesce(found, _no_names())
+
+    return F.flatten(F.transform(values, names_in))

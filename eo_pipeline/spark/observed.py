@@ -1,0 +1,53 @@
+"""Metrics of one action, collected while it runs, on a classic session and over Spark Connect."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+#: The moment Spark planned the action, the same in every metric of it and in no other action's.
+ACTION = "action"
+
+
+class Observed:
+    """``frame`` with metrics that an action on it, or on what is made of it, collects on its way.
+
+    They tell what has flowed through ``frame``, not what is in it: a part of it after a ``limit``,
+    twice as much after an ``orderBy``, nothing if the optimizer left it out. On a classic session
+    they are those of the first action, whoever called it. See :data:`ACTION`.
+    """
+
+    def __init__(self, frame: DataFrame, *metrics: Column) -> None:
+        self.name = f"eo-{uuid.uuid4().hex}"
+        # not an Observation over Connect: pyspark cannot put together a plan that has one twice
+        self._observation = None if _is_connect(frame) else Observation(self.name)
+        moment = F.unix_micros(F.current_timestamp()).alias(ACTION)
+        self.frame = frame.observe(self._observation or self.name, *metrics, moment)
+
+    def metrics(self, acted: DataFrame, wait_s: float) -> Mapping[str, Any] | None:
+        """What the action on ``acted`` collected, which is this frame or made of it; None if there
+        is nothing within ``wait_s``.
+        """
+        if self._observation is not None:
+            return _first_actions(self._observation, wait_s)
+        info = acted.executionInfo
+        flows = dict(info.flows) if info is not None else {}
+        return flows.get(self.name) or None
+
+
+def _is_connect(frame: DataFrame) -> bool:
+    return type(frame).__module__.startswith("pyspark.sql.connect")
+
+
+def _first_actions(observation: Observation, wait_s: float) -> Mapping[str, Any] | None:
+    """Spark tells them a moment after the action, or never: ``get`` would wait for ever."""
+    found: list[Mapping[str, Any]] = []
+    waiting = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
+    waiting.start()
+    waiting.join(wait_s)
+    return found[0] if found and found[0] else None

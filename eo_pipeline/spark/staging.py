@@ -1,0 +1,71 @@
+"""The settings under which batches are staged, whoever's session it is; lent, and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import SparkSession
+
+from eo_pipeline.spark.failures import SPARK_ERRORS
+
+#: What a time or a date becomes must not depend on who stages it.
+STAGING_SETTINGS: Mapping[str, str] = {
+    # a time without a zone, and what the transform makes of times
+    "spark.sql.session.timeZone": "UTC",
+    # what TIMESTAMP in a schema means
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    # Spark writes INT96 by default, which other readers of Parquet refuse or misread
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # readers of Parquet know one calendar; LEGACY moves days before 1582
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+
+
+class _Loan(NamedTuple):
+    borrowers: int
+    before: Mapping[str, str | None]
+
+
+_loans: WeakKeyDictionary[SparkSession, _Loan] = WeakKeyDictionary()
+_lock = Lock()
+
+
+@contextmanager
+def staging_settings(spark: SparkSession) -> Iterator[None]:
+    """:data:`STAGING_SETTINGS` on ``spark`` for a while, and then what its caller had.
+
+    Several threads may stage in one session: the last one gives back what the first one found.
+    """
+    with _lock:
+        loan = _loans.get(spark)
+        before = loan.before if loan else _set(spark, STAGING_SETTINGS)
+        _loans[spark] = _Loan(loan.borrowers + 1 if loan else 1, before)
+    try:
+        yield
+    finally:
+        with _lock:
+            loan = _loans.pop(spark)
+            if loan.borrowers > 1:
+                _loans[spark] = loan._replace(borrowers=loan.borrowers - 1)
+            else:
+                # a session that is lost has nothing to be given back
+                with suppress(*SPARK_ERRORS):
+                    _set(spark, loan.before)
+
+
+def _set(spark: SparkSession, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Set what differs. Returns what these settings were."""
+    before = {}
+    for key, value in wanted.items():
+        found = spark.conf.get(key, None)
+        if found != value:
+            before[key] = found
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+    return before

@@ -1,0 +1,131 @@
+"""Why a Spark job failed: the transform, a full disk, a JVM that died. Each has its own remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.errors import SetupError, SparkJobError, TransformError
+from eo_pipeline.spark import JARS_VARIABLE
+from tests.engine import STATE, Bench, staged_attempts
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [("divided_by_zero", "DIVIDE_BY_ZERO"), ("broken_at_run_time", "no such carrier")],
+)
+def test_a_transform_that_fails_while_spark_runs_it_will_fail_again(
+    bench: Bench, transform: str, said: str, inline_records: int
+) -> None:
+    bench.topic.write(20)
+    broken = bench.pipeline(
+        transform=f"tests.run.transforms:{transform}", inline_records=inline_records
+    )
+    with pytest.raises(TransformError, match=said) as failed:
+        broken.run()
+    assert not failed.value.retryable
+    assert "Correct the transform" in str(failed.value)
+    assert bench.table.versions() == [0]
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_what_may_pass_in_a_transform_is_tried_again(bench: Bench) -> None:
+    bench.topic.write(20)
+    with pytest.raises(SparkJobError, match="the rates server is away") as failed:
+        bench.pipeline(transform="tests.run.transforms:away_at_run_time").run()
+    assert failed.value.retryable
+
+
+@contextmanager
+def disk(folder: Path, options: str) -> Iterator[None]:
+    """A disk of its own at ``folder``."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named_with_its_folder_and_what_is_left(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.topic.write(30)
+    bench.pipeline().run()
+    bench.topic.write(30)
+    small = tmp_path / "small"
+    with disk(small, "size=1m"):
+        with pytest.raises(SetupError, match="disk full") as full:
+            bench.pipeline(staging=str(small), transform="tests.run.transforms:wide").run()
+        assert f"{small}/events" in str(full.value)
+        assert "MB free of 1.0 MB" in str(full.value)
+        assert not full.value.retryable
+        assert bench.table.versions() == [0, 1]
+        assert staged_attempts(bench) == []
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+#: Runs a pipeline twice; before the first run reads, its JVM is killed.
+KILLED = """
+import json, os, signal, sys
+from pyspark import SparkContext
+from eo_pipeline import EoPipelineError, Pipeline
+from eo_pipeline.crashpoints import CrashPoint, reaching
+
+pipeline = Pipeline.from_config(json.loads(sys.argv[1]))
+pipeline.spark.session()
+
+def kill(point):
+    if point is CrashPoint(sys.argv[2]):
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        SparkContext._gateway.proc.wait()
+
+try:
+    with reaching(kill):
+        pipeline.run()
+    said = {}
+except EoPipelineError as error:
+    said = {"kind": type(error).__name__, "text": str(error), "retryable": error.retryable}
+print(json.dumps(said), flush=True)
+print(json.dumps({"rows": pipeline.run().rows}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("point", ["planned", "staging"])
+def test_a_dead_jvm_is_told_and_the_next_run_of_the_process_starts_another(
+    bench: Bench, tmp_path: Path, point: str
+) -> None:
+    bench.topic.write(20)
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    for jar in spark_connector_jars(STATE):
+        (jars / jar.name).symlink_to(jar)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    config = {**bench.config, "spark": {"master": "local[1]", "driver_memory": "1g"}}
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, json.dumps(config), point],
+        env={**environment, JARS_VARIABLE: str(jars)},
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    told, again = map(json.loads, ran.stdout.splitlines())
+    if told:  # a JVM that was found dead before it was used is no error at all
+        assert (told["kind"], told["retryable"]) == ("SparkUnavailableError", True)
+        assert "JVM of this process has ended" in told["text"]
+    assert again["rows"] == (20 if told else 0)
+    bench.table.assert_holds_once(bench.topic.written)
