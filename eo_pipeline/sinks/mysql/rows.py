@@ -64,8 +64,8 @@ SELECT count(*) FROM (
     SELECT grantee FROM information_schema.table_privileges
     WHERE privilege_type = 'TRIGGER' AND table_schema = %s AND table_name = %s
 ) AS granted
-WHERE grantee = concat('\'', substring_index(current_user(), '@', 1), '\'@\'',
-                       substring_index(current_user(), '@', -1), '\'')
+WHERE grantee = concat('''', substring_index(current_user(), '@', 1), '''@''',
+                       substring_index(current_user(), '@', -1), '''')
 """
 
 #: Two texts are the same only if all their bytes are, blanks at the end included.

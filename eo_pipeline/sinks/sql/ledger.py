@@ -78,7 +78,8 @@ def create_ledger(ledger: str, types: LedgerTypes) -> str:
     """The statement that makes the table, whose quoted name is ``ledger``, unless it is there.
 
     Its constraints make inserting a compare-and-swap: the stored version must be exactly one
-    smaller, and its transaction the parent. The primary key lets one transaction take a version,
+    smaller, and its transaction the parent. (:attr:`LedgerStatements.insert_child` asks for the
+    parent itself: MySQL 9 does not check it.) The primary key lets one transaction take a version,
     the foreign key lets it do so only on top of its parent. A foreign key with a null column is not
     checked (MATCH SIMPLE), so the check leaves no way for an entry after the first to have a parent
     of null; and "IS NOT NULL" because a check whose value is unknown passes.

@@ -30,10 +30,10 @@ _OF_A_CHECKPOINT = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
 class SqlSession(SinkSession):
     """A session whose rows and ledger live in one database, published by one transaction.
 
-    The ledger's primary key and its foreign key to the parent entry are the compare-and-swap: the
-    loser of two publishers waits at the key until the winner has committed, and is then told that
-    it is taken. A failure rolls everything back; a connection lost in COMMIT is the one case in
-    which nobody knows.
+    The ledger's primary key, and an insert that takes its row from the parent entry, are the
+    compare-and-swap: the loser of two publishers waits at the key until the winner has committed,
+    and is then told that it is taken. A failure rolls everything back; a connection lost in COMMIT
+    is the one case in which nobody knows.
     """
 
     #: The dialect.
