@@ -33,7 +33,9 @@ from eo_pipeline.errors import (
     SparkJobError,
     SparkUnavailableError,
     StalePlanError,
+    TableReplacedError,
     TransformError,
+    UnexpectedError,
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
@@ -135,7 +137,9 @@ __all__ = [
     "StartAtOffsets",
     "StartAtTimestamp",
     "Status",
+    "TableReplacedError",
     "TopicPartition",
     "TransformError",
+    "UnexpectedError",
     "UnknownCheckpointError",
 ]

@@ -8,13 +8,14 @@
     │   ├── DataLossError           Kafka no longer holds what the ledger says comes next
     │   └── BadRecordError          a record does not fit the value format
     ├── TransformError              the transform failed or returned what cannot be written
-    ├── SparkUnavailableError       the Spark Connect server did not answer, or is lost
+    ├── SparkUnavailableError       the Spark Connect server or JVM did not answer, or is lost
     ├── SparkJobError               the Spark job that reads and stages failed
     ├── GoingBackError              a rewind, replay or fork is not possible as asked
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
     ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
+    ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
     └── SinkError
         ├── SinkUnavailableError    the store could not be used just now; nothing landed
@@ -25,7 +26,8 @@
         ├── DamagedError            what was committed is not all there any more
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         ├── LedgerBehindError       the ledger is older than what was seen committed before
-        └── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        ├── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
+        └── TableReplacedError      the table is not the one that the ledger speaks for
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -131,7 +133,7 @@ class TransformError(EoPipelineError):
 
 
 class SparkUnavailableError(EoPipelineError):
-    """The Spark Connect server did not answer, did not let us in, or was lost in the middle."""
+    """Spark, a Connect server or this process's JVM, did not answer, or was lost in the middle."""
 
     retryable = True
 
@@ -187,6 +189,10 @@ class ManifestDamagedError(EoPipelineError):
 
 class NothingToDoError(EoPipelineError):
     """A change was asked for that is not needed. Nothing was changed."""
+
+
+class UnexpectedError(EoPipelineError):
+    """An exception of a kind that is not met on purpose; its own traceback is in ``__cause__``."""
 
 
 class SinkError(EoPipelineError):
@@ -262,7 +268,7 @@ class LedgerBehindError(SinkError):
     """The ledger is older than what this pipeline saw committed: restored backup, failover."""
 
 
-class LedgerDamagedError(SinkError):
+class LedgerDamagedError(SinkError, ValueError):
     """The ledger is not what was committed: an entry was changed, or is missing, by other hands.
 
     ``version`` is the entry that is not as it was, ``found`` says why. Nothing was read or
@@ -278,4 +284,17 @@ class LedgerDamagedError(SinkError):
             "read or written. Bring the ledger back as it was committed, from a backup of the "
             "same moment as the table (`eo audit` looks at all of it); or go on with a new "
             "pipeline into a new table."
+        )
+
+
+class TableReplacedError(SinkError):
+    """The table is not the one that the ledger speaks for: dropped, made anew, or another."""
+
+    def __init__(self, pipeline: str, written: int, found: str) -> None:
+        self.pipeline = pipeline
+        super().__init__(
+            f"Pipeline {pipeline!r}: the ledger says that {written} rows were written into the "
+            f"table, and {found}. Nothing was read or written. Bring the table back (was it "
+            "renamed, or restored without its ledger?), or start anew with another pipeline name "
+            "and table."
         )

@@ -9,9 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from eo_pipeline.audit import Audit, AuditReport
+from eo_pipeline.boundary import Boundary
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
@@ -20,7 +21,7 @@ from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.fork import ForkPlan, plan_fork
-from eo_pipeline.run.forward import Runner
+from eo_pipeline.run.forward import Runner, checkpoints_limit
 from eo_pipeline.run.interruption import watched
 from eo_pipeline.run.plans import ChangeReport
 from eo_pipeline.run.recover import Recovery
@@ -34,8 +35,10 @@ from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import validate_sink
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 
@@ -75,6 +78,15 @@ class Pipeline(Settings):
     inline_records: int = Field(default=10_000, ge=0)
     max_checkpoints: PositiveInt = 1_000
     spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _does_not_read_what_it_writes(self) -> Self:
+        """Where addresses show it; a run asks for the topics' UUIDs too."""
+        brokers, topics = self.sink.kafka_topics(self.name)
+        own = [topic for topic in sorted(topics) if self.source.matches(topic)]
+        if own and {*brokers.split(",")} & {*self.source.bootstrap_servers.split(",")}:
+            raise ValueError(reads_its_own(own))
+        return self
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -119,28 +131,28 @@ class Pipeline(Settings):
         Raises:
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
-        limit = self.max_checkpoints
+        limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
         with self._steps(run_id, on_checkpoint, spark) as steps:
-            return Runner(steps, min(max_checkpoints or limit, limit)).run()
+            return Runner(steps, limit).run()
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
         """The last ``count`` entries, oldest first; see :func:`newest_entries`."""
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             return newest_entries(session, count)
 
     def ledger_damages(self) -> list[Damage]:
         """What is wrong with the whole ledger; none if every entry is what was committed."""
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             return list(damages(session.history()))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
@@ -148,7 +160,7 @@ class Pipeline(Settings):
 
         Returns None if the ledger does not hold ``known``: it was replaced by an older one.
         """
-        with self.sink.open(self.name) as session:
+        with self._opened() as session:
             if known is None:
                 return list(islice(session.history(), count))
             held = session.entry(known.version)
@@ -175,9 +187,7 @@ class Pipeline(Settings):
     def recover(
         self, *, on_checkpoint: Callable[[CheckpointReport], None] | None = None
     ) -> LedgerEntry | None:
-        """Commit what a run that died had promised, as every run does first. Returns the head.
-
-        Needs neither Kafka nor Spark.
+        """Commit, without Kafka and Spark, what a dead run had promised. Returns the head.
 
         Raises:
             LedgerBehindError: the ledger went backwards.
@@ -314,7 +324,7 @@ class Pipeline(Settings):
         return plan_adopt(self._steps)
 
     def adopt(self, reason: str) -> LedgerEntry | None:
-        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if there is one."""
+        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if any."""
         return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
 
     def plan_set_aside(self) -> SetAsidePlan:
@@ -331,8 +341,7 @@ class Pipeline(Settings):
     def plan_reset(self) -> ResetPlan:
         """To drop this pipeline's rows, dead letters, ledger and staging: for development.
 
-        The next run starts anew, as the first one did; nothing remains that tells of what was
-        dropped. Applying the plan twice is not an error.
+        The next run starts anew; nothing tells of what was dropped. It may be applied twice.
 
         Raises:
             RefusedError: the sink leaves this to a person; says how.
@@ -360,7 +369,7 @@ class Pipeline(Settings):
             on_progress: hears a sentence at each step.
 
         Raises:
-            UnknownCheckpointError: the pipeline has no ledger yet.
+            UnknownCheckpointError, LedgerBehindError: there is no ledger yet, or an older one.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
         with self._steps(spark=spark) as steps:
@@ -377,18 +386,24 @@ class Pipeline(Settings):
         staging = StagingArea(
             folders.manifests or self.staging, self.name, folders.rows, self.sink.describe()
         )
-        with watched(self.name, self.sink) as session:
+        boundary = Boundary()
+        with boundary.of(self.name), watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
-                spark=spark or self.spark.session,
+                spark=boundary.callers(spark) if spark else self.spark.session,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
-                on_checkpoint=on_checkpoint or _no_listener,
+                on_checkpoint=boundary.callers(on_checkpoint or _no_listener),
             )
+
+    @contextmanager
+    def _opened(self) -> Iterator[SinkSession]:
+        with Boundary().of(self.name), self.sink.open(self.name) as session:
+            yield session
 
 
 def _no_listener(_: object) -> None:

@@ -102,6 +102,11 @@ def _with_hint(found: ErrorDetails, known: Iterable[str]) -> InitErrorDetails:
     return InitErrorDetails(type=problem, loc=at, input=None)
 
 
+def one_or_more(value: Any) -> Any:
+    """For a field that holds several texts: one alone is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` did you mean x?``; empty if nothing in ``known`` is like ``name``."""
     close = difflib.get_close_matches(name, list(known), n=1)

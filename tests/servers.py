@@ -37,6 +37,12 @@ _IMPATIENT = {
     "log.segment.delete.delay.ms": "0",
 }
 
+#: Everybody may do everything, but for what a test denies; see tests/topics.py.
+_GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
 
 class MakeTopic(Protocol):
     """Creates a topic with a name of its own."""
@@ -53,7 +59,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(
         tmp_path_factory.mktemp("kafka"),
         jars=kafka_broker_jars(STATE),
-        properties=_IMPATIENT,
+        properties={**_IMPATIENT, **_GUARDED},
         sasl_users=SASL_USERS,
     ) as server:
         yield server

@@ -209,16 +209,28 @@ def test_a_pattern_matches_whole_names_and_never_internal_topics() -> None:
     assert not pattern.matches("__consumer_offsets")
 
 
+def test_one_topic_needs_no_list() -> None:
+    assert source(topics="orders").topics == ("orders",)
+    assert source(topics="orders") == source(topics=["orders"])
+    with pytest.raises(ConfigError, match="topic"):
+        source(topics="")
+
+
 def test_each_kind_of_loss_has_its_policy() -> None:
     lenient = source(on_retention="continue")
-    assert [lenient.policy(kind) for kind in LossKind] == ["continue", "fail", "fail", "fail"]
+    assert [lenient.policy(kind) for kind in LossKind] == ["continue", *["fail"] * 4]
 
 
-def test_the_consumer_group_is_fixed_per_pipeline_and_changes_with_the_topics_uuid() -> None:
-    group = source().consumer_group("p", {"orders": "uuid-1"})
-    assert group == source().consumer_group("p", {"orders": "uuid-1"})
-    assert group != source().consumer_group("p", {"orders": "uuid-2"})
-    assert group != source().consumer_group("q", {"orders": "uuid-1"})
+def test_the_consumer_group_is_fixed_per_pipeline_and_changes_with_what_is_read_and_how() -> None:
+    settings = {"kafka.isolation.level": "read_committed", "kafka.sasl.jaas.config": "secret"}
+    group = source().consumer_group("p", {"orders": "uuid-1"}, settings)
+    assert group == source().consumer_group("p", {"orders": "uuid-1"}, settings)
+    assert group != source().consumer_group("p", {"orders": "uuid-2"}, settings)
+    assert group != source().consumer_group("q", {"orders": "uuid-1"}, settings)
+    for changed in ({"kafka.isolation.level": "x"}, {"kafka.sasl.jaas.config": "rotated"}):
+        other = source().consumer_group("p", {"orders": "uuid-1"}, settings | changed)
+        assert other != group
+        assert other.startswith("eo-p-")
 
 
 def test_settings_reach_both_clients_each_in_its_own_words() -> None:
@@ -293,3 +305,38 @@ def test_sasl_without_its_password_is_an_error() -> None:
     half = source(client={"sasl.mechanism": "PLAIN", "sasl.username": "me"})
     with pytest.raises(ConfigError, match=r"PLAIN also needs sasl\.password"):
         spark_settings(half)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "startingTimestamp",
+        "startingtimestamp",
+        "startingOffsetsByTimestamp",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
+        "failOnDataLoss",
+        "includeHeaders",
+        "subscribePattern",
+        "groupIdPrefix",
+        "kafka.group.id",
+        "KAFKA.isolation.level",
+        "kafka.interceptor.classes",
+        "kafka.bootstrap.servers",
+        "fetch.max.bytes",
+    ],
+)
+def test_no_option_of_spark_decides_which_records_are_read(option: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"(?i){option}.* Allowed are .*minPartitions"
+    ) as refused:
+        source(spark_options={option: "1"})
+    assert "kafka.fetch.max.bytes" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["minPartitions", "minpartitions", "kafka.fetch.max.bytes", "kafka.sasl.jaas.config"],
+)
+def test_spark_may_be_told_how_to_divide_fetch_and_log_in(option: str) -> None:
+    assert spark_settings(source(spark_options={option: "1"}))[option] == "1"

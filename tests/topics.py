@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -41,6 +47,50 @@ def delete_records(admin: AdminClient, topic: str, partition: int, before: int) 
     asked = TopicPartition(topic, partition, before)
     for deleted in admin.delete_records([asked]).values():
         deleted.result()
+
+
+@contextmanager
+def hidden(admin: AdminClient, *topics: str) -> Iterator[None]:
+    """Nobody sees ``topics`` inside: an access control entry denies it. They lose nothing. For a
+    broker that has an authorizer.
+    """
+    denials = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            "User:ANONYMOUS",
+            "*",
+            AclOperation.ALL,
+            AclPermissionType.DENY,
+        )
+        for topic in topics
+    ]
+    for done in admin.create_acls(denials).values():
+        done.result()
+    wait_until(lambda: not {*topics} & admin.list_topics(timeout=60).topics.keys())
+    yield
+    for removed in admin.delete_acls([_filter(denial) for denial in denials]).values():
+        removed.result()
+    wait_until(lambda: {*topics} <= admin.list_topics(timeout=60).topics.keys())
+
+
+def _filter(binding: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        binding.restype,
+        binding.name,
+        binding.resource_pattern_type,
+        binding.principal,
+        binding.host,
+        binding.operation,
+        binding.permission_type,
+    )
+
+
+def delete(admin: AdminClient, topic: str) -> None:
+    """Delete ``topic``, and wait until the broker shows it to nobody."""
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=60).topics)
 
 
 def alter_topic(admin: AdminClient, topic: str, settings: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
     GoingBackError,
+    LedgerDamagedError,
     RefusedError,
     SparkJobError,
 )
@@ -64,6 +65,8 @@ class Audit:
             raise ConfigError(
                 f"an audit of the last {last} checkpoints looks at nothing; 1 or more"
             )
+        with suppress(LedgerDamagedError):  # that is for the audit to find, and to say where
+            self.steps.recovery.refuse_older_ledger(self.steps.session.head())
         with scratch(self.staging) as folder:
             with self._timed("sink"):
                 snapshot = take_snapshot(
@@ -108,7 +111,7 @@ class Audit:
     ) -> Comparison:
         return Comparison(
             spark=self.steps.spark(),
-            stager=self.steps.stager,
+            stager=self.steps.knowing_stager(),
             pipeline=self.steps.pipeline,
             topic_ids={**snapshot.head.topic_ids, **cluster.topic_ids},
             rows=folder / "rows.parquet",

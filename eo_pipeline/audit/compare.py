@@ -35,7 +35,7 @@ _BUCKETS = 10
 
 _COORDINATES = ("topic", "partition", "offset")
 _KEY = (*_COORDINATES, "checkpoint")
-_COUNTED = ("expected", "found", "records", "bad", "skipped")
+_COUNTED = ("expected", "found", "records", "bad", "skipped", "unfit")
 
 
 class RowKind(StrEnum):
@@ -70,6 +70,7 @@ BY_TRANSFORM = frozenset({RowKind.MISSING, RowKind.DUPLICATED, RowKind.DROPPED})
 class Tally:
     """Records of one kind in one checkpoint: how many there are (``keys``), how many rows are
     ``expected`` and ``found``, and how many Kafka ``records``, ``bad`` and ``skipped`` ones.
+    ``unfit`` are rows the sink would refuse: their records are bad, and no row is expected.
     """
 
     keys: int = 0
@@ -78,6 +79,7 @@ class Tally:
     records: int = 0
     bad: int = 0
     skipped: int = 0
+    unfit: int = 0
     examples: list[Example] = field(default_factory=list)
 
 
@@ -142,7 +144,8 @@ class Comparison:
             both = both.union(self._kafka(batches, ranges))
         keys = both.groupBy(*_KEY)
         sums = [F.sum(name).alias(name) for name in _COUNTED]
-        judged = keys.agg(F.max("region").alias("region"), *sums).withColumn("kind", self._kind())
+        summed = keys.agg(F.max("region").alias("region"), *sums)
+        judged = _without_the_unfit(summed).withColumn("kind", self._kind())
         return _with_examples(_without_the_fine(judged))
 
     def _ranges(self, only: Collection[int] | None) -> DataFrame:
@@ -179,8 +182,11 @@ class Comparison:
         yield _counting(decoded.marks(), *_COORDINATES, records=F.lit(1), **marks)
         if self.expected:
             result = self.stager.result(decoded.good(decoded.all))
-            made = result.select(*(F.col(KAFKA_COLUMN)[name].alias(name) for name in _COORDINATES))
-            yield _counting(made, *_COORDINATES, expected=F.lit(1))
+            why = self.stager.why_unfit(result)
+            unfit = F.lit(0) if why is None else why.isNotNull().cast("int")
+            where = (F.col(KAFKA_COLUMN)[name].alias(name) for name in _COORDINATES)
+            made = result.select(*where, unfit.alias("unfit"))
+            yield _counting(made, *_COORDINATES, expected=F.lit(1), unfit=F.col("unfit"))
 
     def _with_ranges(
         self, frame: DataFrame, ranges: DataFrame, on: list[str], how: str
@@ -220,6 +226,16 @@ class Comparison:
                 .when(found > expected, RowKind.DROPPED)
             )
         return kind.otherwise(RowKind.FINE)
+
+
+def _without_the_unfit(summed: DataFrame) -> DataFrame:
+    """A record of which one row would be refused was set aside with all its rows."""
+    aside = F.col("unfit") > 0
+    changed = {
+        "expected": F.when(aside, 0).otherwise(F.col("expected")),
+        "bad": F.when(aside, F.col("records")).otherwise(F.col("bad")),
+    }
+    return summed.withColumns(changed)
 
 
 def _without_the_fine(judged: DataFrame) -> DataFrame:

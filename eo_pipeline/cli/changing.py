@@ -24,7 +24,7 @@ from eo_pipeline.cli.options import (
     user,
     version_or_time,
 )
-from eo_pipeline.cli.output import Output, counted, number
+from eo_pipeline.cli.output import Output, counted, note, number
 from eo_pipeline.cli.selection import choose
 from eo_pipeline.cli.views import (
     entry_line,
@@ -126,6 +126,7 @@ def rewind(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
+    _keep_promises(pipeline, dry_run)
     plan = pipeline.plan_rewind(version_or_time(to), accept_compacted=accept_compacted)
     if _only_planned(output, plan, dry_run):
         return
@@ -152,6 +153,7 @@ def replay(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
+    _keep_promises(pipeline, dry_run)
     plan = _plan_replay(pipeline, version, last, also, accept_compacted=accept_compacted)
     if _only_planned(output, plan, dry_run):
         return
@@ -165,6 +167,14 @@ def replay(
     if as_json:
         output.line({"replay": report.to_json()})
     output.say(f"{plan.pipeline} is at version {report.entries[-1].version}")
+
+
+def _keep_promises(pipeline: Pipeline, dry_run: bool) -> None:
+    """Commit what a run that died had promised, and say so; a plan made before that would be of a
+    ledger that is gone by the time it is applied. A dry run changes nothing, this neither.
+    """
+    if not dry_run:
+        pipeline.recover(on_checkpoint=lambda report: note(report_line(report)))
 
 
 def _plan_replay(
@@ -215,6 +225,7 @@ def accept_loss(
     """Go on past records that Kafka no longer holds, knowingly. The ledger names the hole."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
+    _keep_promises(pipeline, dry_run)
     plan = pipeline.plan_accept_loss(topics or None)
     show_losses(output, plan.losses)
     if _only_planned(output, plan, dry_run):

@@ -12,11 +12,10 @@ from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import NO_TOPIC_ID, Cluster
 
 #: A topic's UUID is told since this version (KIP-516); the protocol tells no broker's own version.
 _TOPIC_IDS_SINCE = "2.8"
-_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 #: What a pipeline does with a topic: reads it, asks for its offsets, and before going back for its
 #: retention and compaction.
@@ -60,7 +59,7 @@ def _broker(source: KafkaSource) -> str:
 
 
 def _with_version(said: str, cluster: Cluster) -> Check:
-    if any(uuid == _NO_TOPIC_ID for uuid in cluster.topic_ids.values()):
+    if any(uuid == NO_TOPIC_ID for uuid in cluster.topic_ids.values()):
         return warn(
             "broker",
             f"{said}; gives topics no UUIDs, so it is older than Kafka {_TOPIC_IDS_SINCE}",

@@ -9,12 +9,17 @@ import psycopg
 
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
-from eo_pipeline.errors import EoPipelineError, LedgerDamagedError, NothingToDoError
+from eo_pipeline.errors import (
+    EoPipelineError,
+    LedgerDamagedError,
+    NothingToDoError,
+    TableReplacedError,
+)
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.files import folder
+from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
@@ -50,7 +55,8 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
     except LedgerDamagedError as damage:
         newest = damage
     except EoPipelineError as error:
-        remedy = "Start the store, or correct the fields of `sink`."
+        replaced = isinstance(error, TableReplacedError)
+        remedy = "See above." if replaced else "Start the store, or correct the fields of `sink`."
         because = "the sink does not answer"
         rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]
@@ -69,10 +75,11 @@ def _writable(sink: Sink) -> Check:
     if isinstance(sink, PostgresSink):
         return _postgres(sink)
     path = getattr(sink, "path", None) or getattr(sink, "warehouse", None)
-    if path is None:
+    folder = local_folder(str(path)) if path is not None else None
+    if folder is None:
         remedy = "The first run shows it; nothing is lost if it may not."
         return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
-    return _folder(folder(str(path)))
+    return _folder(folder)
 
 
 def _folder(path: Path) -> Check:

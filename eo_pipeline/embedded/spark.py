@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,10 @@ from eo_pipeline.jvm.submit import (
     submit_command,
     submit_environment,
 )
+
+#: A setting by which a server is known, and seconds to answer.
+_OWNER = "spark.eo.owner"
+_ANSWER_S = 5.0
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -47,6 +52,7 @@ class EmbeddedSpark(EmbeddedServer):
         self._cores = cores
         self._memory = memory
         self._settings = dict(settings or {})
+        self._owner = uuid.uuid4().hex
 
     @property
     def remote(self) -> str:
@@ -72,6 +78,7 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
             **self._settings,
+            _OWNER: self._owner,
         }
         arguments = [
             *("--master", f"local[{self._cores}]", "--driver-memory", self._memory),
@@ -86,5 +93,25 @@ class EmbeddedSpark(EmbeddedServer):
         return ["env", *unset, *variables, *submit_command(find_java(), home, arguments)]
 
     def _answers(self) -> bool:
+        """Another program may have taken the port between our look and our start: the one that
+        answers must know the setting that only this server was started with.
+        """
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            return probe.connect_ex((HOST, self._port)) == 0
+            if probe.connect_ex((HOST, self._port)) != 0:
+                return False
+        # here, because they take a second to import
+        import grpc
+        from pyspark.sql.connect.proto import ConfigRequest, SparkConnectServiceStub
+
+        asked = ConfigRequest(session_id=str(uuid.uuid4()))
+        asked.user_context.user_id = _OWNER
+        asked.operation.get_option.keys.append(_OWNER)
+        token = self._settings.get("spark.connect.authenticate.token", "")
+        with grpc.insecure_channel(f"{HOST}:{self._port}") as channel:
+            try:
+                stub = SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]
+                metadata = [("authorization", f"Bearer {token}")]
+                told = stub.Config(asked, timeout=_ANSWER_S, metadata=metadata)
+            except grpc.RpcError:
+                return False
+        return any(pair.value == self._owner for pair in told.pairs)

@@ -82,7 +82,8 @@ def _forget_driver() -> None:
     """What PySpark keeps of a JVM for the whole process. It would speak to none other, for ever."""
     with contextlib.suppress(Py4JError, OSError):
         SparkContext._gateway.close()  # type: ignore[union-attr]
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    for name in ("_gateway", "_jvm", "_active_spark_context"):
+        setattr(SparkContext, name, None)
     SparkSession._instantiatedSession = None
 
 

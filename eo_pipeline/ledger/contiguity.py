@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from eo_pipeline.ledger.branch import Checkpoint, checkpoints
 from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 
 
 def contiguity_errors(entries: Sequence[LedgerEntry], since: int | None = None) -> list[str]:
@@ -16,7 +19,8 @@ def contiguity_errors(entries: Sequence[LedgerEntry], since: int | None = None) 
     have read each Kafka partition from exactly where the ledger stood, up to exactly where it
     says it stands now, and must have left the other partitions alone. A rewind must stand where
     its target stood, and a replay where its parent did, having read its target's ranges. And each
-    must be what was committed, see :mod:`eo_pipeline.ledger.chain`.
+    must be what was committed, see :mod:`eo_pipeline.ledger.chain`. No two live checkpoints may
+    have read the same offset of the same topic, by its UUID.
 
     Args:
         entries: the stretch.
@@ -24,13 +28,32 @@ def contiguity_errors(entries: Sequence[LedgerEntry], since: int | None = None) 
     """
     by_version = {entry.version: entry for entry in entries}
     since = since if since is not None or not entries else entries[0].version
-    damaged = [f"version {number} {text}" for number, text in damages(entries, since or 0)]
-    return damaged + [
+    damaged = (f"version {number} {text}" for number, text in damages(entries, since or 0))
+    following = (
         text
         for parent, entry in pairwise(entries)
         if parent.id == entry.parent
         for text in _between(parent, entry, by_version.get(_target(entry)))
-    ]
+    )
+    return [*damaged, *following, *_read_twice(checkpoints(entries))]
+
+
+def _read_twice(found: Sequence[Checkpoint]) -> Iterator[str]:
+    """Ranges of live checkpoints that overlap; a topic's name is not enough to tell."""
+    read: dict[tuple[str, TopicPartition], list[tuple[int, int, int]]] = defaultdict(list)
+    for each in found:
+        for r in each.entry.ranges:
+            topic = each.entry.topic_ids.get(r.topic, "")
+            read[topic, r.topic_partition].append((r.start, r.end, each.version))
+    for (_, tp), ranges in sorted(read.items()):
+        # the range that reaches furthest of those before: whatever overlaps one, overlaps it
+        furthest = (0, 0, 0)
+        for start, end, version in sorted(ranges):
+            if start < furthest[1]:
+                both = OffsetRange(*tp, start, min(end, furthest[1]))
+                one, two = sorted((version, furthest[2]))
+                yield f"versions {one} and {two} both stand, and both read {both}"
+            furthest = max(furthest, (start, end, version), key=lambda each: each[1])
 
 
 def _target(entry: LedgerEntry) -> int:
@@ -59,8 +82,9 @@ def _replay(parent: LedgerEntry, entry: LedgerEntry, target: LedgerEntry | None)
 def _ranges(parent: LedgerEntry, entry: LedgerEntry) -> Iterator[str]:
     expected = dict(parent.offsets)
     for r in entry.ranges:
-        # a partition the ledger did not know starts at its beginning, wherever that is
-        stood = expected.get(r.topic_partition, r.start)
+        # a partition the ledger did not know starts where it was put aside, or at its beginning
+        kept = parent.identity.past_topics.get(entry.topic_ids.get(r.topic, ""), {})
+        stood = expected.get(r.topic_partition, kept.get(r.topic_partition, r.start))
         if r.start != stood:
             yield f"version {entry.version} read {r}, the ledger stood at {stood}"
         expected[r.topic_partition] = r.end

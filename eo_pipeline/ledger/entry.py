@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, PlainSerializer, TypeAdapter
 
+from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
 
 #: The version of the entry that holds the resolved start offsets and no rows.
@@ -70,8 +71,8 @@ class Counts:
     dead_letters: int = 0
     tombstones: int = 0
     rows_total: int = 0
-    unknown: int | None = None
-    unknown_fields: tuple[str, ...] = ()
+    unknown: Annotated[int | None, Field(exclude_if=lambda count: count is None)] = None
+    unknown_fields: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,8 @@ class LedgerEntry:
 
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
-        return written
+        counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
+        return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:
@@ -226,14 +228,18 @@ class LedgerEntry:
         One that was changed meanwhile is read as it is; :attr:`is_altered` tells.
 
         Raises:
-            ValueError: it is no entry; pydantic's error names the fields.
+            LedgerDamagedError: it is no entry; the text names the fields.
         """
-        lost = _ALWAYS_WRITTEN - raw.keys()
-        if lost:
-            raise ValueError(f"a ledger entry without {', '.join(sorted(lost))}")
-        entry = _format().validate_python(raw)
-        sealed = (raw.get("identity") or {}).get(SEAL)
-        object.__setattr__(entry, "stored", Stored(_hash(raw), sealed))
+        try:
+            if lost := _ALWAYS_WRITTEN - raw.keys():
+                raise ValueError(f"it has no {', '.join(sorted(lost))}")
+            entry = _format().validate_python(raw)
+            stored = Stored(_hash(raw), (raw.get("identity") or {}).get(SEAL))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            version, found = raw.get("version", START_VERSION), " ".join(str(error).split())
+            name = str(raw.get("pipeline"))
+            raise LedgerDamagedError(name, version, f"cannot be read: {found}") from error
+        object.__setattr__(entry, "stored", stored)
         return entry
 
 

@@ -12,7 +12,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, OpenSteps, counted
 from eo_pipeline.run.targets import current_head, refuse_stale
 from eo_pipeline.source.discovery import Cluster
-from eo_pipeline.source.losses import Losses, losses_of, offsets_past_losses
+from eo_pipeline.source.losses import Losses, losses_of, move_past_losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,7 @@ class AcceptLossPlan(ChangePlan):
         refuse_stale(self.head, steps.recover())
         cluster = steps.admin.cluster()
         now = losses_of(self.head, cluster, steps.source)
-        accepted = {
-            tp: now[tp] for tp, (kind, _) in self.found.items() if tp in now and now[tp][0] is kind
-        }
+        accepted = still_lost(self.found, now)
         if not accepted:
             raise _nothing_lost(self.pipeline, None)
         entry = entry_past_losses(self.head, accepted, cluster, steps.run_id, remarks)
@@ -70,25 +68,30 @@ def plan_accept_loss(open_steps: OpenSteps, topics: Collection[str] | None) -> A
         )
 
 
+def still_lost(looked_at: Losses, now: Losses) -> Losses:
+    """What is lost ``now`` of what somebody ``looked_at``, for the same reason."""
+    return {tp: now[tp] for tp, (kind, _) in looked_at.items() if tp in now and now[tp][0] is kind}
+
+
 def entry_past_losses(
     head: LedgerEntry, losses: Losses, cluster: Cluster, run_id: str, remarks: Mapping[str, str]
 ) -> LedgerEntry:
     """The entry that goes on past ``losses``, which it names for ever."""
-    kinds = {tp: kind for tp, (kind, _) in losses.items()}
-    moved = offsets_past_losses(head.offsets, kinds, cluster)
-    now = {tp.topic: cluster.topic_ids.get(tp.topic) for tp in losses}
-    topics = {tp.topic for tp in moved}
-    known = {topic: now.get(topic) or uuid for topic, uuid in head.topic_ids.items()}
-    holes = [_hole(loss, moved.get(tp)) for tp, (_, loss) in losses.items()]
+    moved = move_past_losses(head, {tp: kind for tp, (kind, _) in losses.items()}, cluster)
+    holes = [_hole(loss, moved.offsets.get(tp)) for tp, (_, loss) in losses.items()]
+    child = head.child(Operation.ACCEPT_LOSS, run_id, moved.offsets)
     return replace(
-        head.child(Operation.ACCEPT_LOSS, run_id, moved),
-        topic_ids={topic: uuid for topic, uuid in known.items() if topic in topics},
+        child,
+        topic_ids=moved.topic_ids,
         details={**remarks, "holes": holes},
+        identity=replace(child.identity, past_topics=moved.past_topics),
     )
 
 
 def _hole(loss: Loss, resumed_at: int | None) -> dict[str, Any]:
-    """A loss as the ledger keeps it: its fields, where reading went on, and all of it in words."""
+    """A loss as the ledger keeps it: its fields, where reading went on (None: nowhere for now),
+    and all of it in words.
+    """
     return {**asdict(loss), "resumed_at": resumed_at, "text": str(loss)}
 
 

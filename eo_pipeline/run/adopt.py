@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from eo_pipeline.errors import NothingToDoError, StalePlanError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.errors import LedgerDamagedError, NothingToDoError, StalePlanError
+from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, OpenSteps
 from eo_pipeline.run.recover import Recovery
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.staging.witness import Witness
 
@@ -78,7 +79,18 @@ def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
             raise NothingToDoError(
                 f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."
             )
+        _refuse_later_rows(steps.session, head)
         return AdoptPlan(pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=lost)
+
+
+def _refuse_later_rows(session: SinkSession, head: LedgerEntry | None) -> None:
+    """A table that is newer than its ledger did not come back with it: what its later checkpoints
+    read would be read once more.
+    """
+    following = head.version + 1 if head else START_VERSION
+    if session.holds_rows(following):
+        found = "is missing, and the table holds rows of it or of later ones"
+        raise LedgerDamagedError(session.pipeline, following, found)
 
 
 def adopt_head(

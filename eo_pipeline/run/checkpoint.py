@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
@@ -24,10 +24,16 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.run.unfit import never_null
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.config import KafkaSource, LossKind
+from eo_pipeline.source.discovery import (
+    Cluster,
+    known_topics,
+    missing_topics,
+    positions_of,
+)
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
@@ -62,20 +68,39 @@ class Steps:
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"):
+            self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, lag_before=None, cluster=None, recovered=True)
         reach(CrashPoint.RECOVERED)
         return head
 
+    def tell_missing_topics(self, head: LedgerEntry | None, cluster: Cluster) -> None:
+        """A name that was never read is a slip of the pen: at the first run it always stops it,
+        later by the policy for topics that vanish.
+
+        Raises:
+            SourceError: the source names a topic that does not exist.
+        """
+        known = known_topics(head) if head else ()
+        if head is None or self.source.policy(LossKind.VANISHED) == "fail":
+            self.admin.refuse_missing_topics(cluster, known)
+        for topic in missing_topics(self.source.topics, cluster):
+            log.warning("%s: there is no topic %s; going on without it", self.pipeline, topic)
+
+    def knowing_stager(self) -> Stager:
+        """The stager, with what the table takes now."""
+        return replace(self.stager, never_null=never_null(self.session))
+
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
+        entry = self.session.identified(entry)
         transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
+        self.recovery.staging.witnesses.remember(transaction.entry)
         self._committed(entry, None, None, outcome=outcome)
         return entry
 
@@ -87,12 +112,12 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
-        transaction = self._promised(entry, measured)
+        transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
             outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(entry)
-        before = lag(head.offsets, cluster)
+        self.recovery.staging.witnesses.remember(transaction.entry)
+        before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
@@ -126,19 +151,30 @@ class Steps:
             reach(CrashPoint.STAGED)
             with self.timed("pre_commit"):
                 transaction.pre_commit()
-        except OSError as error:
-            raise self._staging_failed(transaction.entry, error) from error
+        except (EoPipelineError, OSError) as error:
+            self._refuse_if_fenced(transaction.entry, error)
+            if isinstance(error, EoPipelineError):
+                raise
+            raise SetupError(
+                f"Pipeline {self.pipeline!r}: staging version {transaction.entry.version} failed: "
+                f"{error}. Nothing was committed. Free space, or set Pipeline.staging to a folder "
+                "this process may write."
+            ) from error
         return transaction
 
-    def _staging_failed(self, entry: LedgerEntry, error: OSError) -> EoPipelineError:
-        """A faster run takes the version and rightly deletes our folder; or the disk is full."""
-        held = self.session.entry(entry.version)
+    def _refuse_if_fenced(self, entry: LedgerEntry, error: Exception) -> None:
+        """A faster run takes the version and rightly deletes our folder, also while Spark writes
+        there: whatever fails then, we were fenced.
+
+        Raises:
+            FencedError: so it was.
+        """
+        try:
+            held = self.session.entry(entry.version)
+        except EoPipelineError:
+            return  # the first error says more
         if held is not None and held.id != entry.id:
-            return FencedError(self.pipeline, entry.version, held.transaction_id)
-        return SetupError(
-            f"Pipeline {self.pipeline!r}: staging version {entry.version} failed: {error}. Nothing "
-            "was committed. Free space, or set Pipeline.staging to a folder this process may write."
-        )
+            raise FencedError(self.pipeline, entry.version, held.transaction_id) from error
 
     def _stage(self, transaction: SinkTransaction) -> None:
         """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
@@ -148,7 +184,7 @@ class Steps:
             unless_staged.callback(transaction.abort)
             try:
                 transaction.write(
-                    lambda entry, attempt: self.stager.stage(self.spark(), entry, attempt)
+                    lambda entry, attempt: self.knowing_stager().stage(self.spark(), entry, attempt)
                 )
                 self._refuse_replaced_topics(transaction.entry)
             except SparkJobError:
@@ -179,7 +215,7 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(entry.offsets, cluster) if cluster else None,
+            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
             seconds=dict(self._seconds),
             columns=columns,
         )

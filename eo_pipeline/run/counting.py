@@ -32,8 +32,11 @@ from eo_pipeline.spark import ACTION, Observed, interruptible
 
 #: Seconds in which a finished job's metrics come. They come together: after those of the result,
 #: those of the reading are there, or the optimizer has left the reading out and they never come.
-_RESULT_SECONDS = 30.0
+RESULT_SECONDS = 30.0
 _READING_SECONDS = 1.0
+
+#: See :class:`eo_pipeline.spark.Observed`.
+_RESULT_NAMES = 4
 
 #: Steps of a physical plan that take every record of one input, once, whatever follows them.
 _NARROW = frozenset(
@@ -49,7 +52,7 @@ _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
 @dataclass(frozen=True)
 class Seen:
     """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
-    counts those with fields that the schema does not name, ``unknown_fields`` names a few of these.
+    of the good ones have fields that the schema does not name, such as ``unknown_fields``.
     """
 
     records: int
@@ -111,25 +114,21 @@ class Result:
     """The rows to be staged, counted by the one action on :attr:`frame`."""
 
     def __init__(self, rows: DataFrame) -> None:
-        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"))
+        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"), times=_RESULT_NAMES)
         self.frame = self._observed.frame
         self.rows = 0
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`
         self.action: int | None = None
 
-    def acted(self) -> None:
-        """The action on :attr:`frame` is over: :attr:`rows` and :attr:`action` are known.
+    def was_counted(self) -> bool:
+        """The action on :attr:`frame` is over: whether :attr:`rows` and :attr:`action` are known.
 
-        Raises:
-            SparkJobError: Spark does not say how many rows there were.
+        They may not be, where a Spark Connect server has much else to do.
         """
-        counted = self._observed.metrics(self.frame, _RESULT_SECONDS)
-        if counted is None:
-            raise SparkJobError(
-                "the Spark job ended and did not say how many rows it made, although it was asked; "
-                "nothing was committed. Run again."
-            )
-        self.rows, self.action = counted["rows"], counted[ACTION]
+        counted = self._observed.metrics(self.frame, RESULT_SECONDS)
+        if counted is not None:
+            self.rows, self.action = counted["rows"], counted[ACTION]
+        return counted is not None
 
 
 def is_narrow(frame: DataFrame) -> bool:

@@ -9,7 +9,13 @@ from typing import ClassVar
 
 from eo_pipeline.errors import GoingBackError
 from eo_pipeline.ledger.branch import checkpoints
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.ledger.entry import (
+    START_VERSION,
+    Identity,
+    LedgerEntry,
+    Operation,
+    new_transaction_id,
+)
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps, RereadingPlan
@@ -94,6 +100,7 @@ class ForkPlan(RereadingPlan):
             topic_ids=self.target.topic_ids,
             run_id=run_id,
             details={**remarks, "forked_from": origin},
+            identity=Identity(past_topics=self.target.identity.past_topics),
         )
 
 

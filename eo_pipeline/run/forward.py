@@ -22,17 +22,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from eo_pipeline.crashpoints import CrashPoint, reach
-from eo_pipeline.errors import DataLossError
+from eo_pipeline.errors import ConfigError, DataLossError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.accept_loss import entry_past_losses
 from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.reports import RunReport
-from eo_pipeline.source.discovery import Cluster
-from eo_pipeline.source.losses import losses_of
+from eo_pipeline.source.discovery import (
+    NO_TOPIC_ID,
+    Cluster,
+    positions_of,
+    reads_its_own,
+)
+from eo_pipeline.source.losses import losses_of, without_live
 from eo_pipeline.source.planner import Batch, lag, plan
 
 log = logging.getLogger(__name__)
+
+
+def checkpoints_limit(limit: int, asked: int | None) -> int:
+    """The most checkpoints of one run: as many as were ``asked`` for, but never over ``limit``.
+
+    Raises:
+        ConfigError: none was asked for.
+    """
+    if asked is not None and asked < 1:
+        raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {asked}")
+    return limit if asked is None else min(asked, limit)
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,8 @@ class Runner:
         head = steps.recover()
         cluster = steps.admin.cluster()
         ends = cluster.ends()
+        self._refuse_own_topics(cluster)
+        steps.tell_missing_topics(head, cluster)
         head = head or self._start(cluster)
         committed = 0
         while committed < self.checkpoints_max:
@@ -56,7 +74,7 @@ class Runner:
                 batch = self._plan(head, cluster, ends)
             if batch.is_empty:
                 break
-            entry = self._forward(head, batch, cluster)
+            entry = entry_of_batch(head, batch, cluster, steps.run_id)
             head = steps.checkpoint(head, entry, cluster, head.counts)
             steps.recovery.delete_decided_attempts(head)
             committed += 1
@@ -66,8 +84,20 @@ class Runner:
             run_id=steps.run_id,
             head=head,
             checkpoints=tuple(steps.reports),
-            lag=lag(head.offsets, cluster),
+            lag=lag(positions_of(head, cluster), cluster),
         )
+
+    def _refuse_own_topics(self, cluster: Cluster) -> None:
+        """A topic that the sink writes is known by its UUID, by whatever address it was reached.
+
+        Raises:
+            ConfigError: the source reads one.
+        """
+        if not self.steps.stager.sink.kafka_topics(self.steps.pipeline)[1]:
+            return
+        written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
+        if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):
+            raise ConfigError(f"source.topics: {reads_its_own(own)}.")
 
     def _start(self, cluster: Cluster) -> LedgerEntry:
         """The first entry: the start mode as numbers, in the ledger before any record is read."""
@@ -105,7 +135,7 @@ class Runner:
         """Step 2."""
         limits = self.steps.source.limits
         batch = plan(
-            head.offsets,
+            positions_of(head, cluster),
             cluster,
             ends=ends,
             limit=limits.span(record_bytes(head.counts)),
@@ -114,10 +144,15 @@ class Runner:
         reach(CrashPoint.PLANNED)
         return batch
 
-    def _forward(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:
-        """The entry that reads ``batch``."""
-        return replace(
-            head.child(Operation.FORWARD, self.steps.run_id, batch.offsets),
-            ranges=batch.ranges,
-            topic_ids={**head.topic_ids, **cluster.topic_ids},
-        )
+
+def entry_of_batch(head: LedgerEntry, batch: Batch, cluster: Cluster, run_id: str) -> LedgerEntry:
+    """The entry that reads ``batch`` on top of ``head``, as planned from ``cluster``."""
+    child = head.child(Operation.FORWARD, run_id, batch.after(head.offsets))
+    topic_ids = {**head.topic_ids, **cluster.topic_ids}
+    past = without_live(head.identity.past_topics, child.offsets, topic_ids)
+    return replace(
+        child,
+        ranges=batch.ranges,
+        topic_ids=topic_ids,
+        identity=replace(child.identity, past_topics=past),
+    )

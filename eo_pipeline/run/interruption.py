@@ -9,7 +9,7 @@ has it as an exception that is no :class:`Exception`; it goes through every laye
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -82,6 +82,7 @@ class _Watched(SinkSession):
     def __init__(self, session: SinkSession) -> None:
         super().__init__(session.pipeline)
         self._session = session
+        self.manner = session.manner
         self.looked = False
         self.stands: LedgerEntry | None = None
         #: The entry whose commit was perhaps sent, and of which no answer is known.
@@ -119,6 +120,15 @@ class _Watched(SinkSession):
         self.under_way = None
         self._seen(entry)
         return outcome
+
+    def table_identity(self) -> Mapping[str, str] | None:
+        return self._session.table_identity()
+
+    def was_written(self) -> bool:
+        return self._session.was_written()
+
+    def holds_rows(self, since: int) -> bool:
+        return self._session.holds_rows(since)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         self._session.check_going_back(entry)

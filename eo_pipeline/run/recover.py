@@ -12,7 +12,8 @@ The rules, each found necessary by the protocol explorer in the tests:
 - A manifest that cannot be read stops the run, if its version comes next: what it promised is not
   known. Set aside, it is no promise, and the compare-and-swap does the rest.
 - Staging may hold attempts of other ledgers, of pipelines of the same name: never touched.
-- A folder without a manifest may belong to a live run: left alone until its version is taken.
+- A folder without a manifest may belong to a live run: left alone until its version is taken,
+  or its owner's lock proves that no living process stages there.
 - A ledger that lacks a commit this staging area saw confirmed is refused. Each witness is looked
   up at its version, after it was listed: comparing it with a head read earlier would call a
   faster run a restored backup.
@@ -61,7 +62,11 @@ class Recovery:
             SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
         """
         head = self.session.verified(self.session.recover())
-        self._refuse_older_ledger(head)
+        seen = self.refuse_older_ledger(head)
+        # each stands on those before it, so the newest says it all: on several hosts in turn, each
+        # with its own staging, no commit has its parent's witness to take away
+        older = [each for each in seen[:-1] if head and each.ledger_id == head.ledger_id]
+        self.staging.witnesses.forget(older)
         committed: list[LedgerEntry] = []
         for attempt in self.waiting(head):
             try:
@@ -76,6 +81,8 @@ class Recovery:
         if head is not None:
             self.staging.witnesses.remember(head)
             self.delete_decided_attempts(head)
+            self._delete_abandoned_attempts(head)
+            self.staging.sweep(head)
         return head, committed
 
     def delete_decided_attempts(self, head: LedgerEntry) -> None:
@@ -87,6 +94,12 @@ class Recovery:
             if held is not None:
                 # a lake's committed files are the table: only the promise goes
                 attempt.delete(rows=self.copies_rows or held.id != attempt.id)
+
+    def _delete_abandoned_attempts(self, head: LedgerEntry) -> None:
+        """Those for the next versions that no living process stages and nobody can commit."""
+        for attempt in self.staging.attempts_at(head.ledger_id):
+            if attempt.id.version > head.version and attempt.is_abandoned:
+                attempt.delete()
 
     def waiting(self, head: LedgerEntry | None) -> list[Attempt]:
         """What is staged for versions that the ledger does not hold yet, oldest first."""
@@ -122,10 +135,17 @@ class Recovery:
         self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
-    def _refuse_older_ledger(self, head: LedgerEntry | None) -> None:
-        lost = self.lost(self.witnesses(head))
+    def refuse_older_ledger(self, head: LedgerEntry | None) -> list[Witness]:
+        """The commits seen confirmed before, oldest first; the ledger below ``head`` holds all.
+
+        Raises:
+            LedgerBehindError: it does not.
+            LedgerDamagedError: one of them has another content now.
+        """
+        seen = self.witnesses(head)
+        lost = self.lost(seen)
         if not lost:
-            return
+            return seen
         now = f"is at version {head.version}" if head else "is empty"
         version, transaction_id = lost[-1].id
         raise LedgerBehindError(

@@ -153,6 +153,7 @@ def _entry(
     return replace(
         head.child(Operation.REPLAY, run_id, head.offsets),
         ranges=checkpoint.entry.ranges,
+        topic_ids={**checkpoint.entry.topic_ids, **head.topic_ids},
         target=checkpoint.version,
         counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
         details=dict(remarks),

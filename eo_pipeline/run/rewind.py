@@ -6,13 +6,13 @@ and a run that race one wins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar
 
 from eo_pipeline.errors import NothingToDoError
-from eo_pipeline.ledger.branch import checkpoints
+from eo_pipeline.ledger.branch import checkpoints, live_branch
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps, RereadingPlan
@@ -62,9 +62,12 @@ class RewindPlan(RereadingPlan):
         return (done,)
 
     def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
+        child = self.head.child(Operation.REWIND, run_id, self.target.offsets)
+        past = self.target.identity.past_topics
         return replace(
-            self.head.child(Operation.REWIND, run_id, self.target.offsets),
+            child,
             topic_ids=self.target.topic_ids,
+            identity=replace(child.identity, past_topics=past),
             target=self.target.version,
             counts=Counts(rows_total=self.head.counts.rows_total - self.rows),
             details={
@@ -80,10 +83,10 @@ def plan_rewind(open_steps: OpenSteps, to: int | datetime, *, accept_compacted: 
     with open_steps() as steps:
         head = current_head(steps)
         target, later = find_live_entry(steps.session, head, to)
-        if target.id == head.id:
+        if _stands_there(head, later):
             raise NothingToDoError(
-                f"Pipeline {head.pipeline!r} is at version {head.version} already; nothing was "
-                "changed."
+                f"Pipeline {head.pipeline!r} stands at version {target.version} already (its head "
+                f"is {head.version}): no row came after it. Nothing was changed."
             )
         plan = RewindPlan(
             pipeline=steps.pipeline,
@@ -96,3 +99,17 @@ def plan_rewind(open_steps: OpenSteps, to: int | datetime, *, accept_compacted: 
             accept_compacted=accept_compacted,
         )
         return replace(plan, warnings=plan.check(steps))
+
+
+#: Operations that take nothing from a version on which they come, and add nothing to it: the rows
+#: of a replay belong to the checkpoint it replayed.
+_LEAVES_IT_THERE = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
+
+
+def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
+    """Whether nothing of the entries ``later`` than the target would be taken back."""
+    if not later:
+        return True
+    return later[-1].id == head.id and all(
+        entry.operation in _LEAVES_IT_THERE for entry in live_branch(later)
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.errors import (
@@ -22,6 +23,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.counting import Reading, Result, Seen
+from eo_pipeline.run.unfit import UnfitRows, Why, look, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
@@ -40,6 +42,11 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 Transform = Callable[[DataFrame], DataFrame]
 
 _RESERVED = "_eo_"
+
+#: How often a job is run of which Spark does not say how many rows it made.
+STAGING_TRIES = 3
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -65,6 +72,8 @@ class Stager:
     sink: Sink
     transform: Transform | None
     lineage: bool
+    #: the table's columns that take no null
+    never_null: Collection[str] = frozenset()
 
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
@@ -86,7 +95,7 @@ class Stager:
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
             with staging_settings(spark):
-                return self._stage(spark, entry, attempt)
+                return self._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
             raise job_error(spark, error, job, attempt.data if attempt else None) from error
         except TransformError as error:
@@ -95,16 +104,31 @@ class Stager:
                 raise job_error(spark, cause, job) from error
             raise
 
-    def _stage(
+    def _staged(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
+        """Once, and once more if the sink would refuse some of the rows: without their records."""
         decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        staged = self._stage(decoded, entry, attempt)
+        if isinstance(staged, UnfitRows):
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
+            if attempt is not None:
+                attempt.empty()
+            staged = self._stage(decoded, entry, attempt)
+        if isinstance(staged, UnfitRows):
+            remedy = "The transform made other rows of the same records the second time"
+            raise refused(staged, self.source, self.sink, remedy)
+        return staged
+
+    def _stage(
+        self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts] | UnfitRows:
         reading = Reading(decoded, entry.ranges)
-        result = Result(self._columns(self.result(reading.good), entry))
-        layout = self.sink.partition_columns
-        rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout)
-        result.acted()
-        _refuse_other_rows(result.rows, rows, entry)
+        looked = look(self.result(reading.good), self._why)
+        result = Result(self._columns(looked.frame, entry))
+        rows = self._rows(result, entry, attempt)
+        if unfit := looked.found(result):
+            return unfit
         seen = reading.seen(result, transformed=self.transform is not None)
         dead = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
@@ -144,6 +168,39 @@ class Stager:
             )
         _check_names(result.columns, lineage=self.lineage)
         return result
+
+    def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:
+        """The rows, staged, as many as the job made; again if Spark did not say how many.
+
+        Raises:
+            SparkJobError: it does not say.
+            SetupError: it made another number of rows.
+        """
+        layout = self.sink.partition_columns
+        for mode in ("error", *("overwrite",) * (STAGING_TRIES - 1)):
+            rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout, mode)
+            if result.was_counted():
+                _refuse_other_rows(result.rows, rows, entry)
+                return rows
+            log.warning(
+                "%s: Spark did not say how many rows version %d has", entry.pipeline, entry.version
+            )
+        raise SparkJobError(
+            f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: {STAGING_TRIES} times the "
+            "Spark job ended and did not say how many rows it made. Nothing was committed. The "
+            "Spark Connect server has too much else to do; run again when it has less."
+        )
+
+    def why_unfit(self, result: DataFrame) -> Column | None:
+        """Why the record of a row of ``result`` was set aside, null if it was not; None if that
+        never happens.
+        """
+        asked = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
+        return self._why(result) if asked else None
+
+    @property
+    def _why(self) -> Why:
+        return why_unfit(self.sink, self.never_null)
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""
@@ -190,12 +247,13 @@ def _materialize(
     attempt: Attempt | None,
     folder: Callable[[Attempt], Path],
     layout: tuple[str, ...] = (),
+    mode: str = "error",
 ) -> StagedTable:
     """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
     if attempt is None:
         return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
     target = folder(attempt)
-    write = frame.write.mode("error").partitionBy(*layout).parquet
+    write = frame.write.mode(mode).partitionBy(*layout).parquet
     interruptible(frame.sparkSession, lambda: write(path_to_write(target)))
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
@@ -204,12 +262,12 @@ def _materialize(
 def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> None:
     if made == staged.rows:
         return
-    where = f"the files in {staged.root}" if staged.root else "what came of it to this process"
+    where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
     raise SetupError(
-        f"the Spark job of checkpoint {entry.version} made {made} rows, and {where} hold "
-        f"{staged.rows}. Nothing was committed. Spark's executors and this process must see one "
-        "and the same staging folder: set Pipeline.staging (for a lake table, the table's path) "
-        "to a folder that all of them share."
+        f"the Spark job of checkpoint {entry.version} made {made} rows, and {staged.rows} are "
+        f"{where}. Nothing was committed. Spark's executors and this process must see one and the "
+        "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
+        "folder that all of them share."
     )
 
 

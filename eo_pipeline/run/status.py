@@ -14,7 +14,7 @@ from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.plans import OpenSteps
 from eo_pipeline.run.set_aside import damaged_promises
 from eo_pipeline.run.targets import newest_entries
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import losses_of
 from eo_pipeline.source.planner import lag, plan
 
@@ -39,7 +39,7 @@ class Status:
     @property
     def lag(self) -> int:
         """Offsets that wait; before the first run all that Kafka holds."""
-        return lag(self.head.offsets if self.head else {}, self.cluster)
+        return lag(positions_of(self.head, self.cluster), self.cluster)
 
     @property
     def age(self) -> timedelta | None:
@@ -124,10 +124,11 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     with open_steps() as steps:
         newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
         status = _status(steps, newest[-1] if newest else None)
-    head = status.head
-    offsets = head.offsets if head else steps.admin.start_offsets(status.cluster)
+    head, cluster = status.head, status.cluster
+    steps.tell_missing_topics(head, cluster)
+    positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)
     limit = steps.source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0
-    everything = plan(offsets, status.cluster)
-    first = plan(offsets, status.cluster, limit=limit, turn=turn)
+    everything = plan(positions, cluster)
+    first = plan(positions, cluster, limit=limit, turn=turn)
     return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)))

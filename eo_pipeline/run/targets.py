@@ -88,7 +88,7 @@ def find_live_entry(
         entries = list(follow(session.history(version), version))
         if entries[0] in live_branch(entries):
             return entries[0], entries[1:]
-        left_behind = next(e for e in entries if e.target is not None and _leaves(e, version))
+        left_behind = next(entry for entry in entries[1:] if _leaves(entry, version))
         if not moment:
             raise UnknownCheckpointError(
                 f"Pipeline {head.pipeline!r}: version {version} no longer stands: version "
@@ -130,14 +130,16 @@ def ranges_since(
     """What is read again when reading goes on from ``target``, up to where ``head`` stands.
 
     ``later`` are the entries after ``target``. A partition found later begins where it was first
-    read. One whose topic was replaced since is named by an empty range at least, so that the check
-    finds it.
+    read. One whose topic was replaced since, or that was put aside, is named by an empty range at
+    least, so that the check finds it.
     """
     ranges = {r.topic_partition: r for r in spans(checkpoints(later))}
     for tp, start in target.offsets.items():
-        reached = max(ranges[tp].end if tp in ranges else start, head.offsets.get(tp, start))
+        read_to = ranges[tp].end if tp in ranges else start
+        # a topic that was replaced may stand below where the old one stood
+        reached = max(start, read_to, head.offsets.get(tp, start))
         replaced = head.topic_ids.get(tp.topic) != target.topic_ids.get(tp.topic)
-        if reached > start or replaced:
+        if reached > start or replaced or tp not in head.offsets:
             ranges[tp] = OffsetRange(tp.topic, tp.partition, start, reached)
     return tuple(sorted(ranges.values()))
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -20,6 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from eo_pipeline.errors import RefusedError
 
 
 class Kind(StrEnum):
@@ -96,11 +99,27 @@ def is_marked(data_type: pa.DataType) -> bool:
     return pa.types.is_struct(data_type) and [f.name for f in data_type] == [JSON_FIELD]
 
 
+@contextmanager
+def refusing(name: str, store: str) -> Iterator[None]:
+    """Around what makes texts or Python's values of a column.
+
+    Raises:
+        RefusedError: a value has none: text that is not UTF-8, a year after 9999.
+    """
+    try:
+        yield
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise RefusedError(
+            f"column {name!r} holds values that {store} cannot take: {error}. Nothing was written; "
+            "correct them in the transform."
+        ) from error
+
+
 def json_array(values: pa.Array) -> pa.Array:
     """Nested Arrow values as an array of JSON strings; null stays null.
 
     Raises:
-        UnicodeDecodeError: a string is not UTF-8.
+        UnicodeDecodeError, OverflowError: a value has no text; see :func:`refusing`.
     """
     if is_marked(values.type):
         return pc.struct_field(values, 0)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 class Guarantee(StrEnum):
@@ -53,6 +56,10 @@ class Sink(Settings, ABC):
     session_class: ClassVar[str]
     extra: ClassVar[str | None] = None
 
+    def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:  # noqa: ARG002
+        """The Kafka topics that ``pipeline`` writes to, and the address of their cluster."""
+        return "", frozenset()
+
     def open(self, pipeline: str) -> SinkSession:
         """Connect to the store for one pipeline: ``session_class(self, pipeline)``.
 
@@ -74,8 +81,31 @@ class Sink(Settings, ABC):
                 f"sink.type: {type(self).__name__} needs the package {error.name}: "
                 f"pip install 'eo-pipeline[{self.extra}]'"
             ) from error
-        opened: SinkSession = session(self, pipeline)
+        try:
+            opened: SinkSession = session(self, pipeline)
+        except EoPipelineError:
+            raise
+        except Exception as error:
+            raise self._not_opened(error) from error
+        opened.manner = self.manner()
         return opened
+
+    def _not_opened(self, error: Exception) -> EoPipelineError:
+        """What a driver raises that is asked to connect, and that no sink explains itself."""
+        if isinstance(error, ConnectionError | TimeoutError):
+            return SinkUnavailableError(f"{self.table_name} does not answer: {error}")
+        missing = isinstance(error, ImportError) or type(error).__name__ == "NotInstalledError"
+        remedy = "Install what it needs" if missing else "Correct the sink's settings"
+        return ConfigError(
+            f"sink: {type(self).__name__} cannot be opened: {type(error).__name__}: {error}. "
+            f"{remedy}."
+        )
+
+    def manner(self) -> Mapping[str, str]:
+        """How rows go in, as far as it must not change under one ledger: any of ``mode``, ``key``
+        and ``format``.
+        """
+        return {}
 
     @property
     @abstractmethod
@@ -111,3 +141,15 @@ class Sink(Settings, ABC):
             SchemaChangeError: a column's type cannot be stored here at all.
         """
         return df
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """Why a row of a transform's result cannot be stored here for its own sake: a text, null
+        for a row that fits; None if that cannot be. Looked at inside the one Spark job, before
+        :meth:`project`; the record is a bad one then, and one record never stops a pipeline whose
+        policy is ``dead_letter``. ``never_null`` are the table's columns that take no null, where
+        the session knows (:class:`~eo_pipeline.sinks.unfit.KnowsItsTable`).
+
+        What no store and hardly any reader takes is told here: text that is not UTF-8, times
+        outside the years 1 to 9999.
+        """
+        return reason(schema, Limits(never_null=never_null))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -37,6 +38,10 @@ class UpsertOptions(Settings):
         if mode == "upsert" and info.field_name == "key" and not columns:
             raise ValueError("mode: upsert needs the columns that identify a row")
         return each_once(columns)
+
+    def manner(self) -> Mapping[str, str]:
+        """See ``Sink.manner``."""
+        return {"mode": self.mode, "key": ", ".join(self.key)} if self.key else {"mode": self.mode}
 
     @property
     def upsert_rule(self) -> UpsertRule | None:

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -30,6 +31,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
+from eo_pipeline.sinks.standing import Standing
 from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
@@ -55,14 +57,11 @@ OVERTAKEN_WAIT_SECONDS = 0.01
 OVERTAKEN_WAIT_MAX = 1.0
 
 
-class SinkSession(ABC):
+class SinkSession(Standing):
     """One pipeline's open connection to its sink. Not shared between threads.
 
     Usable again after any error: a session reconnects by itself when its connection died.
     """
-
-    def __init__(self, pipeline: str) -> None:
-        self.pipeline = pipeline
 
     def recover(self) -> LedgerEntry | None:
         """Settle what dead runs left open in the store, then return :meth:`head`.
@@ -77,16 +76,6 @@ class SinkSession(ABC):
         """The newest entry, ``None`` for a pipeline that never committed. Cost independent of the
         ledger's length.
         """
-
-    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
-        """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.
-
-        Raises:
-            LedgerDamagedError: it, or its parent, is not what was committed.
-        """
-        if head is not None:
-            verify_head(head, self.entry(head.parent.version) if head.parent else None)
-        return head
 
     @abstractmethod
     def entry(self, version: int) -> LedgerEntry | None:
@@ -145,10 +134,10 @@ class SinkSession(ABC):
     def _publish_once(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach
     ) -> CommitOutcome:
-        with self._explaining():
+        with self._told_as(self.explain):
             publication = self.begin(entry, staged)
         with publication:
-            with self._explaining():
+            with self._told_as(self.explain):
                 landed = publication.has_landed()  # step 1
             if landed:
                 return self.already_committed(entry, staged)
@@ -167,7 +156,7 @@ class SinkSession(ABC):
         on who raised it.
         """
         try:
-            with self._explaining():
+            with self._told_as(self.explain):
                 if goes_back(entry):
                     self.check_going_back(entry)  # step 2
                 staged.verify(entry)  # step 3
@@ -175,7 +164,7 @@ class SinkSession(ABC):
                 reach(CrashPoint.ROWS_SENT)
                 publication.enter()  # step 5
                 reach(CrashPoint.ENTRY_SENT)
-            with self._unknown(entry):
+            with self._told_as(partial(self._unknown, entry)):
                 publication.commit()  # step 6
         except (OvertakenError, CommitUnknownError):
             raise
@@ -184,35 +173,26 @@ class SinkSession(ABC):
         return None
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Before the commit was asked for, any exception is what the store says it is."""
+    def _told_as(self, meaning: Callable[[Exception], EoPipelineError]) -> Iterator[None]:
+        """Any exception that is none of ours is what ``meaning`` makes of it."""
         try:
             yield
         except (EoPipelineError, OvertakenError):
             raise
         except Exception as error:
-            raise self.explain(error) from error
+            raise meaning(error) from error
 
-    @contextmanager
-    def _unknown(self, entry: LedgerEntry) -> Iterator[None]:
-        """From then on, one that the store does not explain says nothing."""
-        try:
-            yield
-        except (EoPipelineError, OvertakenError):
-            raise
-        except Exception as error:
-            raise CommitUnknownError(
-                f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is "
-                f"not known: {type(error).__name__}: {error}. Only the same transaction, "
-                f"{entry.transaction_id}, may be tried again."
-            ) from error
+    def _unknown(self, entry: LedgerEntry, error: Exception) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"Pipeline {self.pipeline!r}: whether version {entry.version} was committed is not "
+            f"known: {type(error).__name__}: {error}. Only the same transaction, "
+            f"{entry.transaction_id}, may be tried again."
+        )
 
     def _settle_failure(
         self, entry: LedgerEntry, staged: StagedOutput, failure: EoPipelineError
     ) -> CommitOutcome:
-        """Step 7. A store that cannot be asked is not a new failure: nothing was committed, and
-        the next run looks.
-        """
+        """Step 7. A store that cannot be asked is no new failure: the next run looks."""
         try:
             landed = self.has_landed(entry)
         except SinkUnavailableError:

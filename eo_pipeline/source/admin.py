@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -28,12 +29,20 @@ from eo_pipeline.source.config import (
     StartAtOffsets,
     StartAtTimestamp,
 )
-from eo_pipeline.source.discovery import Bounds, Cluster
+from eo_pipeline.source.discovery import Bounds, Cluster, missing_topics
 
 _T = TypeVar("_T")
 
 #: What a missing topic looks like while it is looked up.
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+#: ... and what all partitions asked for may answer while their topics are deleted.
+_GONE = _ABSENT | {KafkaError._NOENT}
+
+_ISOLATION = {
+    "read_committed": IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+}
 
 #: What a partition answers while it gets a leader: after its creation, or when a broker went.
 _LEADER_MOVES = frozenset(
@@ -44,7 +53,14 @@ _LEADER_MOVES = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-_LEADER_LOOK_S = 0.2
+_LOOK_AGAIN_S = 0.2
+
+
+class _Topic(NamedTuple):
+    """A topic as one answer describes it: its UUID and the numbers of its partitions."""
+
+    uuid: str
+    numbers: tuple[int, ...]
 
 
 class KafkaAdmin:
@@ -60,18 +76,63 @@ class KafkaAdmin:
         self._client = AdminClient(librdkafka_settings(source), logger=silent_logger())
 
     def cluster(self) -> Cluster:
-        """The subscribed topics, their UUIDs and the offsets their partitions hold now."""
-        partitions, topic_ids = self._describe(self._subscribed())
-        beginnings = self._offsets(partitions, OffsetSpec.earliest())
-        ends = self._offsets(partitions, OffsetSpec.latest())
-        return Cluster(
-            bounds={tp: Bounds(beginnings[tp], ends[tp]) for tp in partitions},
-            topic_ids=topic_ids,
-        )
+        """The subscribed topics, their UUIDs and the offsets their partitions hold now.
+
+        Topics are described before and after their offsets are asked for, by name: only of one
+        that was the same both times do the offsets belong to its UUID. One that is gone the second
+        time is gone, as if the look had come later.
+        """
+        deadline = time.monotonic() + self._source.request_timeout
+        while (found := self._look()) is None:
+            if time.monotonic() > deadline:
+                raise SourceUnavailableError(
+                    f"The topics of {self._source.bootstrap_servers} changed at every look for "
+                    f"{self._source.request_timeout:g} s. Nothing was read. Run again when their "
+                    "partitions have leaders and nobody creates or deletes them."
+                )
+            time.sleep(_LOOK_AGAIN_S)
+        return found
 
     def topic_ids(self) -> dict[str, str]:
         """The UUIDs of the subscribed topics that exist now; one round trip."""
-        return self._describe(self._subscribed())[1]
+        return _topic_ids(self._describe(self._subscribed()))
+
+    def _look(self) -> Cluster | None:
+        """None if what was asked first does not fit what was asked last."""
+        before = self._describe(self._subscribed())
+        asked = [TopicPartition(name, p) for name, topic in before.items() for p in topic.numbers]
+        beginnings = self._offsets(asked, OffsetSpec.earliest(), absent=_GONE)
+        ends = self._offsets(asked, OffsetSpec.latest(), absent=_GONE)
+        highs = self._offsets(
+            asked, OffsetSpec.latest(), absent=_GONE, isolation="read_uncommitted"
+        )
+        after = self._describe(list(before))
+        partitions = sorted(tp for tp in asked if tp.topic in after)
+        answered = beginnings.keys() & ends.keys() & highs.keys()
+        if any(before[name] != topic for name, topic in after.items()) or {*partitions} - answered:
+            return None
+        return Cluster(
+            bounds={tp: Bounds(beginnings[tp], ends[tp], highs[tp]) for tp in partitions},
+            topic_ids=_topic_ids(after),
+        )
+
+    def refuse_missing_topics(self, cluster: Cluster, known: Collection[str] = ()) -> None:
+        """Return if every topic the source names is in the ``cluster``, or ``known`` to the ledger.
+
+        Raises:
+            SourceError: one is not.
+        """
+        missing = missing_topics(self._source.topics, cluster, known)
+        if not missing:
+            return
+        there = self._call(lambda: self._client.list_topics(timeout=self._source.request_timeout))
+        near = [n for name in missing for n in get_close_matches(name, there.topics, 1)]
+        hint = f" Is {' and '.join(near)} meant?" if near else ""
+        raise SourceError(
+            f"no topic matches {', '.join(missing)} on {self._source.bootstrap_servers}: it does "
+            f"not exist, or this user may not see it. Nothing was read.{hint} Correct "
+            "source.topics, or create the topic; on_vanished: continue goes on without it."
+        )
 
     def start_offsets(self, cluster: Cluster) -> dict[TopicPartition, int]:
         """The source's start mode as numbers, one for every partition of ``cluster``.
@@ -79,16 +140,18 @@ class KafkaAdmin:
         Raises:
             ConfigError: a partition has no offset by this mode and ``or_else`` is ``error``, or an
                 explicit offset lies outside what the partition holds.
-            SourceError: no subscribed topic exists.
+            SourceError: no topic matches the pattern.
         """
         if not cluster.bounds:
             raise SourceError(
-                f"no topic matches {self._source.topic_pattern or list(self._source.topics)!r} on "
-                f"{self._source.bootstrap_servers}. Create the topic, or correct the name."
+                f"no topic matches {self._source.topic_pattern!r} on "
+                f"{self._source.bootstrap_servers}. Create the topic, or correct the pattern."
             )
         start = self._source.start
         if isinstance(start, StartAtTimestamp):
-            found = self._at_timestamp(cluster.bounds, start.timestamp)
+            # a negative timestamp would mean the log's end or beginning to Kafka
+            since = max(0, int(start.timestamp.timestamp() * 1000))
+            found = self._at_timestamp(cluster.bounds, since)
             return _completed(cluster, found, start.or_else, f"record since {start.timestamp}")
         if isinstance(start, StartAtGroup):
             found = self._committed(cluster.bounds, start.group)
@@ -115,7 +178,10 @@ class KafkaAdmin:
                 by_retention.setdefault(retention, []).append(tp)
         floors: dict[TopicPartition, int] = {}
         for retention, concerned in by_retention.items():
-            oldest = datetime.now(UTC) - timedelta(milliseconds=retention) + margin
+            # as whole milliseconds: some keep records for Long.MAX of them
+            oldest = int(time.time() * 1000) - retention + margin // timedelta(milliseconds=1)
+            if oldest <= 0:
+                continue
             young = self._at_timestamp(concerned, oldest)
             # where no record is that young, all there are may go
             floors |= self._offsets(
@@ -163,46 +229,47 @@ class KafkaAdmin:
         )
         return sorted(topic for topic in metadata.topics if self._source.matches(topic))
 
-    def _describe(self, topics: list[str]) -> tuple[list[TopicPartition], dict[str, str]]:
+    def _describe(self, topics: list[str]) -> dict[str, _Topic]:
+        """Those of ``topics`` that exist."""
         if not topics:
-            return [], {}
+            return {}
         futures = self._client.describe_topics(
             TopicCollection(topics), request_timeout=self._source.request_timeout
         )
-        described = self._results(futures, absent=_ABSENT)
-        partitions = [
-            TopicPartition(topic, partition.id)
-            for topic, description in described.items()
-            for partition in description.partitions
-        ]
-        return sorted(partitions), {name: str(d.topic_id) for name, d in described.items()}
+        return {
+            name: _Topic(str(found.topic_id), tuple(sorted(p.id for p in found.partitions)))
+            for name, found in self._results(futures, absent=_ABSENT).items()
+        }
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], spec: OffsetSpec
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        *,
+        absent: frozenset[int] = frozenset(),
+        isolation: str | None = None,
     ) -> dict[TopicPartition, int]:
+        """Of all ``partitions``, but for those that answer by one of the errors ``absent``."""
         asked = {ClientTopicPartition(tp.topic, tp.partition): spec for tp in partitions}
-        if not asked:
-            return {}
-        committed = self._source.isolation == "read_committed"
-        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        level = _ISOLATION[isolation or self._source.isolation]
         deadline = time.monotonic() + self._source.request_timeout
         found: dict[ClientTopicPartition, Any] = {}
-        while len(found) < len(asked):
+        while asked:
             futures = self._client.list_offsets(
-                {tp: spec for tp in asked if tp not in found},
-                isolation_level=isolation,
-                request_timeout=self._source.request_timeout,
+                asked, isolation_level=level, request_timeout=self._source.request_timeout
             )
             patient = time.monotonic() < deadline
-            found |= self._results(futures, absent=_LEADER_MOVES if patient else frozenset())
-            if len(found) < len(asked):
-                time.sleep(_LEADER_LOOK_S)
+            found |= self._results(futures, absent | (_LEADER_MOVES if patient else frozenset()))
+            moving = {tp for tp, asking in futures.items() if _failure(asking) in _LEADER_MOVES}
+            asked = dict.fromkeys(moving, spec)
+            if asked:
+                time.sleep(_LOOK_AGAIN_S)
         return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in found.items()}
 
     def _at_timestamp(
-        self, partitions: Iterable[TopicPartition], when: datetime
+        self, partitions: Iterable[TopicPartition], milliseconds: int
     ) -> dict[TopicPartition, int]:
-        spec = OffsetSpec.for_timestamp(int(when.timestamp() * 1000))
+        spec = OffsetSpec.for_timestamp(milliseconds)
         # the broker answers -1 where no record is that young
         return {tp: o for tp, o in self._offsets(partitions, spec).items() if o >= 0}
 
@@ -244,6 +311,16 @@ class KafkaAdmin:
             f"Kafka at {self._source.bootstrap_servers} could not be asked: {said}. Nothing was "
             "read. Check that the brokers run, the address, and source.client's credentials."
         )
+
+
+def _topic_ids(topics: Mapping[str, _Topic]) -> dict[str, str]:
+    return {name: topic.uuid for name, topic in topics.items()}
+
+
+def _failure(answered: Future[Any]) -> int | None:
+    """The code of the error that a future holds; None if it holds an answer."""
+    error = answered.exception()
+    return _code(error) if isinstance(error, Exception) else None
 
 
 def _code(error: Exception) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SecretStr, WithJsonSchema
@@ -25,6 +25,76 @@ ClientSettings = Mapping[
         WithJsonSchema({"type": ["string", "number", "boolean"], "writeOnly": True}),
     ],
 ]
+
+
+#: What may be said to Spark's Kafka connector: how it divides and waits. Everything else that
+#: it knows decides which records are read.
+CONNECTOR_OPTIONS = frozenset(
+    {
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+        "maxRecordsPerPartition",
+        "minPartitions",
+    }
+)
+
+#: ... and, after ``kafka.``, to its consumers: how they connect, log in, fetch and wait.
+CONSUMER_OPTIONS = frozenset(
+    {
+        "check.crcs",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    }
+)
+_CONSUMER_PREFIXES = ("security.", "sasl.", "ssl.")
+
+
+def refuse_spark_options(names: Iterable[str]) -> None:
+    """Return if Spark may be told all of these options; it takes their names in any case.
+
+    Raises:
+        ValueError: it may not; the text names what is allowed.
+    """
+    connector = {name.lower() for name in CONNECTOR_OPTIONS}
+    refused = sorted(
+        name
+        for name in names
+        if name.lower() not in connector and not _is_for_the_consumer(name.lower())
+    )
+    if refused:
+        allowed = sorted(CONNECTOR_OPTIONS) + [f"kafka.{name}" for name in sorted(CONSUMER_OPTIONS)]
+        prefixes = ", ".join(f"kafka.{prefix}*" for prefix in _CONSUMER_PREFIXES)
+        raise ValueError(
+            f"not an option to give to Spark here: {', '.join(refused)}. The pipeline decides "
+            f"which records are read. Allowed are {', '.join(allowed)}, {prefixes}"
+        )
+
+
+def _is_for_the_consumer(name: str) -> bool:
+    setting = name.removeprefix("kafka.")
+    return setting != name and (
+        setting in CONSUMER_OPTIONS or setting.startswith(_CONSUMER_PREFIXES)
+    )
 
 
 def connection_settings(bootstrap_servers: str, client: Mapping[str, SecretStr]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -18,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.settings import Settings
-from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.settings import Settings, one_or_more
+from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class LossKind(StrEnum):
     RETENTION = "retention"  # the broker deleted records before they were read
     TRUNCATED = "truncated"  # the log ends before the ledger's offset
     RECREATED = "recreated"  # the topic has another UUID (KIP-516)
+    WENT_BACK = "went_back"  # ... one that it had before: no policy can know whom to believe
     VANISHED = "vanished"  # the topic or partition is gone
 
 
@@ -111,7 +113,7 @@ class KafkaSource(Settings):
 
     Args:
         bootstrap_servers: ``host:port,host:port``.
-        topics: topic names; or
+        topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
         value_schema: the columns of a JSON value, as Spark's DDL writes them.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
@@ -131,18 +133,25 @@ class KafkaSource(Settings):
             (``skip``).
         on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
             records the hole as a ledger version of its own and goes on. A truncated log follows
-            ``on_recreated``.
+            ``on_recreated``, and is read on when it reaches the ledger's offset. A topic that has
+            an earlier topic's UUID again is always an error. ``on_vanished`` also says whether a
+            topic of ``topics`` that does not exist stops the run, once there was a first one.
         commit_group: after each commit also tell Kafka the offsets under this consumer group, for
             lag tools only; nothing ever reads it to decide.
         client: librdkafka settings for authentication and transport (``security.protocol``,
             ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
-        spark_options: further ``kafka.*`` or connector options for Spark alone.
+        spark_options: options for Spark alone: ``kafka.`` and a consumer's setting for connecting,
+            logging in, fetching or waiting; or ``minPartitions`` and the like. None that decides
+            which records are read.
         request_timeout: seconds to wait for the cluster's answer.
     """
 
     type: Literal["kafka"] = "kafka"
     bootstrap_servers: str = Field(min_length=1)
-    topics: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    topics: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
+    ] = ()
     topic_pattern: str | None = None
     value_format: Literal["json", "raw"] = "json"
     value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
@@ -174,8 +183,8 @@ class KafkaSource(Settings):
             raise ValueError("value_schema belongs to value_format json, and json needs one")
         if self.value_format == "raw" and self.unknown_fields != "ignore":
             raise ValueError("unknown_fields belongs to value_format json")
-        given = {*self.client, *(key.removeprefix("kafka.") for key in self.spark_options)}
-        clash = FORBIDDEN_CLIENT_SETTINGS & given
+        refuse_spark_options(self.spark_options)
+        clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
             raise ValueError(
                 f"these settings are decided by the pipeline: {', '.join(sorted(clash))}"
@@ -198,19 +207,34 @@ class KafkaSource(Settings):
             LossKind.RETENTION: self.on_retention,
             LossKind.TRUNCATED: self.on_recreated,
             LossKind.RECREATED: self.on_recreated,
+            LossKind.WENT_BACK: "fail",
             LossKind.VANISHED: self.on_vanished,
         }
         return policies[kind]
 
-    def consumer_group(self, pipeline: str, topic_ids: Mapping[str, str]) -> str:
-        """The ``group.id`` Spark's executors read with.
+    def consumer_group(
+        self, pipeline: str, topic_ids: Mapping[str, str], settings: Mapping[str, str]
+    ) -> str:
+        """The ``group.id`` Spark's executors read with, under these consumer ``settings``.
 
         Fixed per pipeline, because Spark caches one consumer per group, and a new group for every
         query grows that cache without bound. It holds the topics' UUIDs, because the cache would
-        otherwise serve records of a deleted topic of the same name.
+        otherwise serve records of a deleted topic of the same name; and the settings, because the
+        cache refuses a consumer of others under the same group for as long as it lives, and shows
+        both sets.
         """
         ids = ",".join(f"{topic}={uuid}" for topic, uuid in sorted(topic_ids.items()))
-        return f"eo-{pipeline}-{hashlib.sha256(ids.encode()).hexdigest()[:16]}"
+        return f"eo-{pipeline}-{_fingerprint(ids, tuple(sorted(settings.items())))}"
+
+
+#: Rounds of a hash that everybody sees in Kafka's logs and in which there is a password: guesses
+#: cost time. It is made once a process.
+_ROUNDS = 100_000
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(ids: str, settings: tuple[tuple[str, str], ...]) -> str:
+    return hashlib.pbkdf2_hmac("sha256", repr(settings).encode(), ids.encode(), _ROUNDS, 8).hex()
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

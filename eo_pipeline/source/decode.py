@@ -8,7 +8,9 @@ Kafka's names never clash with a field of the value.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -54,7 +56,7 @@ class Decoded:
 
     def metrics(self) -> list[Column]:
         """``records``, ``bytes``, ``good``, ``bad``, ``skipped``, ``first_bad`` (JSON text), and
-        what :func:`json_fields.metrics` says of unknown fields, in records that are not bad.
+        what :func:`json_fields.metrics` says of unknown fields, in records that are good.
         """
         is_bad = F.col(_ERROR).isNotNull()
         shown = F.to_json(
@@ -73,7 +75,7 @@ class Decoded:
             F.count_if(is_bad).alias("bad"),
             F.count_if(self._skipped()).alias("skipped"),
             F.min(F.when(is_bad, shown)).alias("first_bad"),
-            *json_fields.metrics(F.col(_UNKNOWN), ~is_bad),
+            *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
         ]
 
     def good(self, observed: DataFrame) -> DataFrame:
@@ -87,6 +89,18 @@ class Decoded:
             *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
             F.col(_ERROR).alias("error"),
         )
+
+    def marked(self, errors: Sequence[Mapping[str, Any]]) -> Decoded:
+        """The same, with these records bad too: each has ``topic``, ``partition``, ``offset`` and
+        ``error``, and no two are of one record.
+        """
+        shape = "array<struct<topic: string, partition: int, offset: bigint, more: string>>"
+        listed = [{**each, "more": each["error"]} for each in errors]
+        text = F.lit(json.dumps(listed))
+        more = self.all.sparkSession.range(1).select(F.inline(F.from_json(text, shape)))
+        joined = self.all.join(F.broadcast(more), ["topic", "partition", "offset"], "left")
+        error = F.coalesce(F.col(_ERROR), F.col("more"))
+        return replace(self, all=joined.withColumn(_ERROR, error).drop("more"))
 
     def marks(self) -> DataFrame:
         """Every record's topic, partition and offset, and whether it is ``bad`` or ``skipped``."""

@@ -17,7 +17,14 @@ from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
-from eo_pipeline.source.discovery import Cluster, discover
+from eo_pipeline.source.discovery import (
+    UNKNOWN_TOPIC_ID,
+    Cluster,
+    Discovery,
+    PastTopics,
+    discover,
+    kept_position,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +38,10 @@ _CAUSES = {
     LossKind.RETENTION: "retention deleted records that were not read yet",
     LossKind.TRUNCATED: "the log was truncated (unclean leader election or restored broker?)",
     LossKind.RECREATED: "the topic was deleted and created again",
+    LossKind.WENT_BACK: (
+        "the topic has an earlier topic's UUID again (a broker with stale metadata, or another "
+        "cluster?)"
+    ),
     LossKind.VANISHED: "the topic or partition was deleted",
 }
 
@@ -45,49 +56,83 @@ def losses_of(head: LedgerEntry, cluster: Cluster, source: KafkaSource) -> Losse
         for topic in {*cluster.topic_ids, *(tp.topic for tp in head.offsets)}
         if source.matches(topic)
     )
-    found = discover(head.offsets, cluster, subscribed)
+    found = discover(head.offsets, head.identity.past_topics, cluster, subscribed)
+    _tell(head.pipeline, found)
+    return {
+        tp: (kind, describe_loss(tp, kind, found.positions[tp], cluster))
+        for tp, kind in sorted(kinds_of_loss(head, found, cluster, subscribed).items())
+    }
+
+
+def _tell(pipeline: str, found: Discovery) -> None:
     if found.fresh:
-        log.info("%s: new partitions: %s", head.pipeline, ", ".join(map(str, found.fresh)))
+        log.info("%s: new partitions: %s", pipeline, _listed(found.fresh))
+    if found.returned:
+        log.warning("%s: back, read on where they were left: %s", pipeline, _listed(found.returned))
+    if found.waiting:
+        waiting = _listed(found.waiting)
+        log.warning("%s: end below where they were left, not read: %s", pipeline, waiting)
     if found.unsubscribed:
         topics = sorted({tp.topic for tp in found.unsubscribed})
-        log.warning("%s: no longer subscribed, offsets kept: %s", head.pipeline, topics)
-    kinds = kinds_of_loss(head.offsets, head.topic_ids, cluster, subscribed)
-    return {
-        tp: (kind, describe_loss(tp, kind, head.offsets[tp], cluster))
-        for tp, kind in sorted(kinds.items())
-    }
+        log.warning("%s: no longer subscribed, offsets kept: %s", pipeline, topics)
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))
 
 
 def kinds_of_loss(
-    offsets: Offsets, topic_ids: Mapping[str, str], cluster: Cluster, subscribed: frozenset[str]
+    head: LedgerEntry, found: Discovery, cluster: Cluster, subscribed: frozenset[str]
 ) -> dict[TopicPartition, LossKind]:
-    """The partitions of ``subscribed`` topics whose next record cannot be had, and why.
-
-    ``topic_ids`` are the topics' UUIDs in the ledger.
-    """
-    kinds = {
-        tp: kind_of_loss(tp, expected, topic_ids, cluster)
-        for tp, expected in offsets.items()
-        if tp.topic in subscribed
-    }
-    return {tp: kind for tp, kind in kinds.items() if kind is not None}
+    """The partitions of ``subscribed`` topics whose next record cannot be had, and why."""
+    kinds: dict[TopicPartition, LossKind] = {}
+    replaced = {tp.topic for tp in head.offsets if _replaced(tp.topic, head.topic_ids, cluster)}
+    for tp, position in found.positions.items():
+        if tp.topic not in subscribed:
+            continue
+        if _went_back(tp.topic, head, cluster):
+            kinds[tp] = LossKind.WENT_BACK
+        elif tp in head.offsets:
+            kind = kind_of_loss(tp, position, head.topic_ids, cluster)
+            kinds |= {} if kind is None else {tp: kind}
+        elif position < cluster.bounds[tp].beginning:
+            # a replaced topic is accepted as a whole, with the partitions it did not have before
+            kinds[tp] = LossKind.RECREATED if tp.topic in replaced else LossKind.RETENTION
+    return kinds
 
 
 def kind_of_loss(
     tp: TopicPartition, expected: int, topic_ids: Mapping[str, str], cluster: Cluster
 ) -> LossKind | None:
-    """Why reading ``tp`` cannot start at ``expected``; None if it can."""
-    known, present = topic_ids.get(tp.topic), cluster.topic_ids.get(tp.topic)
-    if known is not None and present is not None and known != present:
+    """Why reading ``tp`` cannot start at ``expected``; None if it can.
+
+    ``topic_ids`` are the topics' UUIDs in the ledger. That the offsets up to ``expected`` belong
+    to transactions that are open again, since somebody changed the isolation, is no loss: they
+    were read, and reading waits.
+    """
+    if _replaced(tp.topic, topic_ids, cluster):
         return LossKind.RECREATED
     bounds = cluster.bounds.get(tp)
     if bounds is None:
         return LossKind.VANISHED
     if expected < bounds.beginning:
         return LossKind.RETENTION
-    if expected > bounds.end:
+    if expected > bounds.written:
         return LossKind.TRUNCATED
     return None
+
+
+def _replaced(topic: str, topic_ids: Mapping[str, str], cluster: Cluster) -> bool:
+    """True if ``topic`` is another topic than the one of ``topic_ids``."""
+    known, present = topic_ids.get(topic), cluster.topic_ids.get(topic)
+    return known is not None and present is not None and known != present
+
+
+def _went_back(topic: str, head: LedgerEntry, cluster: Cluster) -> bool:
+    """True if it is one that another had taken the place of: Kafka never does that."""
+    past = head.identity.past_topics.get(cluster.topic_ids.get(topic, UNKNOWN_TOPIC_ID), {})
+    was_ours = any(tp.topic == topic for tp in past)
+    return was_ours and _replaced(topic, head.topic_ids, cluster)
 
 
 def describe_loss(tp: TopicPartition, kind: LossKind, expected: int, cluster: Cluster) -> Loss:
@@ -103,22 +148,87 @@ def describe_loss(tp: TopicPartition, kind: LossKind, expected: int, cluster: Cl
     )
 
 
-def offsets_past_losses(
-    offsets: Offsets, kinds: Mapping[TopicPartition, LossKind], cluster: Cluster
-) -> dict[TopicPartition, int]:
-    """The offsets from which reading goes on once losses of these ``kinds`` were accepted.
+# Where reading goes on.
 
-    Retention and a recreated topic: the beginning the broker has now. A truncated log: its end.
-    A vanished partition is forgotten.
+
+@dataclass(frozen=True)
+class Moved:
+    """What a ledger entry says of Kafka once losses were accepted."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    past_topics: PastTopics
+
+
+def move_past_losses(
+    head: LedgerEntry, kinds: Mapping[TopicPartition, LossKind], cluster: Cluster
+) -> Moved:
+    """Where reading goes on after ``head`` once losses of these ``kinds`` were accepted.
+
+    No position ever goes down. A partition that cannot be read on from its position is put aside
+    with it: one that is gone, one whose log ends before it, and all those of a topic that another
+    took the place of. It is read on from there if it is ever shown again.
     """
-    moved = dict(offsets)
-    for tp, kind in kinds.items():
-        bounds = cluster.bounds.get(tp)
-        if bounds is None:
-            del moved[tp]
-        else:
-            moved[tp] = bounds.end if kind is LossKind.TRUNCATED else bounds.beginning
-    return moved
+    past = head.identity.past_topics
+    topics = {tp.topic for tp in kinds}
+    replaced = {topic for topic in topics if _replaced(topic, head.topic_ids, cluster)}
+    offsets = {tp: at for tp, at in head.offsets.items() if tp.topic not in replaced}
+    for tp in kinds:
+        offsets.pop(tp, None)
+        at = _resumed_at(tp, None if tp.topic in replaced else head.offsets.get(tp), past, cluster)
+        offsets |= {} if at is None else {tp: at}
+    present = {topic: cluster.topic_ids[topic] for topic in topics & cluster.topic_ids.keys()}
+    topic_ids = {**head.topic_ids, **present}
+    aside = {
+        tp: at
+        for tp, at in head.offsets.items()
+        if tp.topic in replaced or (tp in kinds and tp not in offsets)
+    }
+    return Moved(offsets, topic_ids, _kept(past, aside, head.topic_ids, offsets, topic_ids))
+
+
+def _resumed_at(
+    tp: TopicPartition, position: int | None, past: PastTopics, cluster: Cluster
+) -> int | None:
+    """Where ``tp`` is read on from ``position``, or from where it was put aside; None if it
+    cannot be read on now.
+    """
+    bounds = cluster.bounds.get(tp)
+    if bounds is None:
+        return None
+    if position is None:
+        position = kept_position(past, cluster.topic_ids, tp) or 0
+    return None if position > bounds.written else max(position, bounds.beginning)
+
+
+def _kept(
+    past: PastTopics,
+    aside: Offsets,
+    their_ids: Mapping[str, str],
+    offsets: Offsets,
+    topic_ids: Mapping[str, str],
+) -> dict[str, Offsets]:
+    """``past`` with what is put ``aside``, without what is among the ``offsets``."""
+    kept = {uuid: dict(positions) for uuid, positions in past.items()}
+    for tp, at in aside.items():
+        kept.setdefault(their_ids.get(tp.topic, UNKNOWN_TOPIC_ID), {})[tp] = at
+    return without_live(kept, offsets, topic_ids)
+
+
+def without_live(
+    past: PastTopics, offsets: Offsets, topic_ids: Mapping[str, str]
+) -> dict[str, Offsets]:
+    """``past`` without the positions that are among the ``offsets``, of the same topics."""
+
+    def is_live(uuid: str, tp: TopicPartition) -> bool:
+        same = uuid in (UNKNOWN_TOPIC_ID, topic_ids.get(tp.topic, UNKNOWN_TOPIC_ID))
+        return same and tp in offsets
+
+    left = {
+        uuid: {tp: at for tp, at in positions.items() if not is_live(uuid, tp)}
+        for uuid, positions in past.items()
+    }
+    return {uuid: positions for uuid, positions in left.items() if positions}
 
 
 # Ranges that were decided, and ranges that were read before.

@@ -6,7 +6,7 @@ a moving topic cannot disagree with the first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
@@ -36,10 +36,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Batch:
-    """One checkpoint's work: ``ranges`` to read (none empty) and the ``offsets`` after them."""
+    """One checkpoint's work: the ``ranges`` to read, none empty."""
 
     ranges: tuple[OffsetRange, ...]
-    offsets: Mapping[TopicPartition, int]
 
     @property
     def is_empty(self) -> bool:
@@ -50,22 +49,27 @@ class Batch:
         """Upper bound on the records to read."""
         return sum(r.span for r in self.ranges)
 
+    def after(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """The ledger's ``offsets`` once it is read. A partition joins them with its first range;
+        those without new records, and those no longer subscribed, stay.
+        """
+        return {**offsets, **{r.topic_partition: r.end for r in self.ranges}}
+
 
 def plan(
-    offsets: Offsets,
+    positions: Offsets,
     cluster: Cluster,
     *,
     ends: Offsets | None = None,
     limit: int | None = None,
     turn: int = 0,
 ) -> Batch:
-    """The next batch after ``offsets``.
+    """The next batch.
 
     Args:
-        offsets: next offset to read per partition, from the ledger; losses already settled.
-        cluster: what the broker holds. A partition absent from ``offsets`` starts at its
-            beginning, never at its end, so that records written before it was noticed count
-            (Flink's Kafka source starts late partitions at the earliest offset for this reason).
+        positions: where reading goes on, per partition; losses already settled. What is not in
+            it is not read.
+        cluster: what the broker holds.
         ends: read no further than this (the ends seen when the run began); partitions that are
             not in it wait for the next run. ``None``: as far as the broker allows.
         limit: the most offsets in the batch, shared fairly.
@@ -73,24 +77,25 @@ def plan(
             of waiting partitions it decides whose turn it is.
 
     Returns:
-        Ranges sorted by topic and partition. ``batch.offsets`` holds every known partition,
-        also those without new records and those no longer subscribed.
+        Ranges sorted by topic and partition.
     """
     stops = cluster.ends() if ends is None else ends
     waiting: dict[TopicPartition, tuple[int, int]] = {}
     for tp, bounds in sorted(cluster.bounds.items()):
-        start = offsets.get(tp, bounds.beginning)
+        if tp not in positions:
+            continue
+        start = positions[tp]
         end = min(bounds.end, stops.get(tp, start))
         if end > start:
             waiting[tp] = (start, end)
     shares = fair_shares([end - start for start, end in waiting.values()], limit, turn)
-    ranges = tuple(
-        OffsetRange(tp.topic, tp.partition, start, start + share)
-        for (tp, (start, _)), share in zip(waiting.items(), shares, strict=True)
-        if share
+    return Batch(
+        tuple(
+            OffsetRange(tp.topic, tp.partition, start, start + share)
+            for (tp, (start, _)), share in zip(waiting.items(), shares, strict=True)
+            if share
+        )
     )
-    after = dict(offsets) | {r.topic_partition: r.end for r in ranges}
-    return Batch(ranges=ranges, offsets=after)
 
 
 def fair_shares(wanted: Sequence[int], limit: int | None, turn: int = 0) -> list[int]:
@@ -115,11 +120,12 @@ def fair_shares(wanted: Sequence[int], limit: int | None, turn: int = 0) -> list
     return shares
 
 
-def lag(offsets: Offsets, cluster: Cluster) -> int:
-    """Offsets between the ledger and the end of every subscribed partition: an upper bound on the
+def lag(positions: Offsets, cluster: Cluster) -> int:
+    """Offsets between where reading goes on and the end of every partition: an upper bound on the
     records still to read (holes count).
     """
     return sum(
-        max(0, bounds.end - offsets.get(tp, bounds.beginning))
-        for tp, bounds in cluster.bounds.items()
+        max(0, cluster.bounds[tp].end - start)
+        for tp, start in positions.items()
+        if tp in cluster.bounds
     )

@@ -39,10 +39,10 @@ def read_ranges(
     if a record of a range is gone (``failOnDataLoss``). No consumer group protocol takes part
     (``assign``); ``kafka.group.id`` only names Spark's consumer cache.
     """
+    settings = {**_TUNING, **spark_settings(source)}
     options = {
-        **_TUNING,
-        **spark_settings(source),
-        "kafka.group.id": source.consumer_group(pipeline, topic_ids),
+        **settings,
+        "kafka.group.id": source.consumer_group(pipeline, topic_ids, settings),
         "assign": _assignment(ranges),
         "startingOffsets": _boundary(ranges, "start"),
         "endingOffsets": _boundary(ranges, "end"),

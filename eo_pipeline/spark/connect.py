@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import socket
 import threading
@@ -45,9 +46,9 @@ def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSe
         timeout_s: how long the server may be away, now and whenever the session is used.
 
     Raises:
-        ConfigError: ``remote`` is not an address.
+        ConfigError: ``remote`` is not an address, or the server there did not let us in.
         SetupError: this process has a Spark of its own already.
-        SparkUnavailableError: the server did not answer, or did not let us in.
+        SparkUnavailableError: the server did not answer.
     """
     address = _address(remote)
     key = (remote, json.dumps(dict(config), sort_keys=True))
@@ -118,17 +119,48 @@ def _what_listens(endpoint: str) -> str:
     )
 
 
+#: Requests that a server answers at once, and how often ``connect_timeout`` a busy one may take.
+_ANSWERED_AT_ONCE = ("Config", "Interrupt", "ReleaseExecute", "ReleaseSession")
+_BUSY = 3
+
+#: Seconds until a plan was looked through: that may take a look at files or at Kafka.
+_ANALYSIS_S = 600
+
+
+def _deadlines(timeout_s: float) -> str:
+    """gRPC's own configuration of a client ("service config"): left to itself it waits for a server
+    that is frozen for ever. A job has no deadline, see :mod:`eo_pipeline.spark.interrupts`.
+    """
+    service = "spark.connect.SparkConnectService"
+    at_once = [{"service": service, "method": name} for name in _ANSWERED_AT_ONCE]
+    analysis = [{"service": service, "method": "AnalyzePlan"}]
+    deadlines = [
+        {"name": at_once, "timeout": f"{timeout_s * _BUSY:.3f}s"},
+        {"name": analysis, "timeout": f"{max(_ANALYSIS_S, timeout_s)}s"},
+    ]
+    return json.dumps({"methodConfig": deadlines})
+
+
 def _created(
     remote: str, endpoint: str, config: Mapping[str, str], timeout_s: float
 ) -> SparkSession:
     """A new session; the server has let it in and can be waited for no longer than it should."""
-    made: SparkSession = SparkSession.Builder().remote(remote).create()  # asks for nothing yet
+    options = [("grpc.service_config", _deadlines(timeout_s))]
+    builder = ConnectSession.Builder().channelBuilder(DefaultChannelBuilder(remote, options))
+    # as pyspark's own builder does: functions are then those of Spark Connect
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    made = cast(SparkSession, builder.create())  # asks for nothing yet
     _of_connect(made).client.set_retry_policies([_patience(timeout_s)])
     try:
         made.version  # noqa: B018  the first request: it knows whether we may come in
     except PySparkException as error:
         _discard(made)
-        raise SparkUnavailableError(
+        if not _is_refusal(error):
+            raise SparkUnavailableError(
+                f"The server at {endpoint} did not make a session within {timeout_s:g} s "
+                f"(spark.connect_timeout): {_details(error)}. {_REMEDY}"
+            ) from error
+        raise ConfigError(
             f"The server at {endpoint} does not let us in, or is no Spark Connect server: "
             f"{_details(error)}. Correct the address, or the token behind it: spark.remote or "
             "SPARK_REMOTE."
@@ -138,6 +170,14 @@ def _created(
         with suppress(AnalysisException, IllegalArgumentException):
             made.conf.set(name, value)
     return made
+
+
+#: What a server says that will say it again: wrong token, not allowed, no such service.
+_REFUSALS = re.compile(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED|UNIMPLEMENTED)")
+
+
+def _is_refusal(error: PySparkException) -> bool:
+    return _REFUSALS.search(str(error)) is not None
 
 
 def _details(error: PySparkException) -> str:

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
+from eo_pipeline.spark.failures import server_is_lost
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,11 @@ log = logging.getLogger(__name__)
 #: Seconds an interrupted job has to end; after them the interruption goes on without it.
 CANCEL_SECONDS = 10.0
 CANCEL_AGAIN_SECONDS = 0.5
+
+#: Seconds between two looks at whether the Spark that works still answers, and after how many looks
+#: without an answer it is given up.
+LOOK_SECONDS = 30.0
+LOOKS_MISSED_MAX = 2
 
 
 def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
@@ -34,6 +41,7 @@ def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
 
     Raises:
         Exception: whatever ``job`` raises.
+        ConnectionError: Spark does not answer any more.
         BaseException: the interruption; the job has ended by then, or :data:`CANCEL_SECONDS` have.
     """
     tag = f"eo-{uuid.uuid4().hex}"
@@ -48,10 +56,22 @@ def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
     whole = inheriting(tagged) if callable(inheriting) else tagged
     threading.Thread(target=_settle, args=(done, whole), daemon=True).start()
     try:
-        return done.result()
+        return _waited_for(done, spark)
     finally:
-        if not done.done():  # so this thread was interrupted
+        if not done.done():  # so this thread was interrupted, or Spark is frozen
             _cancel(spark, tag, done)
+
+
+def _waited_for(done: Future[T], spark: SparkSession) -> T:
+    """The result, unless Spark does not answer any more: a frozen server ends no connection, and
+    its client would wait for ever. A busy one may miss one look.
+    """
+    missed = 0
+    while wait([done], LOOK_SECONDS).not_done:
+        missed = missed + 1 if server_is_lost(spark) else 0
+        if missed == LOOKS_MISSED_MAX:
+            raise ConnectionError(f"Spark did not answer at {missed} looks while it had a job")
+    return done.result()
 
 
 def _settle(done: Future[T], job: Callable[[], T]) -> None:

@@ -22,22 +22,33 @@ class Observed:
     they are those of the first action, whoever called it. See :data:`ACTION`.
     """
 
-    def __init__(self, frame: DataFrame, *metrics: Column) -> None:
-        self.name = f"eo-{uuid.uuid4().hex}"
-        # not an Observation over Connect: pyspark cannot put together a plan that has one twice
-        self._observation = None if _is_connect(frame) else Observation(self.name)
+    def __init__(self, frame: DataFrame, *metrics: Column, times: int = 1) -> None:
+        """``times``: over Spark Connect, under so many names. When a job has written its files a
+        server waits a tenth of a second for each name's metrics, one after the other, and then
+        says that there are none; all of them come at once, when the server gets round to it.
+        """
         moment = F.unix_micros(F.current_timestamp()).alias(ACTION)
-        self.frame = frame.observe(self._observation or self.name, *metrics, moment)
+        name = f"eo-{uuid.uuid4().hex}"
+        if _is_connect(frame):
+            # no Observation: pyspark cannot put together a plan that has one twice
+            self._observation = None
+            self._names = [f"{name}-{n}" for n in range(times)]
+            for each in self._names:
+                frame = frame.observe(each, *metrics, moment)
+        else:
+            self._observation = Observation(name)
+            frame = frame.observe(self._observation, *metrics, moment)
+        self.frame = frame
 
     def metrics(self, acted: DataFrame, wait_s: float) -> Mapping[str, Any] | None:
         """What the action on ``acted`` collected, which is this frame or made of it; None if there
-        is nothing within ``wait_s``.
+        is nothing, on a classic session within ``wait_s``.
         """
         if self._observation is not None:
             return _first_actions(self._observation, wait_s)
         info = acted.executionInfo
         flows = dict(info.flows) if info is not None else {}
-        return flows.get(self.name) or None
+        return next(filter(None, (flows.get(name) for name in self._names)), None)
 
 
 def _is_connect(frame: DataFrame) -> bool:

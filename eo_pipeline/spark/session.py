@@ -84,9 +84,10 @@ class SparkSettings(Settings):
         """Start Spark, or return the session this process already has.
 
         Raises:
-            ConfigError: ``remote`` is not an address, or ``config`` has what staging decides.
+            ConfigError: ``remote`` is not an address, the server there did not let us in, or
+                ``config`` has what staging decides.
             SetupError: no Java, or Spark did not start.
-            SparkUnavailableError: the Spark Connect server did not answer, or did not let us in.
+            SparkUnavailableError: the Spark Connect server did not answer.
         """
         self._refuse_what_staging_decides()
         # pyspark logs every query error it is about to raise, stack and all

@@ -11,12 +11,14 @@ An earlier release left out the ledger's id; what it promised says itself to whi
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,12 +28,17 @@ from eo_pipeline.files import sync, write_atomically
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
+from eo_pipeline.staging.owner import is_dead, own
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 from eo_pipeline.staging.witness import Witnesses
 
 MANIFEST = "manifest.json"
 REFUSED = "refused.json"
 _SET_ASIDE = "_set_aside"
+_LOST = "_lost"
+
+#: For how many versions it is remembered that an attempt was lost.
+_VERSIONS_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,18 @@ class Attempt:
     ledger_id: str | None
     #: below it lie the files; the folder itself, unless the sink stages inside its table
     data: Path
+    #: held open by the process that stages here; see :mod:`eo_pipeline.staging.owner`
+    owner: IO[str] | None = field(default=None, compare=False, repr=False)
 
     def rows_folder(self) -> Path:
         return self.data / "rows"
 
     def dead_letters_folder(self) -> Path:
         return self.data / "dead_letters"
+
+    def empty(self) -> None:
+        """Remove the rows, because they are staged once more. Nothing was promised yet."""
+        shutil.rmtree(self.rows_folder(), onerror=_raise_unless_missing)
 
     def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
@@ -114,15 +127,49 @@ class Attempt:
         if self.folder.exists():
             write_atomically(self.folder / REFUSED, json.dumps({"reason": reason}))
 
-    def delete(self, *, rows: bool = True) -> None:
-        """Remove the attempt, manifest first: what is half-removed must not look committable.
+    @property
+    def is_abandoned(self) -> bool:
+        """True if nothing was promised here and nobody lives who still could."""
+        # in this order: a promise may have been the last thing its owner did
+        return is_dead(self.folder) and not (self.folder / MANIFEST).exists()
 
-        ``rows=False`` leaves the files where they are: in a lake they are the table now.
+    def delete(self, *, rows: bool = True) -> None:
+        """Remove the attempt, manifest first: what is half-removed must not look committable. The
+        folder goes last, since what lies elsewhere is found by it.
+
+        ``rows=False``: committed, and the files are the table now. They stay where they are, and
+        nothing else does: no dead letters (the ledger has them), nothing that Spark left.
         """
+        if not rows and self.data != self.folder:
+            self._leave_rows_alone()
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(self.folder, onerror=_raise_unless_missing)
-        if rows:
-            shutil.rmtree(self.data, onerror=_raise_unless_missing)
+        if rows and self.data != self.folder:
+            self._remember_as_lost()
+            _remove(self.data)
+        _remove(self.folder)
+
+    def _leave_rows_alone(self) -> None:
+        with suppress(ManifestDamagedError):
+            manifest = self.manifest()
+            if manifest is None:
+                return
+            rows = manifest.output.rows
+            named = set(rows.paths()) if rows is not None else set()
+            for parent, folders, files in os.walk(self.data, topdown=False):
+                here = Path(parent)
+                for path in (here / name for name in files):
+                    if path not in named:
+                        path.unlink(missing_ok=True)
+                for path in (here / name for name in folders):
+                    with suppress(OSError):  # not empty, or gone
+                        path.rmdir()
+
+    def _remember_as_lost(self) -> None:
+        """A job that nobody waits for any more may write there again; see ``StagingArea.sweep``."""
+        marks = self.folder.parent / _LOST
+        with suppress(FileNotFoundError):
+            marks.mkdir(exist_ok=True)
+            (marks / self.folder.name).touch()
 
 
 class StagingArea:
@@ -142,6 +189,17 @@ class StagingArea:
         self._rows = rows.absolute() / pipeline if rows else None
         self.witnesses = Witnesses(self._folder, sink or {})
 
+    def check(self) -> None:
+        """Return if promises and witnesses can be kept here; asked before anything is committed.
+
+        Raises:
+            SetupError: they cannot (permission, disk full, no folder).
+        """
+        with self._usable():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as probe:
+                probe.write(b"?")
+
     def begin(self, entry: LedgerEntry) -> Attempt:
         """A new, empty folder for one attempt.
 
@@ -149,14 +207,30 @@ class StagingArea:
             SetupError: the folder cannot be made (permission, disk full).
         """
         attempt = self._attempt(entry.id, entry.ledger_id)
-        try:
+        with self._usable():
             attempt.folder.mkdir(parents=True)
+            return replace(attempt, owner=own(attempt.folder))
+
+    def sweep(self, head: LedgerEntry) -> None:
+        """Remove what Spark jobs of killed clients wrote for attempts after these were removed."""
+        if self._rows is None:
+            return  # they are found as attempts
+        marks = self._folder / head.ledger_id / _LOST
+        for entry_id in entry_ids_in(marks):
+            name = name_of(entry_id)
+            _remove(self._rows / name)
+            if entry_id.version + _VERSIONS_REMEMBERED <= head.version:
+                (marks / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "
                 "or set Pipeline.staging to a folder this process may write."
             ) from error
-        return attempt
 
     def attempts(self, ledger_id: str | None) -> list[Attempt]:
         """Attempts at the ledger ``ledger_id``, and those of which it is not known at which one,
@@ -187,6 +261,10 @@ class StagingArea:
             if manifest := attempt.manifest():
                 return replace(attempt, ledger_id=manifest.entry.ledger_id)
         return attempt
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, onerror=_raise_unless_missing)
 
 
 def _in_a_line(error: Exception) -> str:

@@ -1,8 +1,9 @@
 """For those who test transforms and pipelines, and write sinks: a frame of records without Kafka,
 crashes on request, and the sinks' contract.
 
-:mod:`eo_pipeline.testing.contract`, :mod:`eo_pipeline.testing.exactly_once` and
-:mod:`eo_pipeline.testing.going_back` need pytest and are imported by themselves.
+:mod:`eo_pipeline.testing.contract`, :mod:`eo_pipeline.testing.exactly_once`,
+:mod:`eo_pipeline.testing.going_back` and :mod:`eo_pipeline.testing.upsert` need pytest and are
+imported by themselves.
 """
 
 import sys
@@ -17,6 +18,7 @@ if "pytest" in sys.modules:
         "eo_pipeline.testing.contract",
         "eo_pipeline.testing.exactly_once",
         "eo_pipeline.testing.going_back",
+        "eo_pipeline.testing.upsert",
     )
 
 __all__ = [

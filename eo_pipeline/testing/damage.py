@@ -1,11 +1,15 @@
-"""What can become of a staged file between the promise and the commit."""
+"""What can become of a staged file between the promise and the commit, and of an entry after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
+
+from eo_pipeline.ledger.entry import LedgerEntry
 
 _PADDING_MAX = 1 << 16
 
@@ -39,3 +43,16 @@ DAMAGES: Mapping[str, Callable[[Path], None]] = {
     "unreadable": _unreadable,
     "other rows": _other_rows,
 }
+
+
+class _Altered(LedgerEntry):
+    def to_json(self) -> dict[str, Any]:
+        raw = super().to_json()
+        moved = {topic: dict.fromkeys(at, 0) for topic, at in raw["offsets"].items()}
+        return {**raw, "offsets": moved}
+
+
+def altered_where_it_is_kept(entry: LedgerEntry) -> LedgerEntry:
+    """``entry``, of which every store will hold other offsets than were committed."""
+    made_of = (each.name for each in fields(LedgerEntry) if each.init)
+    return _Altered(**{name: getattr(entry, name) for name in made_of})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, ClassVar
@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.errors import FencedError, RefusedError, SchemaChangeError
+from eo_pipeline.errors import (
+    EoPipelineError,
+    FencedError,
+    LedgerDamagedError,
+    RefusedError,
+    SchemaChangeError,
+)
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import SinkSession
@@ -25,6 +31,8 @@ from eo_pipeline.testing.contract import (
     meeting_at,
 )
 from eo_pipeline.testing.crashes import CrashRequested, pause_at, raise_at
+from eo_pipeline.testing.damage import altered_where_it_is_kept
+from eo_pipeline.testing.odd import NOWHERE, ODD_NAMES, ODD_VALUES, comparable, rows_of
 from eo_pipeline.testing.staging import child_of, dead_letters, to_files
 
 BEFORE_COMMIT = (CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT)
@@ -36,9 +44,25 @@ class ExactlyOnceContract(SinkContract):
     #: The columns of :data:`ALL_TYPES` that the store has no type for, and refuses.
     unstorable: ClassVar[frozenset[str]] = frozenset()
 
+    #: What :data:`ODD_VALUES` and :data:`ODD_NAMES` have that the store has no place for.
+    refused_values: ClassVar[frozenset[str]] = NOWHERE
+    refused_names: ClassVar[frozenset[str]] = frozenset()
+
+    #: False if zero is all that is left of negative zero, to which it is equal.
+    keeps_negative_zero: ClassVar[bool] = True
+
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         """Every dead letter a reader sees: at least ``offset``, ``value`` and ``error``."""
         raise NotImplementedError
+
+    def test_a_head_that_was_changed_is_not_built_upon(self, session: SinkSession) -> None:
+        """Neither a new run nor one that planned before goes on from what other hands wrote."""
+        planned = child_of(self.start(session), self.rows)
+        session.publish(altered_where_it_is_kept(planned), self.staged(1))
+        with pytest.raises(LedgerDamagedError, match="version 1"):
+            session.verified(session.head())
+        with pytest.raises(LedgerDamagedError, match="version 1"):
+            session.publish(child_of(planned, self.rows), self.staged(2))
 
     def test_a_commit_repeated_adds_no_row(self, sink: Sink, session: SinkSession) -> None:
         entry = self.forward(session, self.start(session))
@@ -209,7 +233,7 @@ class ExactlyOnceContract(SinkContract):
         entry = child_of(self.start(session), rows.rows)
         assert session.publish(entry, StagedOutput(rows=rows)) is COMMITTED
         found = sorted(self.read_rows(sink), key=lambda row: row["id"])
-        assert [_comparable(row) for row in found] == [_comparable(r) for r in table.to_pylist()]
+        assert comparable(found) == comparable(rows_of(table))
 
     def test_types_without_a_place_are_refused_by_name(
         self, sink: Sink, session: SinkSession
@@ -220,6 +244,75 @@ class ExactlyOnceContract(SinkContract):
             with pytest.raises(RefusedError, match=name):
                 session.publish(child_of(head, 3), _in_memory(table))
         assert self.visible(sink) == []
+
+    @pytest.mark.parametrize("where", ["memory", "files"])
+    def test_odd_values_come_back_equal_or_are_refused_by_name(
+        self, sink: Sink, session: SinkSession, tmp_path: Path, where: str
+    ) -> None:
+        columns = {case.replace(" ", "_"): values for case, values in ODD_VALUES.items()}
+        refused = {case.replace(" ", "_") for case in self.refused_values}
+        self.publish_odd(sink, session, columns, refused, tmp_path if where == "files" else None)
+
+    @pytest.mark.parametrize("where", ["memory", "files"])
+    def test_odd_names_come_back_equal_or_are_refused(
+        self, sink: Sink, session: SinkSession, tmp_path: Path, where: str
+    ) -> None:
+        columns = {name: pa.array([1, None], pa.int64()) for name in ODD_NAMES.values()}
+        refused = {ODD_NAMES[case] for case in self.refused_names}
+        self.publish_odd(sink, session, columns, refused, tmp_path if where == "files" else None)
+
+    def publish_odd(
+        self,
+        sink: Sink,
+        session: SinkSession,
+        columns: Mapping[str, pa.Array],
+        refused: Collection[str],
+        folder: Path | None,
+    ) -> None:
+        """Each of ``columns`` in a checkpoint of its own: it lands, or it is refused by its name
+        before anything is committed, and the next one lands all the same.
+        """
+        head, kept, answers = self.start(session), [], {}
+        for number, (name, values) in enumerate(columns.items()):
+            table = self.odd_table(head.version + 1, name, values)
+            rows = StagedTable.in_memory(table)
+            if folder is not None:
+                rows = to_files(rows, self.attempt_folder(sink, folder / str(number)))
+            entry = child_of(head, staged := StagedOutput(rows))
+            try:
+                assert session.publish(entry, staged) is COMMITTED
+            except EoPipelineError as error:
+                answers[name] = error
+                assert self.head_of(session).id == head.id
+            else:
+                head = entry
+                kept += rows_of(table)
+        told = {name: f"{type(error).__name__}: {error}" for name, error in answers.items()}
+        strange = {
+            name: told[name]
+            for name, error in answers.items()
+            if not isinstance(error, RefusedError) or not _names(error, name)
+        }
+        assert strange == {}
+        assert set(told) == set(refused), told
+        head = self.forward(session, head)
+        found = [row for row in self.read_rows(sink) if row[CHECKPOINT_COLUMN] != head.version]
+        assert self.told_apart(found) == self.told_apart(kept)
+
+    def told_apart(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """By id, without the columns of other checkpoints, as values that equal themselves only."""
+        ordered = sorted(rows, key=lambda row: row["id"])
+        signed = self.keeps_negative_zero
+        return [
+            {name: comparable(v, signed_zero=signed) for name, v in row.items() if v is not None}
+            for row in ordered
+        ]
+
+    def odd_table(self, checkpoint: int, name: str, values: pa.Array) -> pa.Table:
+        ids = range(checkpoint * 1000, checkpoint * 1000 + len(values))
+        numbers = pa.array([checkpoint] * len(values), pa.int64())
+        columns = {"id": pa.array(ids, pa.int64()), name: values, CHECKPOINT_COLUMN: numbers}
+        return pa.table(columns)
 
     def test_dead_letters_land_with_the_rows(self, sink: Sink, session: SinkSession) -> None:
         staged = StagedOutput(self.staged(1).rows, dead_letters(1, [b"{", b"\xff"]))
@@ -269,9 +362,5 @@ def _in_memory(table: pa.Table) -> StagedOutput:
     return StagedOutput(rows=StagedTable.in_memory(table))
 
 
-def _comparable(row: dict[str, Any]) -> dict[str, Any]:
-    """``row`` with values that equal themselves: not a number is a word."""
-    return {
-        name: "nan" if isinstance(value, float) and math.isnan(value) else value
-        for name, value in row.items()
-    }
+def _names(error: EoPipelineError, column: str) -> bool:
+    return column in str(error) or repr(column)[1:-1] in str(error)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SchemaChangeError
-from eo_pipeline.sinks.arrow import Kind, json_array, kind_of
+from eo_pipeline.sinks.arrow import Kind, json_array, kind_of, refusing
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE_INDEX, LedgerTypes
@@ -203,9 +203,10 @@ def _values(name: str, declared: str, column: pa.Array) -> list[Any]:
     """Python values as the driver takes them. What it would change in silence is refused."""
     if declared == "REAL" and any(v is not None and math.isnan(v) for v in column.to_pylist()):
         raise RefusedError(f"column {name!r} holds NaN, which SQLite would store as NULL")
-    if not declared.endswith("_TEXT"):
-        return list(column.to_pylist())
-    texts = json_array(column).to_pylist()
+    with refusing(name, "SQLite"):
+        if not declared.endswith("_TEXT"):
+            return list(column.to_pylist())
+        texts = json_array(column).to_pylist()
     return texts if declared == "JSON_TEXT" else [text and text.strip('"') for text in texts]
 
 

@@ -335,7 +335,7 @@ def test_bad_records_that_nobody_counted_are_miscounted_and_a_replay_counts_them
         pipeline.run()
     report = audited(pipeline)
     assert found(report) == {FindingKind.MISCOUNTED: 2}
-    assert [each.command for each in report.repairs] == ["eo replay 1"]
+    assert [each.command for each in report.repairs] == ["eo replay 1 1"]
     pipeline.replay(1)
     assert_passes(pipeline)
     assert bench.table.query("select count(*) from events_dead_letters") == [(2,)]

@@ -228,6 +228,7 @@ def test_holes_are_told_apart(span: int, counted: int, compacted: bool, holes: H
     said, (audited,) = judged({1: {RowKind.FINE: FINE}}, one, compacted=topics)
     assert audited.holes is holes
     assert (FindingKind.LOST in said) is (holes is Holes.LOSS)
+    assert (FindingKind.COMPACTED in said) is (holes is Holes.COMPACTION)
     assert (FindingKind.MISCOUNTED in said) is (counted < 10)
 
 
@@ -271,6 +272,26 @@ def test_a_finding_names_twenty_examples_and_counts_all() -> None:
         findings.add(FindingKind.MISSING, "rows", 1, 1, [example])
     (finding,) = findings.all()
     assert (finding.count, finding.examples) == (50, tuple(examples[:20]))
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "said"),
+    [
+        ([], "3 rows"),
+        ([7], "1 rows (checkpoint 7)"),
+        ([2, 1], "2 rows (checkpoint 1, 2)"),
+        (range(1, 21), f"20 rows (checkpoint {', '.join(map(str, range(1, 21)))})"),
+        (range(1, 23), f"22 rows (checkpoint {', '.join(map(str, range(1, 21)))} and 2 more)"),
+    ],
+)
+def test_a_finding_says_where_as_far_as_a_reader_reads(checkpoints: list[int], said: str) -> None:
+    findings = Findings()
+    for number in checkpoints:
+        findings.add(FindingKind.MISSING, "rows", 1, number, [])
+    if not checkpoints:
+        findings.add(FindingKind.MISSING, "rows", 3, None, [])
+    (finding,) = findings.all()
+    assert finding.text == said
 
 
 def test_neighbours_are_one_replay_and_what_cannot_be_replayed_says_why() -> None:

@@ -217,6 +217,23 @@ def test_a_promise_that_was_cut_is_told_by_every_look_and_set_aside(eo: Shell) -
     eo.bench.table.assert_holds_once(eo.bench.topic.written)
 
 
+def test_a_ledger_that_was_changed_far_below_the_head_is_found_by_the_doctor(eo: Shell) -> None:
+    eo.document()
+    for _ in range(4):
+        eo.bench.topic.write(5)
+        assert eo("run").code == 0
+    eo.bench.table.execute("update eo_ledger set run_id = 'another' where version = 1")
+
+    eo.bench.topic.write(5)
+    assert eo("run").code == 0, "head and parent are as they were"
+    sick = {c["name"]: c for c in eo("doctor", "--json").json()["pipelines"]["events"]}
+    assert sick["ledger"]["state"] == "fail"
+    assert "version 1 was changed" in sick["ledger"]["said"]
+    assert sick["sink"]["state"] == "ok"
+    back = eo("rewind", "1", "--yes", "--json")
+    assert (back.code, back.json()["error"]["kind"]) == (1, "LedgerDamagedError")
+
+
 def test_a_reset_is_shown_asked_for_and_leaves_other_pipelines_alone(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(5)

@@ -49,6 +49,12 @@ def test_whatever_is_changed_in_an_entry_changes_its_hash(change: dict[str, obje
     assert replace(FORWARD, **change).content_hash != FORWARD.content_hash  # type: ignore[arg-type]
 
 
+def test_a_replay_publishes_under_its_targets_number_and_everything_else_under_its_own() -> None:
+    for operation in Operation:
+        child = replace(FORWARD.child(operation, "run", {}), target=1)
+        assert child.checkpoint == (1 if operation is Operation.REPLAY else child.version)
+
+
 def test_a_count_of_nothing_is_not_the_same_as_none_at_all() -> None:
     without = replace(FORWARD, counts=Counts(records=0))
     assert without.content_hash != replace(FORWARD, counts=Counts(records=1)).content_hash

@@ -18,7 +18,8 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.counting import Reading
+from eo_pipeline.run import stage
+from eo_pipeline.run.counting import Reading, Result
 from eo_pipeline.source.sums import are_whole
 from eo_pipeline.spark import JARS_VARIABLE
 from tests.chaos import rest_is_chaos
@@ -162,13 +163,42 @@ def test_so_it_is_on_a_classic_session(
 def test_records_are_read_once_if_they_prove_complete_or_take_a_plain_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, transform: str | None, write: Any
 ) -> None:
-    def again(_: Reading) -> Any:
-        raise AssertionError("a second job counted")
+    second, again = list[str](), Reading._counted_again
 
-    monkeypatch.setattr(Reading, "_counted_again", again)
-    write(bench)
-    head = bench.pipeline(**settings(bench, transform)).run().head
-    assert counted(head.counts) == COUNTED
+    def spied(reading: Reading) -> Any:
+        second.append("read")
+        return again(reading)
+
+    monkeypatch.setattr(Reading, "_counted_again", spied)
+    # a Connect server with much else to do may not say what it counted: a second read, no error
+    for run in range(1, 4):
+        write(bench)
+        head = bench.pipeline(**settings(bench, transform)).run().head
+        assert counted(head.counts) == COUNTED
+        if len(second) < run:
+            return
+    raise AssertionError("a second job counted, every time")
+
+
+@pytest.mark.parametrize("silent", [1, 2, stage.STAGING_TRIES])
+def test_a_job_that_does_not_say_what_it_made_is_run_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, silent: int
+) -> None:
+    """As a Spark Connect server may, that has much else to do; and never are such rows staged."""
+    was_counted, silences = Result.was_counted, iter(range(silent))
+
+    def sometimes(result: Result) -> bool:
+        return was_counted(result) if next(silences, None) is None else False
+
+    monkeypatch.setattr(Result, "was_counted", sometimes)
+    bench.topic.write(20)
+    if silent == stage.STAGING_TRIES:
+        with pytest.raises(SparkJobError, match="did not say how many rows"):
+            bench.pipeline().run()
+        assert bench.table.versions() == [0]
+        return
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
 
 
 def test_what_does_not_add_up_is_refused_with_the_numbers(

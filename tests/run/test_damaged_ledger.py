@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from eo_pipeline.audit.report import FindingKind
-from eo_pipeline.errors import LedgerDamagedError
-from tests.engine import Bench
+from eo_pipeline.crashpoints import CrashPoint, reaching
+from eo_pipeline.errors import (
+    ConfigError,
+    LedgerBehindError,
+    LedgerDamagedError,
+    NothingToDoError,
+)
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.testing import CrashRequested, raise_at
+from tests.engine import Bench, staged_attempts
 
 
 @pytest.fixture
@@ -107,3 +118,64 @@ def test_the_audit_names_a_version_that_was_changed(filled: Bench) -> None:
     report = filled.pipeline().audit()
     told = [each.text for each in report.findings if each.kind is FindingKind.LEDGER]
     assert any("version 3 was changed" in text for text in told), told
+
+
+def test_a_table_that_is_newer_than_its_ledger_is_not_adopted(filled: Bench) -> None:
+    """Found before: adopted, and everything that was in the table already was read once more."""
+    for version in (6, 5):
+        lose_entry(filled, version)
+    pipeline = filled.pipeline()
+    with pytest.raises(LedgerBehindError, match="version 6"):
+        pipeline.run()
+    with pytest.raises(LedgerDamagedError, match="version 5 is missing"):
+        pipeline.plan_adopt()
+
+
+def test_a_ledger_that_was_dropped_is_not_begun_anew_over_the_rows(filled: Bench) -> None:
+    filled.table.execute("drop table eo_ledger")
+    shutil.rmtree(filled.config["staging"])
+    with pytest.raises(LedgerDamagedError, match="the ledger is empty, and the store holds rows"):
+        filled.pipeline().run()
+    assert count(filled) == 600
+
+
+def test_what_rows_go_into_is_told_by_every_entry(filled: Bench) -> None:
+    start, _, *later = filled.pipeline().history()
+    assert dict(start.identity.sink) == {"mode": "append"}
+    told = {"mode": "append", "kind": "PostgreSQL", "ledger": start.ledger_id}
+    assert [dict(entry.identity.sink) for entry in later] == [told] * 5
+
+
+def test_a_mode_that_was_changed_is_refused_before_anything_is_read(filled: Bench) -> None:
+    upserts = {"mode": "upsert", "key": ["id"], "sequence_by": ["_eo_checkpoint"]}
+    changed = filled.pipeline(sink=upserts)
+    for act in (changed.run, changed.status, lambda: changed.plan_rewind(1)):
+        with pytest.raises(ConfigError, match="written with mode append"):
+            act()
+
+
+def test_pipelines_of_one_name_into_two_stores_share_a_staging_folder(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Found before: the second was told that its store came from an older backup, and following the
+    advice it deleted the first one's promise.
+    """
+    bench.topic.write(40, partitions=range(4))
+    console = Pipeline.from_config(
+        {**bench.config, "sink": {"type": "console", "ledger": str(tmp_path / "ledger")}}
+    )
+    console.run(max_checkpoints=1)
+    bench.topic.write(40, partitions=range(4))
+    with reaching(raise_at(CrashPoint.PRE_COMMITTED)), pytest.raises(CrashRequested):
+        console.run()
+    (promised,) = staged_attempts(bench)
+
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+    assert staged_attempts(bench) == [promised]
+    with pytest.raises(NothingToDoError):
+        bench.pipeline().adopt("as the message says")
+    kept = console.run().checkpoints[0]
+    assert kept.recovered
+    assert promised.endswith(kept.entry.transaction_id)
+    assert staged_attempts(bench) == []

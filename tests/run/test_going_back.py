@@ -67,6 +67,23 @@ class TestRewind:
         assert by_checkpoint(filled) == {1: 100, 2: 100, 6: 100, 7: 100}
         filled.table.assert_holds_once(filled.topic.written)
 
+    def test_to_where_the_table_stands_already_there_is_nothing_to_do(self, filled: Bench) -> None:
+        pipeline = filled.pipeline()
+        with pytest.raises(NothingToDoError, match="stands at version 4 already"):
+            pipeline.rewind(4)
+        pipeline.rewind(2)
+        with pytest.raises(NothingToDoError, match=r"version 2 already \(its head is 5\)"):
+            pipeline.rewind(2)
+        with pytest.raises(NothingToDoError):
+            pipeline.rewind(5)
+        pipeline.replay(1)
+        with pytest.raises(NothingToDoError):
+            pipeline.rewind(2)
+        assert filled.table.versions() == [0, 1, 2, 3, 4, 5, 6]
+        pipeline.rewind(1)
+        pipeline.run()
+        filled.table.assert_holds_once(filled.topic.written)
+
     def test_a_plan_tells_what_would_change_and_changes_nothing(self, filled: Bench) -> None:
         before = filled.table.versions()
         plan = filled.pipeline().plan_rewind(1)

@@ -144,7 +144,7 @@ def test_executors_that_write_into_another_folder_are_told_so(
     theirs = f"file://{tmp_path}/of another machine"
     monkeypatch.setattr(stage, "path_to_write", lambda path: theirs + str(path))
     bench.topic.write(RECORDS)
-    with pytest.raises(SetupError, match=f"made {RECORDS} rows, .* hold 0.* same staging folder"):
+    with pytest.raises(SetupError, match=f"made {RECORDS} rows, and 0 are .* same staging folder"):
         bench.pipeline().run()
     assert bench.table.versions() == [0]
 

@@ -32,6 +32,7 @@ class Ledger(SinkSession):
     """
 
     def __init__(self, *entries: LedgerEntry) -> None:
+        super().__init__("p")
         self.entries = list(entries)
         self.refuses = False
         self.meanwhile: Callable[[], None] | None = None
@@ -138,9 +139,9 @@ def test_a_folder_without_manifest_is_left_alone_until_its_version_is_taken(
     area: StagingArea,
 ) -> None:
     taken = child(START)
-    area.begin(child(START))
+    alive = area.begin(child(START))
     recovery(Ledger(START), area).recover()
-    assert len(ids(area)) == 1
+    assert ids(area) == [alive.id]
     recovery(Ledger(START, taken), area).recover()
     assert ids(area) == []
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,6 +25,8 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.run.reports import RunReport
 from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedTable
 from tests.engine import Bench, Watcher, staged_attempts
 
 
@@ -36,6 +40,32 @@ def at(point: CrashPoint, action: Callable[[], object]) -> AbstractContextManage
             action()
 
     return reaching(hook)
+
+
+@pytest.mark.parametrize("letters", [0, 3], ids=["rows", "dead letters"])
+def test_a_run_whose_files_were_tidied_by_the_winner_is_told_that_it_was_fenced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, letters: int
+) -> None:
+    """Scenario: when Spark has written a run's last files another run commits that version, and
+    deletes them. Outcome: fenced; not a word of rows that were not found.
+    """
+    lenient = {"source": {"on_bad_record": "dead_letter"}}
+    bench.pipeline(**lenient).run()
+    bench.topic.write(20, partitions=range(4))
+    for _ in range(letters):
+        bench.topic.write_value(b"not json")
+    others, collect = iter([bench.pipeline(**lenient)]), Attempt.collect
+
+    def tidied(attempt: Attempt, folder: Path, *schema: Any) -> StagedTable:
+        is_last = folder.name == ("dead_letters" if letters else "rows")
+        if is_last and (other := next(others, None)):
+            other.run(run_id="other")
+        return collect(attempt, folder, *schema)
+
+    monkeypatch.setattr(Attempt, "collect", tidied)
+    with pytest.raises(FencedError, match="another run was faster"):
+        bench.pipeline(**lenient).run()
+    bench.table.assert_holds_once(bench.topic.written)
 
 
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])

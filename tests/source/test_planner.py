@@ -44,23 +44,32 @@ def test_ranges_begin_at_the_ledgers_offset_and_never_pass_the_end(
     batch = plan(offsets, cluster, limit=limit, turn=turn)
     for r in batch.ranges:
         held = cluster.bounds[r.topic_partition]
-        assert r.start == offsets.get(r.topic_partition, held.beginning)
+        assert r.start == offsets[r.topic_partition]
         assert r.start < r.end <= held.end
-        assert batch.offsets[r.topic_partition] == r.end
+        assert batch.after(offsets)[r.topic_partition] == r.end
     assert limit is None or batch.span <= limit
+
+
+@given(st.integers(min_value=1, max_value=6), st.integers(min_value=0, max_value=50))
+def test_partitions_that_are_read_to_their_end_take_no_turn(done: int, turn: int) -> None:
+    read = {TopicPartition("a", n): Bounds(0, 5) for n in range(done)}
+    waiting = TopicPartition("b", 0)
+    offsets = {**dict.fromkeys(read, 5), waiting: 0}
+    batch = plan(offsets, Cluster({**read, waiting: Bounds(0, 5)}, {}), limit=1, turn=turn)
+    assert [(r.topic_partition, r.start, r.end) for r in batch.ranges] == [(waiting, 0, 1)]
 
 
 @given(clusters, limits)
 def test_checkpoints_follow_each_other_without_gap_or_overlap_until_everything_is_read(
     cluster: Cluster, limit: int | None
 ) -> None:
-    offsets: Mapping[TopicPartition, int] = {}
+    offsets: Mapping[TopicPartition, int] = cluster.beginnings()
     read: dict[TopicPartition, list[int]] = {tp: [] for tp in cluster.bounds}
     turn = 0
     while not (batch := plan(offsets, cluster, limit=limit, turn=turn)).is_empty:
         for r in batch.ranges:
             read[r.topic_partition] += range(r.start, r.end)
-        offsets, turn = batch.offsets, turn + 1
+        offsets, turn = batch.after(offsets), turn + 1
     assert read == {tp: list(range(b.beginning, b.end)) for tp, b in cluster.bounds.items()}
     assert lag(offsets, cluster) == 0
 
@@ -107,19 +116,26 @@ def test_a_small_partition_is_read_at_once_beside_a_huge_one() -> None:
     assert fair_shares([1_000_000, 3, 10], 100) == [87, 3, 10]
 
 
-def test_a_partition_the_ledger_does_not_know_starts_at_its_beginning() -> None:
-    known, fresh = TopicPartition("t", 0), TopicPartition("t", 1)
-    cluster = Cluster({known: Bounds(0, 50), fresh: Bounds(20, 30)}, {})
-    batch = plan({known: 50}, cluster)
-    assert [(r.partition, r.start, r.end) for r in batch.ranges] == [(1, 20, 30)]
-    assert batch.offsets == {known: 50, fresh: 30}
+def test_a_partition_without_a_position_is_not_read() -> None:
+    known, aside = TopicPartition("t", 0), TopicPartition("t", 1)
+    cluster = Cluster({known: Bounds(0, 50), aside: Bounds(20, 30)}, {})
+    batch = plan({known: 40}, cluster)
+    assert [(r.partition, r.start, r.end) for r in batch.ranges] == [(0, 40, 50)]
+    assert lag({known: 40}, cluster) == 10
+
+
+def test_a_partition_joins_the_offsets_with_its_first_range() -> None:
+    known, fresh, empty = (TopicPartition("t", p) for p in range(3))
+    cluster = Cluster({known: Bounds(0, 50), fresh: Bounds(0, 30), empty: Bounds(0, 0)}, {})
+    batch = plan({known: 50, fresh: 0, empty: 0}, cluster)
+    assert batch.after({known: 50}) == {known: 50, fresh: 30}
 
 
 def test_offsets_of_topics_no_longer_subscribed_are_carried_along() -> None:
     kept = TopicPartition("old", 3)
     now = TopicPartition("t", 0)
     batch = plan({kept: 12, now: 0}, Cluster({now: Bounds(0, 5)}, {}))
-    assert batch.offsets == {kept: 12, now: 5}
+    assert batch.after({kept: 12, now: 0}) == {kept: 12, now: 5}
     assert [r.topic for r in batch.ranges] == ["t"]
 
 
@@ -136,7 +152,7 @@ def test_ten_thousand_partitions_are_planned_in_well_under_a_second() -> None:
         {TopicPartition("t", p): Bounds(0, 1 + p % 977) for p in range(10_000)}, {"t": "id"}
     )
     started = time.process_time()
-    batch = plan({}, cluster, limit=1_000_000, turn=7)
+    batch = plan(cluster.beginnings(), cluster, limit=1_000_000, turn=7)
     # of this process's own: what others do meanwhile does not count
     assert time.process_time() - started < 1.0
     assert batch.span == 1_000_000

@@ -6,6 +6,7 @@ import json
 import time
 from datetime import UTC, datetime
 from itertools import product
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -116,6 +117,31 @@ def test_credentials_given_once_serve_the_admin_client_and_spark(
     bench.table.assert_holds_once(bench.topic.written)
     assert password not in repr(pipeline)
     assert password not in str(bench.table.query("select row_to_json(l)::text from eo_ledger l"))
+
+
+def test_settings_that_change_are_no_matter_to_a_warm_spark(
+    bench: Bench, kafka: EmbeddedKafka
+) -> None:
+    """Trap: Spark keeps a consumer for each group, and stops at one of other settings, for good;
+    what it says then shows both sets, passwords and all.
+    """
+    user, password = next(iter(SASL_USERS.items()))
+    client = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+    changes: list[dict[str, Any]] = [
+        {},
+        {"isolation": "read_uncommitted"},
+        {"bootstrap_servers": kafka.sasl_bootstrap_servers, "client": client},
+        {"spark_options": {"kafka.fetch.min.bytes": "2"}},
+    ]
+    for source in changes:
+        bench.topic.write(20)
+        bench.pipeline(source=source).run()
+    bench.table.assert_holds_once(bench.topic.written)
 
 
 BAD = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,6 +22,7 @@ from eo_pipeline import ConfigError, SparkSettings, SparkUnavailableError
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark import interruptible, interrupts
 from tests.engine import STATE, Bench
 from tests.servers import wait_until
 
@@ -149,10 +152,48 @@ def test_what_is_no_address_is_a_wrong_setting(remote: str) -> None:
 
 def test_a_wrong_token_is_told_and_not_shown(server: EmbeddedSpark) -> None:
     remote = with_token(server, "hunter2")
-    with pytest.raises(SparkUnavailableError, match="Invalid authentication token") as refused:
+    with pytest.raises(ConfigError, match="Invalid authentication token") as refused:
         SparkSettings(remote=remote).session()
+    assert not refused.value.retryable
     assert "hunter2" not in str(refused.value)
     assert remote.partition("//")[2].partition("/")[0] in str(refused.value)
+
+
+def test_a_frozen_server_is_no_reason_to_wait_for_ever(
+    server: EmbeddedSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the server's process is stopped, between two runs and in the middle of a job."""
+    settings = SparkSettings(remote=with_token(server, TOKEN), connect_timeout=1)
+    monkeypatch.setattr(interrupts, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(interrupts, "CANCEL_SECONDS", 0.5)
+    spark = settings.session()
+    frozen = threading.Timer(2, lambda: os.kill(server.pid, signal.SIGSTOP))
+    endless = spark.range(10**13).where("xxhash64(id) = 0")
+    frozen.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(ConnectionError, match="did not answer"):
+            interruptible(spark, endless.count)
+        with pytest.raises(SparkUnavailableError, match=r"within 1 s"):
+            settings.session()
+        assert time.monotonic() - began < 60
+    finally:
+        frozen.cancel()
+        os.kill(server.pid, signal.SIGCONT)
+        server.kill()
+
+
+def test_a_server_is_not_ready_while_another_program_has_its_port(
+    server: EmbeddedSpark, tmp_path: Path
+) -> None:
+    server.start()
+    impostor = EmbeddedSpark(tmp_path, jars=[])
+    with a_web_server() as port:
+        impostor._port = port
+        assert not impostor._answers()
+    impostor._port = server._port
+    assert server._answers()
+    assert not impostor._answers()
 
 
 def test_a_run_without_its_server_commits_nothing(

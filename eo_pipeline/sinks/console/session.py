@@ -15,7 +15,13 @@ from urllib.parse import quote
 import pyarrow as pa
 from rich.console import Console
 
-from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
+from eo_pipeline.errors import (
+    ConfigError,
+    EoPipelineError,
+    LedgerDamagedError,
+    RefusedError,
+    SinkUnavailableError,
+)
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.console.config import ConsoleSink
@@ -39,6 +45,8 @@ class ConsoleSession(SinkSession):
         self.folder = sink.ledger / quote(pipeline, safe="").replace(".", "%2E")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(f"sink.ledger: {sink.ledger} cannot be a folder: {error}") from error
         except OSError as error:
             raise SinkUnavailableError(
                 f"the ledger cannot be kept in {sink.ledger}: {error}"
@@ -68,6 +76,9 @@ class ConsoleSession(SinkSession):
             return LedgerEntry.from_json(json.loads(self.path(version).read_text()))
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            found = f"cannot be read, in the ledger file {self.path(version)}: {error}"
+            raise LedgerDamagedError(self.pipeline, version, found) from error
         except OSError as error:
             raise SinkUnavailableError(f"the ledger cannot be read: {error}") from error
 

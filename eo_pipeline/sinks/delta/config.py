@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -16,9 +17,11 @@ from eo_pipeline.sinks.files import check_folder, folder
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 from eo_pipeline.sinks.options import UpsertOptions, each_once
+from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 #: Below the table's folder: rows, where a vacuum looks.
 ROWS_FOLDER = "eo_rows"
@@ -28,6 +31,19 @@ _NOT_SUPPORTED = (
     "is not supported yet: rows are staged in a folder of the table, which must be a file system "
     "that Spark and this process share. Use a mounted folder"
 )
+
+
+#: A table's name in a catalog of three levels, which could be a folder's name too.
+_CATALOG_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*){2}")
+
+
+def _no_catalog_name(path: str) -> str:
+    if _CATALOG_NAME.fullmatch(path) and not Path(path).exists():
+        raise ValueError(
+            f"{path} looks like a table in a catalog, which is not supported; write ./{path} if "
+            "a folder is meant"
+        )
+    return path
 
 
 class DeltaSink(UpsertOptions, FolderSink):
@@ -46,7 +62,11 @@ class DeltaSink(UpsertOptions, FolderSink):
     """
 
     type: Literal["delta"] = "delta"
-    path: Annotated[str, AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED))]
+    path: Annotated[
+        str,
+        AfterValidator(_no_catalog_name),
+        AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED)),
+    ]
     partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
     storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)
 
@@ -100,3 +120,14 @@ class DeltaSink(UpsertOptions, FolderSink):
             rule.check_columns(df.columns)
         copies = {LAYOUT_PREFIX + name: df[name] for name in self.partition_by}
         return df.withColumns(copies) if self.partition_columns else df
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """What an upsert goes by is never null, a key never NaN; a partition's text never empty."""
+        rule = self.upsert_rule
+        needed, key = (rule.never_null, rule.key) if rule else ((), ())
+        empty = [
+            (name, Unfit(column(name) == "", "an empty text, which Delta reads back as null"))
+            for name in self.partition_by
+            if name in schema.names and schema[name].dataType.typeName() == "string"
+        ]
+        return reason(schema, Limits(needed=needed, never_null=never_null, numbers=key), *empty)

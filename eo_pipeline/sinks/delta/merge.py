@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
+from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.delta.commit import Arguments, commit_files
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 
@@ -37,9 +38,10 @@ def newest_rows(table: pa.Table, rule: UpsertRule) -> pa.Table:
     Raises:
         ConfigError: a column is absent.
         RefusedError: a row has no key, or nothing to be sequenced by; or nothing tells which of two
-            rows is the newer.
+            rows is the newer; a name cannot be used.
     """
     rule.check_columns(table.schema.names)
+    _refuse_names(table.schema.names)
     rule.check_nulls(table[name].null_count for name in rule.never_null)
     by_key = [(name, "ascending") for name in rule.key]
     newest_first = [(name, "descending") for name in rule.age_columns(table.schema.names)]
@@ -86,6 +88,16 @@ def _refuse_mixed_keys(ordered: pa.Table, is_first: pa.Array, rule: UpsertRule) 
         one, other = ordered.slice(found, 2).to_pylist()
         key = [one[name] for name in rule.key]
         raise rule.refuse_order(key, [one[n] for n in ORIGIN], [other[n] for n in ORIGIN])
+
+
+def _refuse_names(names: list[str]) -> None:
+    """delta-rs's merge quotes names with backticks and does not see one in a name."""
+    bad = [name for name in names if "`" in name]
+    if bad:
+        raise RefusedError(
+            f"column {bad[0]!r}: a Delta table is not upserted by a name with a backtick. Nothing "
+            "was written; rename it in the transform."
+        )
 
 
 def _first_of_each_key(ordered: pa.Table, key: tuple[str, ...]) -> pa.Array:

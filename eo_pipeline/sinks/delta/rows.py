@@ -17,6 +17,7 @@ from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
+from eo_pipeline.sinks.lake.bounds import refuse_unbounded_file, refuse_unbounded_rows
 from eo_pipeline.sinks.lake.rows import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.types import own_columns
 from eo_pipeline.staging.rows import StagedTable
@@ -40,7 +41,9 @@ def batches_of(rows: StagedTable) -> pa.RecordBatchReader:
 
 
 def _stored(table: pa.Table) -> pa.Table:
-    return TYPES.table(table.select(own_columns(table.schema).names))
+    stored = TYPES.table(table.select(own_columns(table.schema).names))
+    refuse_unbounded_rows(stored, TYPES.store)
+    return stored
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class AddActions:
             paths = files.write(one_file_each(table, [table[n] for n in self.partition_by]))
         elif not all(path.is_relative_to(self.root / ROWS_FOLDER) for path in paths):
             paths = files.link(paths)
+        if staged.table is None:
+            for path in paths:
+                refuse_unbounded_file(path, TYPES.store)
         return [self._action(path) for path in paths]
 
     def _action(self, path: Path) -> AddAction:

@@ -81,6 +81,11 @@ class DeltaSession(LakeSession[Snapshot]):
     def open_table(self) -> Snapshot | None:
         return Snapshot.open(self.uri, self.options, self.pipeline)
 
+    def never_null(self) -> frozenset[str]:
+        """The table's columns that take no null; none while it is absent."""
+        table = self.open_table()
+        return table.required if table else frozenset()
+
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """Of one version of the table, file by file.
 
@@ -117,6 +122,9 @@ class DeltaSession(LakeSession[Snapshot]):
             return Restore(table, self.ledger, head, self.options).version(entry)
         except NotRestorableError as error:
             raise self.cannot_go_back(entry, f"the table is upserted, and {error}") from error
+
+    def _id_of(self, table: Snapshot) -> str:
+        return str(table.table.metadata().id)
 
     def _pointer(self, table: Snapshot) -> Pointer | None:
         return table.pointer

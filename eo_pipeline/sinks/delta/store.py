@@ -58,6 +58,9 @@ _FEATURES = frozenset(
 
 #: Settings and column annotations behind which a writer must check or fill in values.
 _SETTINGS_REFUSED = {"delta.columnMapping.mode": "none"}
+
+#: A setting by which the log forgets application transactions, and so where the ledger's head is.
+_FORGETS = "delta.setTransactionRetentionDuration"
 _CONSTRAINT = "delta.constraints."
 _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
 
@@ -175,6 +178,12 @@ class Snapshot:
         Raises:
             ConfigError: names the feature, setting or column.
         """
+        if _FORGETS in self.configuration:
+            raise ConfigError(
+                f"sink.path: the table has {_FORGETS}={self.configuration[_FORGETS]}, by which it "
+                "forgets after that time where the pipeline's ledger stands. Take it off: ALTER "
+                f"TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}')."
+            )
         found = ", ".join(self._obstacles())
         if found:
             raise ConfigError(

@@ -9,7 +9,7 @@ from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.lake.types import StoredTypes
 
 #: Characters that Delta without column mapping, and Parquet readers, do not take in a name.
-NAME_CHARACTERS_REFUSED = frozenset(" ,;{}()\n\t=")
+NAME_CHARACTERS_REFUSED = frozenset(" ,;{}()\n\t=\0")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class DeltaTypes(StoredTypes):
         if bad:
             raise RefusedError(
                 f"Delta tables cannot have columns named {', '.join(map(repr, bad))}: no name may "
-                "hold a space, a line break, a tab or one of ,;{}()=. Rename them in the transform."
+                "hold a space, a line break, a tab, the character 0 or one of ,;{}()=. Rename them "
+                "in the transform."
             )
 
 

@@ -10,6 +10,7 @@ from pyiceberg.table.metadata import TableMetadata
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg.partitioning import partition_values, refuse_unclear
 from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.bounds import refuse_unbounded_file, refuse_unbounded_rows
 from eo_pipeline.sinks.lake.rows import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.types import own_columns
 from eo_pipeline.sinks.removal import goes_back, target_of
@@ -31,10 +32,14 @@ def file_uris(
     paths = rows.paths()
     if rows.table is not None:
         table = TYPES.table(rows.table.select(own_columns(rows.table.schema).names))
+        refuse_unbounded_rows(table, TYPES.store)
         transforms = [str(field.transform) for field in fields]
         layout = zip(sources, transforms, strict=True)
         keys = [partition_values(table[source], transform) for source, transform in layout]
         paths = files.write(one_file_each(table, keys))
+    else:
+        for path in paths:
+            refuse_unbounded_file(path, TYPES.store)
     for path in paths if sources else []:
         refuse_unclear(path, sources)
     return [f"file://{path}" for path in paths]

@@ -100,6 +100,9 @@ class IcebergSession(LakeSession[Table]):
     def _drop_table(self) -> None:
         drop(self.catalog, self.sink)
 
+    def _id_of(self, table: Table) -> str:
+        return str(table.metadata.table_uuid)
+
     def _pointer(self, table: Table) -> Pointer | None:
         return pointer_of(table, self.pipeline)
 

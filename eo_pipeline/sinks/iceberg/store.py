@@ -22,7 +22,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
 from pyiceberg.transforms import parse_transform
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from eo_pipeline.errors import (
     ConfigError,
@@ -61,6 +61,8 @@ def connect(sink: IcebergSink) -> Catalog:
     for left in reversed(range(_CONNECT_TRIES)):
         try:
             return _catalog(sink)
+        except ArgumentError as error:  # an address, or a driver that is not there
+            raise ConfigError(f"sink.catalog: {error}") from error
         except UNREACHABLE as error:
             if not left:
                 raise SinkUnavailableError(
@@ -75,7 +77,10 @@ def _catalog(sink: IcebergSink) -> Catalog:
     if sink.catalog is not None:
         return load_catalog(sink.catalog.name, **sink.catalog.values())
     warehouse = sink.warehouse.absolute()
-    warehouse.mkdir(parents=True, exist_ok=True)
+    try:
+        warehouse.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"sink.warehouse: {warehouse} cannot be a folder: {error}") from error
     uri = f"sqlite:///{quote(str(warehouse / _FILE))}"
     return load_catalog(EMBEDDED, type="sql", uri=uri, warehouse=f"file://{warehouse}")
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
+from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
 from eo_pipeline.source.client_options import ClientSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 #: A topic's name, short enough for ``<topic>._eo_ledger.<pipeline>`` to be one too (249).
 _Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,170}$")]
@@ -134,13 +136,26 @@ class KafkaSink(Sink):
         """The topic with the ledger of ``pipeline``."""
         return self.ledger_topic or f"{self.topic}._eo_ledger.{pipeline}"
 
+    def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:
+        """Rows', ledger's and dead letters' topic."""
+        topics = frozenset({self.topic, self.ledger_of(pipeline), self.dead_letters})
+        return self.bootstrap_servers, topics
+
     @property
     def dead_letters(self) -> str:
         """The topic for records that could not be read."""
         return self.dead_letter_topic or f"{self.topic}._dead_letters"
 
     def transactional_id(self, pipeline: str, shard: int) -> str:
-        """The same in every run, so that a run shuts out whatever an earlier one left alive."""
+        """The same in every run, so that a run shuts out whatever an earlier one left alive; and
+        that of no other pipeline, since neither name may hold a slash.
+        """
+        return f"eo-{pipeline}/{self.topic}/{shard}"
+
+    def earlier_transactional_id(self, pipeline: str, shard: int) -> str:
+        """What earlier releases called it: ``a-b`` into ``c`` was the same as ``a`` into
+        ``b-c``.
+        """
         return f"eo-{pipeline}-{self.topic}-{shard}"
 
     def describe(self) -> dict[str, str]:
@@ -162,3 +177,14 @@ class KafkaSink(Sink):
         if self.shards > 1:
             check_origin(df.columns, "sink.shards: more than one need")
         return project(df, self.layout)
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """A timestamp that no record can carry: the client takes it for "now", or for "none"."""
+        from pyspark.sql import functions as F
+
+        named = [field for field in schema if field.name == self.timestamp]
+        if not named or not named[0].dataType.typeName().startswith("timestamp"):
+            return reason(schema, Limits(never_null=never_null))  # project refuses what is none
+        millis = F.unix_millis(column(named[0].name).cast("timestamp_ltz"))
+        early = Unfit(millis <= 0, "a time that is not after 1970-01-01T00:00:00Z")
+        return reason(schema, Limits(never_null=never_null), (named[0].name, early))

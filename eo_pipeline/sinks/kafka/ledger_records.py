@@ -15,6 +15,9 @@ from typing import Any, Self
 
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 
+#: In the record of an entry: its producers' ids are those of no other pipeline.
+_APART = "apart"
+
 #: Value, key and partition of a ledger record.
 LedgerRecord = tuple[bytes, bytes, int]
 
@@ -24,11 +27,13 @@ class ShardCounts:
     """How one version is divided among the shards.
 
     ``rows``: how many rows each shard publishes, from shard 0 on. ``producers``: how many shards
-    the next version may use; no transactional id beyond has a transaction open.
+    the next version may use; no transactional id beyond has a transaction open. ``is_apart``: the
+    producers have ids of their own; see :meth:`KafkaSink.earlier_transactional_id`.
     """
 
     rows: tuple[int, ...] = (0,)
     producers: int = 1
+    is_apart: bool = True
 
     @property
     def followers(self) -> frozenset[int]:
@@ -38,7 +43,9 @@ class ShardCounts:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any] | None) -> Self:
         """What a record says; one of before there were shards says nothing."""
-        return cls() if raw is None else cls(tuple(raw["rows"]), raw["producers"])
+        if raw is None:
+            return cls(is_apart=False)
+        return cls(tuple(raw["rows"]), raw["producers"], raw.get("ids") == _APART)
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Marker:
 
 def entry_record(entry: LedgerEntry, shards: ShardCounts) -> LedgerRecord:
     """``committed_at`` is not in it: that is the record's own timestamp."""
-    said = {"rows": list(shards.rows), "producers": shards.producers}
+    said = {"rows": list(shards.rows), "producers": shards.producers, "ids": _APART}
     raw = {**entry.to_json(), "publication": said}
     return json.dumps(raw).encode(), entry.pipeline.encode(), 0
 

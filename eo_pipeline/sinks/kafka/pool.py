@@ -20,6 +20,7 @@ from eo_pipeline.sinks.kafka.ledger import LedgerTopic
 from eo_pipeline.sinks.kafka.ledger_records import DecidedEntry
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.store import KafkaStore, TransactionLostError, UnansweredError
+from eo_pipeline.sinks.kafka.transaction import shut_out
 from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class ShardPool:
             unless_fenced.callback(shards.close)
             shards.fence(1)
             shards.fence(self._producers())
+            self._fence_earlier_release()
             self._ledger.wait_for_open_transactions()
             if len(shards) < self._producers():  # told by what was hidden
                 shards.fence(self._producers())
@@ -121,6 +123,16 @@ class ShardPool:
         partitions = self._store.all_partitions(self._ledger.topic)
         ends = self._store.ends(partitions, committed=False)
         self._store.wait_until_readable(ends, READERS_SECONDS)
+
+    def _fence_earlier_release(self) -> None:
+        """Shut out the producers of a release that gave them other ids, which may still be alive
+        below the last entry of such a release; nobody else shuts them out.
+        """
+        newest = self._ledger.newest()
+        if newest is not None and newest.shards.is_apart:
+            return
+        for shard in range(newest.shards.producers if newest else 1):
+            shut_out(self._sink, self._pipeline, self._store.settings, shard)
 
     def _producers(self) -> int:
         """How many shards may have a transaction open, of this run or of an earlier one."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.arrow import json_array
+from eo_pipeline.sinks.arrow import json_array, refusing
 from eo_pipeline.sinks.kafka.assigner import start_index
 from eo_pipeline.sinks.kafka.producer import Arguments
 from eo_pipeline.sinks.kafka.types import (
@@ -132,10 +132,7 @@ def _projected(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
     if layout.value is not None:
         columns[VALUE] = batch.column(layout.value)
     else:
-        names = layout.payload(batch.schema.names)
-        columns[VALUE] = json_array(
-            pa.StructArray.from_arrays([batch.column(name) for name in names], names)
-        )
+        columns[VALUE] = _documents(batch, layout.payload(batch.schema.names))
     if layout.key is not None:
         columns[KEY] = batch.column(layout.key)
     if layout.timestamp is not None:
@@ -145,6 +142,21 @@ def _projected(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
     elif layout.headers:
         columns[HEADERS] = _header_array(batch, layout.headers)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _documents(batch: pa.RecordBatch, names: list[str]) -> pa.Array:
+    """Each row as one JSON object. If one has no text, the column is named that it has not of."""
+    try:
+        return _objects(batch, names)
+    except (ValueError, OverflowError):
+        for name in names:
+            with refusing(name, "Kafka"):
+                _objects(batch, [name])
+        raise
+
+
+def _objects(batch: pa.RecordBatch, names: list[str]) -> pa.Array:
+    return json_array(pa.StructArray.from_arrays([batch.column(name) for name in names], names))
 
 
 def _header_array(batch: pa.RecordBatch, names: Any) -> pa.Array:

@@ -17,9 +17,11 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.sinks.config import Guarantee
 from eo_pipeline.sinks.kafka.config import KafkaSink
+from eo_pipeline.sinks.kafka.evidence import holds_rows
 from eo_pipeline.sinks.kafka.ledger import open_ledger
 from eo_pipeline.sinks.kafka.ledger_records import ShardCounts
 from eo_pipeline.sinks.kafka.pool import READERS_SECONDS, Incomplete, ShardPool, unfinished
@@ -113,6 +115,21 @@ class KafkaSession(SinkSession):
             "again. If it happens again: one run at a time, a longer timeout, or smaller "
             "checkpoints."
         )
+
+    def table_identity(self) -> Mapping[str, str]:
+        """The UUIDs of the rows' topic and of the ledger's: neither is its name."""
+        asked = {"topic": self.sink.topic, "ledger topic": self.ledger.topic}
+        found = {what: self.store.topic_id(name) for what, name in asked.items()}
+        return {what: uuid for what, uuid in found.items() if uuid is not None}
+
+    def was_written(self) -> bool:
+        """Of rows in transactions only: others are there before the ledger moves."""
+        if self.sink.semantics is not Guarantee.EXACTLY_ONCE:
+            return False
+        found = holds_rows(self.sink, self.pipeline, self.store)
+        # asked last: another run may have begun meanwhile, or left shards to be completed
+        newest = self.ledger.newest()
+        return found and (newest is None or newest.entry.version == START_VERSION)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         raise RefusedError(

@@ -140,16 +140,34 @@ class KafkaStore:
         )
         return {topic: self._described(topic, future) for topic, future in futures.items()}
 
+    def topic_id(self, topic: str) -> str | None:
+        """The UUID of ``topic``; None if there is none."""
+        futures = self._client.describe_topics(
+            TopicCollection([topic]), request_timeout=self.timeout
+        )
+        found = self._description(topic, futures[topic])
+        return None if found is None else str(found.topic_id)
+
+    def ledgers_beside(self, pipeline: str) -> list[str]:
+        """Ledgers of other pipelines than ``pipeline`` that publish into the topic."""
+        prefix, own = self._sink.ledger_of(""), self._sink.ledger_of(pipeline)
+        topics = self._call(own, lambda: self._client.list_topics(timeout=self.timeout)).topics
+        return sorted(name for name in topics if name.startswith(prefix) and name != own)
+
     def _appears(self, topic: str) -> bool:
         """True if ``topic`` exists. One that was made a moment ago is not known everywhere yet."""
         return wait_until(lambda: self.counts([topic])[topic] > 0, _NEW_TOPIC_SECONDS)
 
     def _described(self, topic: str, future: Future[Any]) -> int:
+        found = self._description(topic, future)
+        return 0 if found is None else len(found.partitions)
+
+    def _description(self, topic: str, future: Future[Any]) -> Any:
         try:
-            return len(future.result(timeout=self.timeout + 5).partitions)
+            return future.result(timeout=self.timeout + 5)
         except KafkaException as error:
             if error_of(error).code() in _ABSENT:
-                return 0
+                return None
             raise while_asking(self._refusal or error_of(error), topic) from error
 
     def create(self, topic: str, config: Mapping[str, str]) -> None:

@@ -147,6 +147,22 @@ class ShardProducer:
             )
 
 
+def shut_out(sink: KafkaSink, pipeline: str, settings: Mapping[str, Any], shard: int) -> None:
+    """End what a producer of an earlier release left open or still does for ``shard``.
+
+    Raises:
+        SinkUnavailableError, ConfigError: see :func:`while_asking`.
+    """
+    own = {"transactional.id": sink.earlier_transactional_id(pipeline, shard)}
+    producer = RecordProducer(settings, own, producers=sink.shards)
+    try:
+        producer.init(sink.request_timeout)
+    except KafkaException as error:
+        raise while_asking(error_of(error), sink.topic) from error
+    finally:
+        producer.close()
+
+
 def _row_producer(semantics: Guarantee, settings: Mapping[str, Any]) -> RecordProducer | None:
     """Who sends the rows, if not the transactional producer."""
     if semantics is Guarantee.AT_LEAST_ONCE:

@@ -27,7 +27,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eo_pipeline.errors import SinkError
+from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 
@@ -124,7 +124,7 @@ class LedgerFiles:
         """The entry that the table, or a later entry, points to.
 
         Raises:
-            SinkError: the file is not there or not whole: somebody changed the folder.
+            LedgerDamagedError: the file is not there or not whole: somebody changed the folder.
         """
         return self._cached(pointer)
 
@@ -133,11 +133,8 @@ class LedgerFiles:
         try:
             return LedgerFile.from_json(json.loads(path.read_text()))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SinkError(
-                f"the ledger file {path} cannot be read: {error}. The table says that version "
-                f"{pointer.version} was committed with it. Nothing was changed; bring the folder "
-                f"{LEDGER_FOLDER} back from a backup of the same moment as the table."
-            ) from error
+            found = f"cannot be read, in the ledger file {path}: {error}"
+            raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
 
     def at(self, head: LedgerFile, version: int) -> LedgerFile | None:
         """The entry at ``version`` in the chain that ends in ``head``. O(log n) files are read."""
@@ -183,6 +180,14 @@ class LedgerFiles:
         aside.parent.mkdir(parents=True, exist_ok=True)
         write_new(aside, json.dumps(LedgerFile(entry, FIRST, None, FIRST).to_json()))
         return aside
+
+    def has_file_since(self, version: int) -> bool:
+        """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
+        return any(
+            pointer.version >= version
+            for bucket in self.folder.glob("*")
+            for pointer, _ in _files(bucket)
+        )
 
     def lost(self, head: LedgerFile, *folders: Path) -> Iterator[Path]:
         """Files of attempts that can never land: at a version that another token holds.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.files import sync
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
@@ -64,10 +64,8 @@ class LakeSession(SinkSession, Generic[Handle]):
     before (5). The commit makes files and pointer real together, or the format says that somebody
     was faster. Then the table is opened again and everything is looked at anew: our own entry
     there, another one of ours (fenced), or foreign work, after which the same transaction is tried
-    with a new token.
-
-    Whoever is killed between 4 and 6 leaves files that :meth:`recover` removes once another token
-    holds their version.
+    with a new token. Whoever is killed between 4 and 6 leaves files that :meth:`recover` removes
+    once another token holds their version.
     """
 
     publish_tries: ClassVar[int] = 12
@@ -75,6 +73,8 @@ class LakeSession(SinkSession, Generic[Handle]):
     def __init__(self, pipeline: str, root: Path) -> None:
         if not _PIPELINE.fullmatch(pipeline):
             raise ConfigError(f"name: {pipeline!r} cannot be a folder's name below the table's")
+        if root.exists() and not root.is_dir():
+            raise ConfigError(f"sink: {root} is not a folder")
         super().__init__(pipeline)
         if odd := self.misread.search(str(root)):
             raise ConfigError(
@@ -89,7 +89,7 @@ class LakeSession(SinkSession, Generic[Handle]):
     def recover(self) -> LedgerEntry | None:
         """Removes what attempts left that lost their version; never what may still land."""
         head = self.head_of(self.open_table())
-        if head is None:
+        if not head:
             return None
         for path in self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()):
             path.unlink(missing_ok=True)
@@ -103,8 +103,7 @@ class LakeSession(SinkSession, Generic[Handle]):
         return self._entry_below(self.head_of(self.open_table()), version)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
-        head = self.head_of(self.open_table())
-        if head is not None:
+        if head := self.head_of(self.open_table()):
             yield from (file.entry for file in self.ledger.chain(head, since))
 
     def read_dead_letters(self, since: int = 0) -> pa.Table:
@@ -112,7 +111,7 @@ class LakeSession(SinkSession, Generic[Handle]):
         those that a rewind or a replay took back.
         """
         head = self.head_of(self.open_table())
-        chain = self.ledger.chain(head, since) if head else iter(())
+        chain = self.ledger.chain(head, since) if head else ()
         kept = [file for number, file in _live(chain).items() if number >= since]
         return self.dead_letters.read(file.at for file in kept if file.dead_letters)
 
@@ -159,12 +158,26 @@ class LakeSession(SinkSession, Generic[Handle]):
         """The pipelines that have a ledger in this table."""
         return sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
 
+    def table_identity(self) -> Mapping[str, str]:
+        return {"table": self._id_of(table)} if (table := self.open_table()) else {}
+
+    def was_written(self) -> bool:
+        """Also by the ledger's files: nobody tries for version 2 before version 1 is there."""
+        return self.ledger.has_file_since(START_VERSION + 2) or super().was_written()
+
+    def holds_rows(self, since: int) -> bool:
+        """Not told where pipelines share the table: their rows are numbered alike."""
+        return {*self._ledgers()} <= {self.pipeline} and super().holds_rows(since)
+
+    @abstractmethod
+    def _id_of(self, table: Handle) -> str:
+        """What the format itself knows the table by, for as long as it lives."""
+
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         table = self.open_table()
-        head = self.head_of(table)
-        if head is None:
-            return FirstEntry(self, entry, staged)
-        return self._publication(entry, staged, table, head)
+        if head := self.head_of(table):
+            return self._publication(entry, staged, table, head)
+        return FirstEntry(self, entry, staged)
 
     def has_landed(self, entry: LedgerEntry) -> bool:
         return self.has_landed_below(self.head_of(self.open_table()), entry)

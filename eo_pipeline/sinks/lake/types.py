@@ -63,11 +63,17 @@ class StoredTypes:
             )
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Of columns, and of the fields of a struct. Most stores take any.
+        """Of columns, and of the fields of a struct. Most stores take any that Arrow keeps.
 
         Raises:
             RefusedError: a name cannot be used.
         """
+        bad = [name for name in names if "\0" in name]
+        if bad:
+            raise RefusedError(
+                f"{self.store} cannot have columns named {', '.join(map(repr, bad))}: no name may "
+                "hold the character 0. Rename them in the transform."
+            )
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """``schema`` in the one form of each type, every column nullable: timestamps are in

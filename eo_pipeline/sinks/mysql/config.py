@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -18,9 +19,11 @@ from eo_pipeline.sinks.mysql.types import NAMES
 from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.names import TableName
+from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 def _checked_database(name: str) -> str:
@@ -118,3 +121,9 @@ class MySqlSink(SqlSink):
             rule.check_columns(df.columns)
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product)
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """NaN and infinity, which MySQL has not, and what an upsert goes by: never null."""
+        rule = self.upsert_rule
+        needed = rule.never_null if rule else ()
+        return reason(schema, Limits(not_finite=False, needed=needed, never_null=never_null))

@@ -15,7 +15,7 @@ import pymysql
 from pyarrow import csv
 
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.arrow import Kind, json_array
+from eo_pipeline.sinks.arrow import Kind, json_array, refusing
 from eo_pipeline.sinks.mysql.store import (
     NOT_ALLOWED,
     PACKET_BYTES,
@@ -153,7 +153,7 @@ class _Load:
         escape = self.store.connection.escape
         rows: list[str] = []
         length = 0
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        for row in zip(*map(_python_values, batch.schema.names, batch.columns), strict=True):
             rows.append(f"({','.join(_literal(value, escape) for value in row)})")
             length += len(rows[-1])
             if length > _INSERT_LENGTH:
@@ -212,10 +212,8 @@ def _readable(values: pa.Array, column: MySqlColumn) -> pa.Array:
     if not column.type.nullable and values.null_count:
         # LOAD DATA would put in zero, the present time or the next number
         raise _refused(column, f"{values.null_count} null(s), and the column is NOT NULL")
-    try:
+    with refusing(column.name, "MySQL"):
         return _converted(values, column)
-    except (ValueError, OverflowError) as error:  # Arrow's own are, too; a year of five digits
-        raise _refused(column, str(error)) from error
 
 
 def _converted(values: pa.Array, column: MySqlColumn) -> pa.Array:
@@ -270,6 +268,12 @@ def _refused(column: MySqlColumn, what: str) -> RefusedError:
         f"column {column.name!r} holds values that MySQL cannot take: {what}. "
         "Nothing was written; correct them in the transform."
     )
+
+
+def _python_values(name: str, column: pa.Array) -> list[Any]:
+    with refusing(name, "MySQL"):
+        values: list[Any] = column.to_pylist()
+    return values
 
 
 def _literal(value: Any, quote: Any) -> str:

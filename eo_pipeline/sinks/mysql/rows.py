@@ -7,9 +7,9 @@ empty table, or adds a column that is null in every row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pymysql
@@ -38,6 +38,17 @@ SELECT column_name, lower(data_type), lower(column_type),
 FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
+"""
+
+_COMMENT_ON = """
+SELECT column_comment FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s AND column_name = %s
+"""
+
+_NEVER_NULL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s AND is_nullable = 'NO'
+  AND extra NOT LIKE '%% GENERATED%%'
 """
 
 _UNIQUE_KEYS = """
@@ -80,8 +91,13 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     """A table of InnoDB. Upserts are ``INSERT ... ON DUPLICATE KEY UPDATE``."""
 
     names: ClassVar[NameRules] = NAMES
+    never_null: ClassVar[str | None] = _NEVER_NULL
     key_excludes = "not on prefixes"
     store: MySqlStore
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        return (self.name.schema, self.name.name)
 
     def exists(self) -> bool:
         found = self.store.rows(_KIND, self.name.schema, self.name.name)
@@ -119,7 +135,9 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
 
     def create(self, wires: Mapping[str, WireType], key: Sequence[str]) -> None:
         lines = [
-            f"{quoted(name)} " + (f"{wire.as_key} NOT NULL" if name in key else wire.nullable)
+            f"{quoted(name)} "
+            + (f"{wire.as_key} NOT NULL" if name in key else wire.nullable)
+            + self._commented(name)
             for name, wire in wires.items()
         ]
         if key:
@@ -136,11 +154,20 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         alter = f"ALTER TABLE {self.name.sql}"
         for name, wire in wires.items():
             try:
-                self.store.execute(f"{alter} ADD COLUMN {quoted(name)} {wire.nullable}")
+                self.store.execute(
+                    f"{alter} ADD COLUMN {quoted(name)} {wire.nullable}" + self._commented(name)
+                )
             except pymysql.OperationalError as error:
                 if number_of(error) != COLUMN_EXISTS:
                     raise
                 # another run added it just now; bind() looks whether it fits
+
+    def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
+        found = ask(_COMMENT_ON, self.name.schema, self.name.name, CHECKPOINT_COLUMN)
+        return str(found[0][0] or "") if found else None
+
+    def _commented(self, name: str) -> str:
+        return f" COMMENT '{self.comment}'" if name == CHECKPOINT_COLUMN else ""
 
     def insert(self, columns: Sequence[MySqlColumn], staged: StagedTable) -> int:
         given = {self.names.fold(column.name) for column in columns}

@@ -20,8 +20,8 @@ from eo_pipeline.errors import (
     ConfigError,
     EoPipelineError,
     FencedError,
+    LedgerDamagedError,
     RefusedError,
-    SinkError,
     SinkUnavailableError,
 )
 from eo_pipeline.files import sync
@@ -124,9 +124,10 @@ class ParquetSession(SinkSession):
         for version in range(max(since, 0), head.entry.version + 1 if head else 0):
             file = self.folders.file(version)
             if file is None:
-                raise SinkError(
-                    f"{self.folders.path(version)} is missing, and later versions are there. To "
-                    "drop old rows remove the Parquet files and leave the folder."
+                path = self.folders.path(version)
+                found = f"is missing: {path}, and later versions are there. To drop old rows remove"
+                raise LedgerDamagedError(
+                    self.pipeline, version, f"{found} the Parquet files and leave the folder"
                 )
             yield file
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from eo_pipeline.errors import SinkError, SinkUnavailableError
+from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import LedgerEntry
 
@@ -84,7 +84,7 @@ class CheckpointFolders:
         """What the folder of ``version`` says, None if there is none.
 
         Raises:
-            SinkError: its ledger file is not whole: somebody changed it.
+            LedgerDamagedError: its ledger file is not whole: somebody changed it.
             SinkUnavailableError: it cannot be read just now.
         """
         path = self.path(version) / ENTRY_FILE
@@ -95,10 +95,8 @@ class CheckpointFolders:
         except OSError as error:
             raise SinkUnavailableError(f"{path} cannot be read: {error}") from error
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise SinkError(
-                f"the ledger file {path} cannot be read: {error}. Nothing was changed; bring it "
-                "back from a backup."
-            ) from error
+            found = f"cannot be read, in the ledger file {path}: {error}"
+            raise LedgerDamagedError(str(self.root), version, found) from error
 
     def newest(self) -> EntryFile | None:
         """The newest version's file. Its cost does not grow with the number of versions, as

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
@@ -11,9 +12,11 @@ from eo_pipeline.sinks.postgres.types import NAMES
 from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.names import TableName
+from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 def conninfo_parts(dsn: str) -> dict[str, Any]:
@@ -47,6 +50,10 @@ def _is_torn(parts: dict[str, Any]) -> bool:
 def _checked_dsn(dsn: SecretStr) -> SecretStr:
     conninfo_parts(dsn.get_secret_value())
     return dsn
+
+
+#: Years that PostgreSQL's dates and times have, its first one (of Julian day 0) aside.
+_YEARS = (-4712, 5_874_896)
 
 
 class PostgresSink(SqlSink):
@@ -106,6 +113,12 @@ class PostgresSink(SqlSink):
             rule.check_columns(df.columns)
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product, has_arrays=True)
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """Text with U+0000, times before Julian day 0, and what an upsert goes by: never null."""
+        rule = self.upsert_rule
+        needed = rule.never_null if rule else ()
+        return reason(schema, Limits(years=_YEARS, nul=False, needed=needed, never_null=never_null))
 
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:

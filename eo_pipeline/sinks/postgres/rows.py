@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pgpq
 import pyarrow as pa
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
-from eo_pipeline.errors import ConfigError, RefusedError
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.arrow import json_array
+from eo_pipeline.sinks.arrow import json_array, refusing
 from eo_pipeline.sinks.postgres.store import PostgresStore
 from eo_pipeline.sinks.postgres.types import (
     NAMES,
@@ -70,6 +70,11 @@ LIMIT 5
 _KINDS = {"r": "", "p": "", "v": "a view", "m": "a materialized view", "f": "a foreign table"}
 _UNLOGGED = {"u": "an unlogged table", "t": "a temporary table"}
 
+_COMMENT_ON = """
+SELECT col_description(attrelid, attnum) FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
+"""
+
 _COLUMNS = """
 WITH RECURSIVE made_of AS (
     SELECT attnum, attname, atttypid AS type, atttypmod AS modifier,
@@ -94,6 +99,16 @@ WHERE t.typtype <> 'd'
 ORDER BY attnum
 """
 
+#: Unless a trigger (before, insert: 2 and 4) may fill them in.
+_NEVER_NULL = """
+SELECT attname FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  AND (attnotnull OR typnotnull) AND attgenerated = '' AND attidentity <> 'a'
+  AND NOT EXISTS (
+    SELECT FROM pg_trigger WHERE tgrelid = attrelid AND NOT tgisinternal AND tgtype & 6 = 6
+  )
+"""
+
 #: Indexes that ON CONFLICT can use: unique, valid, checked at once, on plain columns, on all rows.
 _UNIQUE_KEYS = """
 SELECT array_agg(attname::text)
@@ -113,6 +128,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
     """A table, inside the open transaction. Upserts are ``INSERT ... ON CONFLICT``."""
 
     names: ClassVar[NameRules] = NAMES
+    never_null: ClassVar[str | None] = _NEVER_NULL
     key_excludes = "not deferrable, not partial"
     store: PostgresStore
 
@@ -159,10 +175,21 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
                 f"CREATE INDEX ON {self.name.sql} USING brin ({quoted(CHECKPOINT_COLUMN)}) "
                 "WITH (autosummarize = on)"
             )
+        self._mark(wires)
 
     def add(self, wires: Mapping[str, WireType]) -> None:
         added = [f"ADD COLUMN {quoted(name)} {wire.declared}" for name, wire in wires.items()]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(added)}")
+        self._mark(wires)
+
+    def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
+        found = ask(_COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)
+        return str(found[0][0] or "") if found else None
+
+    def _mark(self, wires: Mapping[str, WireType]) -> None:
+        if CHECKPOINT_COLUMN in wires:
+            column = f"{self.name.sql}.{quoted(CHECKPOINT_COLUMN)}"
+            self.store.execute(f"COMMENT ON COLUMN {column} IS '{self.comment}'")
 
     def unique_keys(self) -> list[set[str]]:
         return [set(names) for (names,) in self.store.rows(_UNIQUE_KEYS, self.name.sql)]
@@ -252,14 +279,9 @@ class _Encoder:
 
 
 def _encodable(values: pa.Array, column: PostgresColumn) -> pa.Array:
-    try:
+    with refusing(column.name, "PostgreSQL"):
         sendable = json_array(values) if column.wire.sent == "jsonb" else values
         return sendable.cast(column.wire.arrow)
-    except (ValueError, OverflowError) as error:  # Arrow's own are, too; a year of five digits
-        raise RefusedError(
-            f"column {column.name!r} holds values that PostgreSQL cannot take: {error}. "
-            "Nothing was written; correct them in the transform."
-        ) from error
 
 
 def _names(columns: Sequence[PostgresColumn]) -> str:

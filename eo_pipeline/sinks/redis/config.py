@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -13,9 +14,11 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.redis.keys import RESERVED, KeyTemplate
+from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
 _SCHEMES = ("redis", "rediss", "unix")
@@ -135,3 +138,7 @@ class RedisSink(Sink):
         if absent:
             raise ConfigError(f"sink.key: the result has no column {', '.join(absent)}")
         return project(df, "Redis")
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """What the key is made of is never null."""
+        return reason(schema, Limits(needed=tuple(self.template.columns), never_null=never_null))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -68,6 +68,13 @@ class RedisSession(SinkSession):
             if len(page) < PAGE:
                 return
             since += PAGE
+
+    def table_identity(self) -> Mapping[str, str]:
+        """The kinds of the columns are written with the first rows, and stay when rows expire."""
+        return {"kind": "redis"} if self.store.columns() else {}
+
+    def was_written(self) -> bool:
+        return bool(self.store.columns())
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return RedisPublication(self, entry, staged)

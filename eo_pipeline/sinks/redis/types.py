@@ -28,8 +28,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from eo_pipeline.errors import RefusedError, SchemaChangeError
-from eo_pipeline.sinks.arrow import Kind, json_array, kind_of
+from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.arrow import Kind, json_array, kind_of, refusing
 
 
 class RedisKind(StrEnum):
@@ -96,6 +96,9 @@ def hash_texts(name: str, column: pa.Array, kind: RedisKind) -> list[bytes | Non
     """
     if kind in (RedisKind.INTEGER, RedisKind.BOOLEAN):  # as below, without a Python object for each
         column = column.cast(pa.string())
+    if kind is RedisKind.TEXT:
+        with refusing(name, "Redis"):
+            column.validate(full=True)
     if kind in (RedisKind.INTEGER, RedisKind.BOOLEAN, RedisKind.TEXT, RedisKind.BINARY):
         values: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
         return values
@@ -111,13 +114,8 @@ def json_texts(name: str, column: pa.Array) -> list[str | None]:
     Raises:
         RefusedError: a value has no text (a date after the year 9999, text that is not UTF-8).
     """
-    try:
+    with refusing(name, "Redis"):
         texts: list[str | None] = json_array(column).to_pylist()
-    except (ValueError, OverflowError, pa.ArrowException) as error:
-        raise RefusedError(
-            f"column {name!r} holds a value that cannot be written as text: {error}. Nothing was "
-            "written; filter or correct it in the transform."
-        ) from error
     return texts
 
 

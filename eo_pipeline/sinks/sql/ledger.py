@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, TableReplacedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.sql.names import TableName
 
@@ -261,15 +261,12 @@ class SqlLedger:
         """A table made anew for ``entry`` would lack what the ledger says was written.
 
         Raises:
-            ConfigError: the table, which is absent, was dropped or renamed.
+            TableReplacedError: the table, or its checkpoint column, was dropped or renamed.
         """
         written = entry.counts.rows_total - entry.counts.rows
         if written > 0:
-            raise ConfigError(
-                f"sink.table: {self.table} does not exist any more, and the ledger says that "
-                f"{written} rows were written into it. Bring it back (was it renamed?), or start "
-                "anew with another pipeline name."
-            )
+            found = f"{self.table}, or its checkpoint column, does not exist any more"
+            raise TableReplacedError(self.pipeline, written, found)
 
 
 def row_of(entry: LedgerEntry, target_table: str) -> tuple[Any, ...]:

@@ -101,6 +101,11 @@ class NameRules:
                 "tells names of columns apart); rename one in the transform."
             )
         for name in names:
+            if "\0" in name:
+                raise RefusedError(
+                    f"{name!r} holds the character 0, which {self.product} has not in names. "
+                    "Rename the column in the transform."
+                )
             try:
                 self.check(name)
             except ValueError as error:

@@ -5,7 +5,7 @@ which rows are taken back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
@@ -48,6 +48,15 @@ W = TypeVar("W", bound=AnyWireType)
 C = TypeVar("C", bound=AnyColumnType)
 
 
+_COMMENT = "eo-pipeline: the checkpoint that published the row; ledger "
+
+
+def ledger_in(comment: str) -> str | None:
+    """The ledger that a column of checkpoints was made for, by its comment."""
+    said, mark, ledger_id = comment.partition(_COMMENT)
+    return ledger_id if mark and not said else None
+
+
 @dataclass(frozen=True)
 class Column(Generic[W, C]):
     """A staged column and the table's column that takes it."""
@@ -67,6 +76,11 @@ class SqlTable(ABC, Generic[W, C]):
     #: What columns may be called.
     names: ClassVar[NameRules]
 
+    #: The ledger that a column of checkpoints made here is marked with, in its comment.
+    made_for: str = ""
+    #: A query for the columns that take no null, by :attr:`parameters`; None: they are not told.
+    never_null: ClassVar[str | None] = None
+
     def __init__(self, store: SqlStore, name: TableName) -> None:
         self.store = store
         self.name = name
@@ -74,6 +88,11 @@ class SqlTable(ABC, Generic[W, C]):
         self._acts = ""
 
     # What a dialect fills in.
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        """What the catalog knows the table by."""
+        return (self.name.sql,)
 
     @abstractmethod
     def exists(self) -> bool:
@@ -87,6 +106,14 @@ class SqlTable(ABC, Generic[W, C]):
     def columns(self) -> dict[str, C]:
         """The types of the columns by their folded names; none if the table is absent."""
 
+    def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:  # noqa: ARG002
+        """The comment on the column of checkpoints, perhaps empty; ``None``: no such column.
+
+        ``ask`` answers a statement with its rows, in a transaction or outside one. Left to itself a
+        dialect has no comments.
+        """
+        return "" if CHECKPOINT_COLUMN in self.columns() else None
+
     @abstractmethod
     def wire_type(self, field: pa.Field) -> W:
         """How ``field`` travels.
@@ -97,11 +124,16 @@ class SqlTable(ABC, Generic[W, C]):
 
     @abstractmethod
     def create(self, wires: Mapping[str, W], key: Sequence[str]) -> None:
-        """Make the table."""
+        """Make the table, with :attr:`comment` on the column of checkpoints."""
 
     @abstractmethod
     def add(self, wires: Mapping[str, W]) -> None:
-        """Add columns."""
+        """Add columns, likewise."""
+
+    @property
+    def comment(self) -> str:
+        """For the column of checkpoints; :func:`ledger_in` reads it."""
+        return f"{_COMMENT}{self.made_for}" if self.made_for else _COMMENT.partition(";")[0]
 
     @abstractmethod
     def insert(self, columns: Sequence[Column[W, C]], staged: StagedTable) -> int:

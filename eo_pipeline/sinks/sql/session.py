@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from eo_pipeline.errors import CommitUnknownError, ConfigError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.sinks.identity import LEDGER
 from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.ledger import (
@@ -20,7 +21,7 @@ from eo_pipeline.sinks.sql.ledger import (
     row_of,
 )
 from eo_pipeline.sinks.sql.names import quoted
-from eo_pipeline.sinks.sql.rows import SqlTable, read_lineage, rows_taken_back
+from eo_pipeline.sinks.sql.rows import SqlTable, ledger_in, read_lineage, rows_taken_back
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -95,6 +96,26 @@ class SqlSession(SinkSession):
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self.ledger.history(since)
 
+    def table_identity(self) -> Mapping[str, str] | None:
+        """The comment on the checkpoint's column goes where the table goes (renamed, dumped,
+        restored), and is not on a column or a table that was made anew.
+        """
+        try:
+            comment = self.table.checkpoint_comment(self.store.ask)
+        except self.store.driver_error as error:
+            raise self.store.while_opening(error) from error
+        if comment is None:
+            return {}
+        made_for = {LEDGER: said} if (said := ledger_in(comment)) else {}
+        return {"kind": self.store.product, **made_for}
+
+    def holds_rows(self, since: int) -> bool:
+        if self.table.checkpoint_comment(self.store.ask) is None:
+            return False
+        numbered = f"{quoted(CHECKPOINT_COLUMN)} >= {int(since)}"
+        question = f"SELECT 1 FROM {self.table.name.sql} WHERE {numbered} LIMIT 1"
+        return bool(self.store.ask(question))
+
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return SqlPublication(self, entry, staged)
 
@@ -106,6 +127,12 @@ class SqlSession(SinkSession):
                 "overwritten and is not kept. Nothing was changed. Start a new pipeline into a "
                 "new table (fork) instead."
             )
+
+    def never_null(self) -> frozenset[str]:
+        """The table's columns that take no null; none while it is absent."""
+        query = self.table_class.never_null
+        names = self.store.ask(query, *self.table.parameters) if query else []
+        return frozenset(name for (name,) in names)
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """On a connection of its own, since this one may publish meanwhile; one snapshot."""
@@ -179,8 +206,11 @@ class SqlPublication(Publication):
         """Make the tables, or widen them, as the rows need."""
         session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
         if staged.rows is not None:
-            if not session.table.exists():
+            numbered = CHECKPOINT_COLUMN in staged.rows.schema.names
+            found = session.table.checkpoint_comment(self.store.rows)
+            if (numbered and found is None) or not session.table.exists():
                 session.ledger.refuse_lost_table(self.entry)
+            session.table.made_for = self.entry.ledger_id
             if rule:
                 rule.check_columns(staged.rows.schema.names)
             session.table.fit(staged.rows.schema, rule.key if rule else ())

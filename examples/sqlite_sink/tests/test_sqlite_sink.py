@@ -16,6 +16,7 @@ from sqlite_sink import SqliteSink
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.testing.going_back import GoingBackContract
+from eo_pipeline.testing.odd import RARELY_KEPT
 
 _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
     "BOOLEAN_INT": bool,
@@ -28,6 +29,11 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 class TestSqlite(GoingBackContract):
     #: it holds a NaN, which SQLite would turn into NULL
     unstorable: ClassVar[frozenset[str]] = frozenset({"double"})
+    keeps_negative_zero: ClassVar[bool] = False
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
+    refused_names: ClassVar[frozenset[str]] = frozenset(
+        {"no character", "the character of no character"}
+    )
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
@@ -66,7 +72,8 @@ def _value(column: str, declared: str, value: Any) -> Any:
     if value is None:
         return None
     if declared == "JSON_TEXT":
-        elements = json.loads(value, parse_float=Decimal)
-        is_times = column == "instants"
-        return [datetime.fromisoformat(e) if is_times and e else e for e in elements]
+        nested = json.loads(value, parse_float=Decimal)
+        if column != "instants":
+            return nested
+        return [element and datetime.fromisoformat(element) for element in nested]
     return _FROM_TEXT.get(declared, lambda same: same)(value)

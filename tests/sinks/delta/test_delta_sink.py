@@ -20,8 +20,8 @@ from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
     FencedError,
+    LedgerDamagedError,
     RefusedError,
-    SinkError,
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
@@ -339,7 +339,7 @@ def test_a_ledger_file_that_is_gone_is_an_error_in_words(world: World) -> None:
     world.forward()
     for path in (world.root / "_eo_ledger").rglob("000000000001-*.json"):
         path.unlink()
-    with pytest.raises(SinkError, match="bring the folder _eo_ledger back"):
+    with pytest.raises(LedgerDamagedError, match=r"_eo_ledger.*Bring the ledger back"):
         world.head()
 
 

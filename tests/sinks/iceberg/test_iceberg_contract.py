@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from eo_pipeline.errors import TableReplacedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.testing.going_back import GoingBackContract
+from eo_pipeline.testing.identity import IdentityContract
+from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
 
 
 def catalog_of(sink: Sink) -> Catalog:
@@ -27,11 +32,16 @@ def read(sink: Sink) -> list[dict[str, Any]]:
         table = catalog_of(sink).load_table(sink.table)
     except NoSuchTableError:
         return []
-    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
-    return rows
+    files = [task.file.file_path for task in table.scan().plan_files()]
+    # PyIceberg's own reader makes an empty list of structs where there is none
+    tables = [pq.ParquetFile(path.removeprefix("file://")).read() for path in files]
+    return rows_of(pa.concat_tables([pa.table({}), *tables], promote_options="permissive"))
 
 
-class TestAppend(GoingBackContract):
+class TestAppend(IdentityContract, GoingBackContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
+    refused_names: ClassVar[frozenset[str]] = frozenset({"the character of no character"})
+
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")
@@ -43,3 +53,28 @@ class TestAppend(GoingBackContract):
         assert isinstance(sink, IcebergSink)
         rows: list[dict[str, Any]] = sink.dead_letters(self.pipeline).to_pylist()
         return rows
+
+    def lose_ledger(self, sink: Sink) -> None:
+        """As by ``ALTER TABLE ... UNSET TBLPROPERTIES``."""
+        assert isinstance(sink, IcebergSink)
+        table = catalog_of(sink).load_table(sink.table)
+        with table.transaction() as transaction:
+            transaction.remove_properties(f"eo.head.{self.pipeline}")
+
+    def lose_table(self, sink: Sink) -> None:
+        assert isinstance(sink, IcebergSink)
+        catalog_of(sink).drop_table(sink.table)
+
+    def test_a_table_made_anew_is_another(self, sink: Sink) -> None:
+        """The one that replaced it says that the ledger stands where it stood."""
+        assert isinstance(sink, IcebergSink)
+        with sink.open(self.pipeline) as session:
+            self.written(session)
+        catalog = catalog_of(sink)
+        old = catalog.load_table(sink.table)
+        catalog.drop_table(sink.table)
+        catalog.create_table(
+            sink.table, old.schema(), location=old.location(), properties=dict(old.properties)
+        )
+        with pytest.raises(TableReplacedError, match="made anew"):
+            self.look(sink)

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from eo_pipeline.testing.all_types import ALL_TYPES
+from eo_pipeline.testing.odd import ODD_VALUES
 
 #: Seconds without an answer after which a reader counts as hanging.
 READ_SECONDS = 120.0
@@ -86,6 +87,7 @@ def _decoded(row: dict[str, Any]) -> dict[str, Any]:
 
 _TYPES: dict[str, pa.DataType] = {
     **{field.name: field.type for field in ALL_TYPES.schema},
+    **{case.replace(" ", "_"): values.type for case, values in ODD_VALUES.items()},
     "amount": pa.decimal128(12, 2),
 }
 

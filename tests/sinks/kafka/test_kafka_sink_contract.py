@@ -11,17 +11,22 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
-from eo_pipeline.errors import RefusedError
+from eo_pipeline.errors import RefusedError, TableReplacedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import SinkContract
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.identity import IdentityContract
+from eo_pipeline.testing.odd import RARELY_KEPT
 from eo_pipeline.testing.staging import child_of
 from tests.sinks.kafka.kafka_world import letters, read, rows
+from tests.topics import delete, recreate
 
 
 def kafka_sink(kafka: EmbeddedKafka, topic: str, **settings: Any) -> KafkaSink:
@@ -34,7 +39,8 @@ def read_topic(sink: Sink) -> list[dict[str, Any]]:
     return rows(read(sink.bootstrap_servers, sink.topic))
 
 
-class TestExactlyOnce(ExactlyOnceContract):
+class TestExactlyOnce(IdentityContract, ExactlyOnceContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT - {"no type"}  # null, to JSON
     tells_lineage: ClassVar[bool] = False
 
     @pytest.fixture
@@ -47,6 +53,45 @@ class TestExactlyOnce(ExactlyOnceContract):
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         assert isinstance(sink, KafkaSink)
         return letters(read(sink.bootstrap_servers, sink.dead_letters))
+
+    def lose_ledger(self, sink: Sink) -> None:
+        assert isinstance(sink, KafkaSink)
+        delete(self.admin(sink), sink.ledger_of(self.pipeline))
+
+    def lose_table(self, sink: Sink) -> None:
+        """Another topic has its name."""
+        assert isinstance(sink, KafkaSink)
+        recreate(self.admin(sink), sink.topic, partitions=1)
+
+    def admin(self, sink: KafkaSink) -> AdminClient:
+        return AdminClient({"bootstrap.servers": sink.bootstrap_servers, "log_level": 0})
+
+    def test_a_ledger_that_was_made_anew_says_what_happened(self, sink: Sink) -> None:
+        """Scenario: somebody deletes the ledger's topic, copies its records and writes them into
+        a new one. Outcome: its UUID is another, and that is told.
+        """
+        assert isinstance(sink, KafkaSink)
+        with sink.open(self.pipeline) as session:
+            self.written(session)
+        ledger, admin = sink.ledger_of(self.pipeline), self.admin(sink)
+        kept = read(sink.bootstrap_servers, ledger)
+        delete(admin, ledger)
+        with sink.open(self.pipeline):
+            pass  # makes it anew
+        producer = Producer({"bootstrap.servers": sink.bootstrap_servers})
+        for record in kept:
+            producer.produce(ledger, record.value(), record.key(), partition=0)
+        assert producer.flush(60) == 0
+        with pytest.raises(TableReplacedError, match=r"made anew \(ledger topic "):
+            self.look(sink)
+
+    def test_a_topic_that_another_pipeline_fills_too_tells_nothing_of_ours(
+        self, sink: Sink
+    ) -> None:
+        with sink.open(self.pipeline) as session:
+            self.written(session)
+        with sink.open("newcomer") as session:
+            assert session.verified(session.recover()) is None
 
     def test_what_is_refused_leaves_nothing(self, sink: Sink, session: SinkSession) -> None:
         """Scenario: a topic has no column types to offend, but a size no record may have.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import ValidationError
 
 from eo_pipeline.crashpoints import CrashPoint
@@ -17,7 +19,8 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import Operation
-from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.kafka import KafkaSink, pool, transaction
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, raise_at
@@ -140,3 +143,107 @@ def test_settings_that_would_break_the_promise_are_refused(
     with pytest.raises(ValidationError) as refused:
         KafkaSink.model_validate({"bootstrap_servers": "b:1", "topic": "t", **settings})
     assert [error["loc"][0] for error in refused.value.errors()] == [field]
+
+
+# Transactional ids.
+
+
+def test_no_two_pipelines_have_one_transactional_id(world: World) -> None:
+    one, two = world.changed(topic="b-c").sink, world.changed(topic="c").sink
+    assert one.transactional_id("a", 0) != two.transactional_id("a-b", 0)
+    assert one.transactional_id("a", 10) != one.transactional_id("a", 1)
+
+
+def test_pipelines_whose_names_run_together_do_not_shut_each_other_out(
+    world: World, admin: AdminClient
+) -> None:
+    """Scenario: ``a`` into ``b-c`` and ``a-b`` into ``c``, each with its producers at hand.
+    Outcome: both publish, and neither meets a producer that was fenced.
+    """
+    last = uuid.uuid4().hex
+    topics = (f"b-{last}", last)
+    for made in admin.create_topics([NewTopic(t, 1, 1) for t in topics]).values():
+        made.result()
+    worlds = [world.changed(topic=topic) for topic in topics]
+    with worlds[0].open("a") as one, worlds[1].open("a-b") as two:
+        heads = [worlds[0].begin(one, "a"), worlds[1].begin(two, "a-b")]
+        for _ in range(2):
+            for number, each in enumerate((one, two)):
+                entry = child_of(heads[number], 2)
+                with each.begin(entry, staged(range(2))) as publication:
+                    publication.write()
+                    publication.enter()
+                    publication.commit()
+                heads[number] = entry
+    assert [each.count() for each in worlds] == [4, 4]
+    admin.delete_topics([*topics])
+
+
+def test_a_producer_of_an_earlier_release_is_shut_out_by_the_first_run_after_it(
+    world: World,
+) -> None:
+    """Scenario: a run of an earlier release sleeps with rows and entry sent, under the id it had
+    then; a run of this one goes on. Outcome: the sleeper's commit is refused, nothing of it is
+    visible.
+    """
+    zombie = Producer(
+        {
+            "bootstrap.servers": world.sink.bootstrap_servers,
+            "transactional.id": world.sink.earlier_transactional_id("p", 0),
+        }
+    )
+    zombie.init_transactions(30)
+    zombie.begin_transaction()
+    zombie.produce(world.sink.topic, b"late")
+    zombie.flush(30)
+    with world.open() as session:
+        entry = child_of(world.begin(session), 2)
+        assert session.publish(entry, staged(range(2))) is COMMITTED
+    with pytest.raises(KafkaException) as refused:
+        zombie.commit_transaction(30)
+    assert refused.value.args[0].code() == KafkaError._FENCED
+    assert b"late" not in world.values()
+    assert world.count() == 2
+
+
+def test_an_earlier_release_is_shut_out_once_and_again_after_it_wrote_the_ledger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its entry is the newest. Otherwise it costs nothing."""
+    shut: list[int] = []
+    real = transaction.shut_out
+
+    def counted(sink: KafkaSink, pipeline: str, settings: Any, shard: int) -> None:
+        shut.append(shard)
+        real(sink, pipeline, settings, shard)
+
+    monkeypatch.setattr(pool, "shut_out", counted)
+    with world.open() as session:
+        head = world.begin(session)
+    assert shut == [0]
+    with world.open() as session:
+        session.publish(child_of(head), StagedOutput())
+    assert shut == [0]
+
+
+# The topic it reads.
+
+
+@pytest.mark.parametrize(
+    ("source", "own"),
+    [
+        ({"topics": ["in", "out"]}, "out"),
+        ({"topics": ["out._dead_letters"]}, "out._dead_letters"),
+        ({"topic_pattern": "out.*"}, r"out, out\._dead_letters, out\._eo_ledger\.p"),
+    ],
+    ids=["named", "dead letters", "pattern"],
+)
+def test_a_source_does_not_read_what_the_sink_writes(source: dict[str, Any], own: str) -> None:
+    def config(brokers: str) -> dict[str, Any]:
+        read = {"bootstrap_servers": "b:1,c:1", "value_format": "raw", **source}
+        sink = {"type": "kafka", "bootstrap_servers": brokers, "topic": "out"}
+        return {"name": "p", "source": read, "sink": sink}
+
+    with pytest.raises(ConfigError, match=f"the source reads {own}, which the sink writes"):
+        Pipeline.from_config(config("c:1"))
+    assert Pipeline.from_config(config("d:1")).name == "p"

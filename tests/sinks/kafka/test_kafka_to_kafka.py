@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.errors import ConfigError, EoPipelineError, LedgerDamagedError
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.chaos import rest_is_chaos
 from tests.engine import SCHEMA, Bench, Coordinates, Table, Topic, staged_attempts
 from tests.servers import MakeTopic
 from tests.sinks.kafka.kafka_world import read
+from tests.topics import delete
 
 
 @pytest.fixture
@@ -108,6 +110,27 @@ def test_shards_that_a_run_left_out_are_published_by_the_next_one(
     assert published(bench) == Counter(bench.topic.written)
     assert report.lag == 0
     assert staged_attempts(bench) == []
+
+
+def test_a_source_that_is_the_sinks_topic_by_another_address_is_refused(bench: Bench) -> None:
+    sink = bench.config["sink"]
+    port = sink["bootstrap_servers"].rpartition(":")[2]
+    itself = {"bootstrap_servers": f"localhost:{port}", "topics": [sink["topic"]]}
+    with pytest.raises(ConfigError, match=f"the source reads {sink['topic']}, which the sink"):
+        bench.pipeline(source=itself).run()
+    assert bench.pipeline().head() is None
+
+
+def test_a_ledger_whose_topic_was_deleted_is_not_begun_anew(
+    bench: Bench, admin: AdminClient, tmp_path: Path
+) -> None:
+    bench.topic.write(50, partitions=range(4))
+    bench.pipeline().run()
+    delete(admin, f"{bench.config['sink']['topic']}._eo_ledger.events")
+    for staging in (bench.config["staging"], str(tmp_path / "elsewhere")):
+        with pytest.raises(LedgerDamagedError, match="the store holds rows of checkpoints"):
+            bench.pipeline(staging=staging).run()
+    assert published(bench) == Counter(bench.topic.written)
 
 
 def test_two_runs_at_once_write_every_record_once(bench: Bench) -> None:

@@ -58,11 +58,13 @@ class TestTriggers:
         with world.sink(load_data=load_data).open("p") as session:
             start = first_entry("p")
             session.publish(start, StagedOutput())
-            entry = child_of(start)
-            session.publish(entry, StagedOutput(dead_letters=dead_letters(1, [b"x"])))
+            bad = StagedOutput(dead_letters=dead_letters(1, [b"x"]))
+            entry = child_of(start, bad)
+            session.publish(entry, bad)
             world.run(MOVES.format("t_dead_letters"))
+            lost = StagedOutput(dead_letters=dead_letters(2, [b"y"]))
             with pytest.raises(RefusedError, match=r"1 rows.*t_dead_letters, and 0 "):
-                session.publish(child_of(entry), StagedOutput(dead_letters=dead_letters(2, [b"y"])))
+                session.publish(child_of(entry, lost), lost)
 
     def test_an_upsert_that_a_trigger_undoes_is_noticed(
         self, world: World, load_data: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +13,7 @@ import pytest
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.testing.going_back import GoingBackContract
+from eo_pipeline.testing.odd import rows_of
 
 
 def read(sink: Sink, pattern: str) -> list[dict[str, Any]]:
@@ -25,11 +26,12 @@ def read(sink: Sink, pattern: str) -> list[dict[str, Any]]:
         with suppress(FileNotFoundError):
             tables = [pq.ParquetFile(path).read() for path in sorted(sink.root.glob(pattern))]
     whole = pa.concat_tables([pa.table({}), *tables], promote_options="default")
-    rows: list[dict[str, Any]] = whole.to_pylist()
-    return rows
+    return rows_of(whole)
 
 
 class TestParquet(GoingBackContract):
+    refused_names: ClassVar[frozenset[str]] = frozenset({"the character of no character"})
+
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return ParquetSink(path=str(tmp_path / "flights"))

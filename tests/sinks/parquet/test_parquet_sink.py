@@ -20,9 +20,9 @@ from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
     FencedError,
+    LedgerDamagedError,
     RefusedError,
     SchemaChangeError,
-    SinkError,
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
@@ -318,7 +318,7 @@ class TestTheHead:
         assert head.version == 3
         with pytest.raises(FencedError):
             session.publish(child_of(before, 2), staged(2))
-        with pytest.raises(SinkError, match=r"checkpoint=2.*missing"):
+        with pytest.raises(LedgerDamagedError, match=r"missing: .*checkpoint=2"):
             list(session.history())
 
     def test_an_entry_that_was_damaged_is_said(
@@ -326,7 +326,7 @@ class TestTheHead:
     ) -> None:
         publish(session, 1)
         (sink.root / "checkpoint=1" / "_eo_ledger.json").write_text("{")
-        with pytest.raises(SinkError, match="cannot be read"):
+        with pytest.raises(LedgerDamagedError, match="cannot be read"):
             session.head()
 
 

@@ -111,12 +111,13 @@ class TestInsert:
         with world.sink().open("p") as session:
             start = first_entry("p")
             session.publish(start, StagedOutput())
-            entry = child_of(start)
-            session.publish(entry, StagedOutput(dead_letters=dead_letters(1, [b"x"])))
+            bad = StagedOutput(dead_letters=dead_letters(1, [b"x"]))
+            entry = child_of(start, bad)
+            session.publish(entry, bad)
             trigger(world, "BEFORE INSERT", "RETURN NULL;", table="t_dead_letters")
             lost = StagedOutput(dead_letters=dead_letters(2, [b"y", b"z"]))
             with pytest.raises(RefusedError, match=r"2 rows.*t_dead_letters.*0 "):
-                session.publish(child_of(entry), lost)
+                session.publish(child_of(entry, lost), lost)
 
     def test_an_upsert_that_a_trigger_undoes_is_noticed(self, world: World) -> None:
         world.run(f"{TABLE[:-1]}, v text, PRIMARY KEY (id))")
@@ -149,10 +150,12 @@ def test_a_ledger_that_takes_no_entry_is_told(world: World) -> None:
 
 
 class TestDelete:
-    def going_back(self, session: SinkSession, operation: Operation) -> LedgerEntry:
+    def going_back(
+        self, session: SinkSession, operation: Operation, output: StagedOutput
+    ) -> LedgerEntry:
         head = session.head()
         assert head is not None
-        return child_of(head, operation=operation, target=1)
+        return child_of(head, output, operation=operation, target=1)
 
     @pytest.mark.parametrize("operation", [Operation.REWIND, Operation.REPLAY])
     @pytest.mark.parametrize(
@@ -170,18 +173,18 @@ class TestDelete:
             head = first_entry("p")
             session.publish(head, StagedOutput())
             for checkpoint in (1, 2):
-                head = child_of(head, 3)
-                letters = dead_letters(checkpoint, [b"x"])
-                session.publish(head, StagedOutput(of(checkpoint, 1, 2, 3), letters))
+                output = StagedOutput(of(checkpoint, 1, 2, 3), dead_letters(checkpoint, [b"x"]))
+                head = child_of(head, output)
+                session.publish(head, output)
             world.run(
                 "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS"
                 " $$ BEGIN RETURN NULL; END $$"
             )
             world.run(hindrance.format(table))
-            entry = self.going_back(session, operation)
-            rows = of(1, 4, 5, 6) if operation is Operation.REPLAY else None
+            output = StagedOutput(of(1, 4, 5, 6) if operation is Operation.REPLAY else None)
+            entry = self.going_back(session, operation, output)
             with pytest.raises(RefusedError, match=rf"{table}: \d rows.*still.*keep on {table}"):
-                session.publish(entry, StagedOutput(rows))
+                session.publish(entry, output)
             assert session.entry(3) is None
         assert len(world.rows()) == 6
 
@@ -191,7 +194,8 @@ class TestDelete:
         trigger(world, "BEFORE INSERT", "INSERT INTO t_odd VALUES (NEW.*); RETURN NULL;")
         world.publish(world.sink(), of(1, 1, 2, 3), of(2, 4))
         with world.sink().open("p") as session:
-            session.publish(self.going_back(session, Operation.REPLAY), StagedOutput(of(1, 8, 9)))
+            again = StagedOutput(of(1, 8, 9))
+            session.publish(self.going_back(session, Operation.REPLAY, again), again)
         assert sorted(row["id"] for row in world.rows()) == [4, 8, 9]
 
 

@@ -12,7 +12,12 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
+from eo_pipeline.errors import (
+    ConfigError,
+    RefusedError,
+    SchemaChangeError,
+    TableReplacedError,
+)
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -99,8 +104,8 @@ class TestNewTable:
             head = first_entry("p")
             session.publish(head, StagedOutput())
             for checkpoint in (1, 2):
-                head = child_of(head, 1)
                 output = StagedOutput(staged(id=[1]), dead_letters(checkpoint, [b"x"]))
+                head = child_of(head, output)
                 session.publish(head, output)
                 world.run(f"ALTER TABLE {letters} ALTER partition TYPE numeric(9,1)")
         assert world.rows(f"SELECT count(*) FROM {name}, {letters}") == [{"count": 4}]
@@ -196,7 +201,9 @@ class TestExistingTable:
     ) -> None:
         world.publish(world.sink(), staged(id=[1, 2]))
         world.run(statement)
-        with pytest.raises(ConfigError, match=r"public\.t does not exist any more.* 2 rows"):
+        with pytest.raises(
+            TableReplacedError, match=r" 2 rows.*public\.t, or its .* not exist any"
+        ):
             world.publish(world.sink(), staged(id=[3]))
 
     def test_a_partitioned_table_takes_rows(self, world: World) -> None:

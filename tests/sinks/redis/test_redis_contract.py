@@ -6,14 +6,20 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 import pytest
+import redis
 
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.redis import RedisSink
+from eo_pipeline.sinks.redis.keys import Keys
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.identity import IdentityContract
+from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.upsert import UpsertContract
 from tests.sinks.redis.redis_world import dead_letters_in, rows_in
 
 
-class TestHashes(ExactlyOnceContract):
+class TestHashes(UpsertContract, IdentityContract, ExactlyOnceContract):
+    refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
     tells_lineage: ClassVar[bool] = False
 
     @pytest.fixture
@@ -27,6 +33,17 @@ class TestHashes(ExactlyOnceContract):
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         assert isinstance(sink, RedisSink)
         return dead_letters_in(sink, self.pipeline)
+
+    def lose_ledger(self, sink: Sink) -> None:
+        self.delete(sink, Keys(self.pipeline).ledger)
+
+    def lose_table(self, sink: Sink) -> None:
+        self.delete(sink, Keys(self.pipeline).schema)
+
+    def delete(self, sink: Sink, key: bytes) -> None:
+        assert isinstance(sink, RedisSink)
+        with redis.Redis.from_url(sink.url.get_secret_value()) as client:
+            assert client.delete(key) == 1
 
 
 class TestJson(TestHashes):

@@ -69,16 +69,6 @@ class TestWhatIsWritten:
             found: Any = client.get("{p}:rows:row-7")
         assert found.decode() == '{"id":7,"name":"naïve","raw":"/w==","tail":null}'
 
-    def test_a_later_checkpoint_replaces_a_row_whole(self, sink: RedisSink) -> None:
-        publish(sink, rows(id=[1, 2], n=["a", "b"]), rows(id=[2], n=pa.array([None], "string")))
-        found = sorted(rows_in(sink, "p"), key=lambda row: row["id"])
-        assert found == [{"id": 1, "n": "a"}, {"id": 2, "n": None}]
-
-    def test_of_several_rows_with_one_key_the_last_record_wins(self, sink: RedisSink) -> None:
-        places = {"_eo_topic": ["t"] * 4, "_eo_partition": [0, 1, 0, 0], "_eo_offset": [5, 9, 8, 2]}
-        publish(sink, rows(id=[1, 2, 1, 1], n=["b", "x", "c", "a"], **places))
-        assert {row["id"]: row["n"] for row in rows_in(sink, "p")} == {1: "c", 2: "x"}
-
     def test_a_row_lives_as_long_as_it_is_told_from_its_last_writing(
         self, redis_url: str, observer: redis.Redis
     ) -> None:
@@ -273,9 +263,6 @@ class TestRefused:
 
     def place(self, *partitions: int) -> dict[str, list[object]]:
         return {"_eo_topic": ["t"] * len(partitions), "_eo_partition": [*partitions]}
-
-    def test_a_row_without_a_key(self, sink: RedisSink) -> None:
-        self.refuse(sink, rows(id=[1, None]), "'id'", "null")
 
     def test_a_key_of_several_texts(self, sink: RedisSink) -> None:
         self.refuse(sink, rows(id=[1.5]), "'id'", "part of a key")

@@ -22,12 +22,6 @@ class TestUpsert:
     def by_time(self, world: SqlWorld) -> SqlSink:
         return world.sink(mode="upsert", key=["id"], sequence_by=["at"])
 
-    def test_a_later_row_replaces_an_earlier_one(self, world: SqlWorld, by_time: SqlSink) -> None:
-        world.publish(by_time, staged(id=[1, 2], at=[1, 1], v=["a", "b"]))
-        world.publish(by_time, staged(id=[2, 3], at=[2, 2], v=["B", "c"]))
-        found = sorted((row["id"], row["v"]) for row in world.rows())
-        assert found == [(1, "a"), (2, "B"), (3, "c")]
-
     def test_the_newest_of_one_checkpoint_wins_whatever_its_place(
         self, world: SqlWorld, by_time: SqlSink
     ) -> None:
@@ -85,10 +79,6 @@ class TestUpsert:
         for lineage in ({}, {"_eo_offset": [1]}):
             with pytest.raises(ConfigError, match=r"sink\.sequence_by.*lineage"):
                 world.publish(sink, staged(id=[1], v=["a"], **lineage))
-
-    def test_a_null_key_is_refused(self, world: SqlWorld, by_time: SqlSink) -> None:
-        with pytest.raises(RefusedError, match=r"'id'.*null"):
-            world.publish(by_time, staged(id=[1, None], at=[1, 1]))
 
     def test_a_missing_age_is_refused(self, world: SqlWorld, by_time: SqlSink) -> None:
         with pytest.raises(RefusedError, match=r"'at'.*null in 1 row"):

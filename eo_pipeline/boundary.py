@@ -1,0 +1,70 @@
+"""The edge of the package: what leaves is one of its errors, whatever was raised inside."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from eo_pipeline.errors import EoPipelineError, SetupError, UnexpectedError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+#: What a file system answers for as long as nobody does something about it.
+_FOR_A_PERSON = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
+)
+
+
+class Boundary:
+    """Within :meth:`of`, everything that is raised becomes an EoPipelineError, except what the
+    caller's own functions raise: these pass as they are, by :meth:`callers`.
+    """
+
+    def __init__(self) -> None:
+        self._of_caller: list[Exception] = []
+
+    def callers(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """``function``, which was handed in and may raise what it likes."""
+
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._of_caller.append(error)
+                raise
+
+        return called
+
+    @contextmanager
+    def of(self, pipeline: str) -> Iterator[None]:
+        """Work on one pipeline.
+
+        Raises:
+            EoPipelineError: whatever is raised within.
+        """
+        try:
+            yield
+        except EoPipelineError:
+            raise
+        except Exception as error:
+            if any(error is each for each in self._of_caller):
+                raise
+            raise _ours(f"Pipeline {pipeline!r}", error) from error
+
+
+def _ours(what: str, error: Exception) -> EoPipelineError:
+    if isinstance(error, OSError) and error.errno in _FOR_A_PERSON:
+        return SetupError(
+            f"{what}: {error.filename or 'a file'} cannot be written or read: {error.strerror}. "
+            "Free space there, or let this process have it; what was reported as committed stays."
+        )
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return UnexpectedError(
+        f"{what}: an error that nobody expected, {type(error).__name__}: {error} (in "
+        f"{place.filename}, line {place.lineno}). What was reported as committed stays, and a "
+        "later run finds out the rest. Please report it, with this text."
+    )

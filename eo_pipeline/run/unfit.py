@@ -1,0 +1,155 @@
+"""Records whose rows the sink would refuse: seen while they are staged, and set aside by policy.
+
+The look is part of the one staging job. Only if it finds something is anything done again: the
+records are named by a second job, marked bad with the reason, and the batch is staged once more, so
+that all rows of such a record stay away and it is counted among the bad ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError, SparkJobError
+from eo_pipeline.run.counting import RESULT_SECONDS, Result
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.unfit import KnowsItsTable
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
+from eo_pipeline.spark import Observed, interruptible
+
+_WHY = "_eo_why"
+_COORDINATES = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True)
+class UnfitRows:
+    """How many ``rows`` do not fit, and one of them: its ``reason``, and where it came from unless
+    the transform dropped that.
+    """
+
+    rows: int
+    example: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """At the rows of one staging job; ``frame`` is to be staged in place of what was given."""
+
+    frame: DataFrame
+    observed: Observed | None
+
+    def found(self, result: Result) -> UnfitRows | None:
+        """Those that do not fit of the rows that were staged as ``result``, if any. Of a result
+        that is provably empty nothing is ever heard.
+        """
+        if self.observed is None or not result.rows:
+            return None
+        seen = self.observed.metrics(result.frame, RESULT_SECONDS)
+        if seen is None:
+            raise SparkJobError(
+                "the Spark job ended and did not say whether its rows fit into the sink, although "
+                "it was asked; nothing was committed. Run again."
+            )
+        return UnfitRows(seen["rows"], json.loads(seen["example"])) if seen["rows"] else None
+
+
+Why = Callable[[DataFrame], Column | None]
+
+
+def why_unfit(sink: Sink, never_null: Collection[str]) -> Why:
+    """Why a row of a result does not fit; see :meth:`Sink.unfit`."""
+
+    def why(result: DataFrame) -> Column | None:
+        own = StructType([f for f in result.schema if f.name != KAFKA_COLUMN])
+        return sink.unfit(own, never_null)
+
+    return why
+
+
+def never_null(session: SinkSession) -> frozenset[str]:
+    """What the table takes no null in, if it is there and the store knows."""
+    return session.never_null() if isinstance(session, KnowsItsTable) else frozenset()
+
+
+def look(frame: DataFrame, asked: Why) -> Look:
+    """``frame``, a transform's result, as it is, looked at on its way."""
+    why = asked(frame)
+    if why is None:
+        return Look(frame, None)
+    traced = _coordinates() if KAFKA_COLUMN in frame.columns else []
+    marked, why = frame.withColumn(_WHY, why), F.col(_WHY)  # one column, so that it is made once
+    example = F.to_json(F.struct(*traced, why.alias("reason")))
+    metrics = [
+        F.count(why).alias("rows"),
+        F.min(F.when(why.isNotNull(), example)).alias("example"),
+    ]
+    observed = Observed(marked, *metrics)
+    return Look(observed.frame.drop(_WHY), observed)
+
+
+def set_aside(
+    found: UnfitRows,
+    decoded: Decoded,
+    result: Callable[[DataFrame], DataFrame],
+    source: KafkaSource,
+    sink: Sink,
+    asked: Why,
+) -> Decoded:
+    """``decoded`` with the records marked bad of which rows do not fit.
+
+    Raises:
+        BadRecordError: by the source's policy.
+        RefusedError: the transform dropped where its rows came from.
+    """
+    if source.on_bad_record == "fail" or "topic" not in found.example:
+        raise refused(found, source, sink)
+    frame = result(decoded.good(decoded.all))
+    why = asked(frame)
+    assert why is not None
+    limit = source.dead_letter_limit
+    unfit = (
+        frame.where(why.isNotNull())
+        .groupBy(*_coordinates())
+        .agg(F.min(_words(why, sink)).alias("error"))
+        .limit(limit + 1)
+    )
+    records = interruptible(frame.sparkSession, unfit.toArrow).to_pylist()
+    if len(records) > limit:
+        raise refused(found, source, sink, f"More than source.dead_letter_limit ({limit})")
+    return decoded.marked(records)
+
+
+def refused(found: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "") -> EoPipelineError:
+    """The error of rows that do not fit, with an example of them."""
+    example = found.example
+    if "topic" not in example:
+        return RefusedError(
+            f"{found.rows} row(s) do not fit into {sink.table_name}: {example['reason']}. "
+            f"Nothing was committed. Correct it in the transform; which record it comes from is "
+            f"known if the transform keeps {KAFKA_COLUMN!r}."
+        )
+    if not remedy:
+        remedy = "Correct it in the transform"
+        if source.on_bad_record == "fail":
+            remedy += ", or set source.on_bad_record: dead_letter"
+    where = f"{example['topic']}[{example['partition']}] offset {example['offset']}"
+    return BadRecordError(
+        f"{found.rows} row(s) do not fit into {sink.table_name}, for example of {where}: "
+        f"{example['reason']}. {remedy}. Nothing was committed."
+    )
+
+
+def _words(why: Column, sink: Sink) -> Column:
+    return F.concat(F.lit(f"its rows do not fit into {sink.table_name}: "), why)
+
+
+def _coordinates() -> list[Column]:
+    return [F.col(KAFKA_COLUMN)[name].alias(name) for name in _COORDINATES]

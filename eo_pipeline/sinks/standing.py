@@ -1,0 +1,85 @@
+"""What every session can tell of where its pipeline stands: whether ledger and table are still
+those that were committed to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.chain import verify_head
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEntry
+from eo_pipeline.sinks.identity import (
+    identified,
+    refuse_another_manner,
+    refuse_another_table,
+    refuse_rows_without_ledger,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Standing(ABC):
+    """The part of a session that compares. A store tells by :meth:`table_identity` what its table
+    is; what it leaves out is not compared.
+    """
+
+    #: How rows go in, as the configuration says; see ``Sink.manner``.
+    manner: Mapping[str, str] = {}
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+
+    @abstractmethod
+    def entry(self, version: int) -> LedgerEntry | None:
+        """See ``SinkSession.entry``."""
+
+    @abstractmethod
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """See ``SinkSession.lineage``."""
+
+    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
+        """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.
+
+        Raises:
+            LedgerDamagedError: it, or its parent, is not what was committed; or it is lost, and
+                the table holds rows.
+            TableReplacedError: the table is another one.
+            ConfigError: rows would go in otherwise than before.
+        """
+        refuse_rows_without_ledger(self.pipeline, head, self.was_written)
+        if head is not None:
+            verify_head(head, self.entry(head.parent.version) if head.parent else None)
+            refuse_another_manner(head, self.manner)
+            refuse_another_table(head, self.table_identity())
+        return head
+
+    def identified(self, entry: LedgerEntry) -> LedgerEntry:
+        """``entry`` with what it is going to be committed into, by identity."""
+        return identified(entry, self.table_identity(), self.manner)
+
+    def table_identity(self) -> Mapping[str, str] | None:
+        """What the table is, in words that stay the same for as long as it lives, through renaming,
+        backup and restoring, and that no other table has. Empty if there is no table with a column
+        of checkpoints; None from a store that cannot tell. Cheap: asked in every run.
+        """
+        return None
+
+    def was_written(self) -> bool:
+        """True if rows of a checkpoint are there, or whatever else tells of one that was committed,
+        of this pipeline as far as can be told. Asked before the first checkpoint only.
+        """
+        return self.holds_rows(START_VERSION)
+
+    def holds_rows(self, since: int) -> bool:
+        """True if the table holds rows of checkpoint ``since`` or a later one, of this pipeline as
+        far as can be told. Asked before the first checkpoint, or when something is wrong.
+        """
+        try:
+            batches = self.lineage(since)
+            return any(b[CHECKPOINT_COLUMN].null_count < b.num_rows for b in batches)
+        except RefusedError:
+            return False

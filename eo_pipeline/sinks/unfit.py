@@ -1,0 +1,138 @@
+"""Rows that a store would refuse for their own sake, told by Spark before they are staged.
+
+A store refuses a whole transaction for one value that it has no form for, and names no record. So
+every sink says by its :class:`Limits` what it cannot hold, and staging looks at each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a store can hold.
+
+    ``years``: the first and the last of a date or a time. ``nul``: text may hold U+0000.
+    ``not_finite``: floating point may be NaN or infinite. ``needed``: columns that must
+    have a value, because rows are told apart by them; ``numbers``: ... and may not be NaN.
+    ``never_null``: columns of the table that take no null.
+    """
+
+    years: tuple[int, int] = (1, 9999)
+    nul: bool = True
+    not_finite: bool = True
+    needed: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    never_null: Collection[str] = ()
+
+
+@runtime_checkable
+class KnowsItsTable(Protocol):
+    """A session that can say what its table takes, as far as it is there."""
+
+    def never_null(self) -> frozenset[str]:
+        """The columns that take no null, as the store spells them.
+
+        Raises:
+            SinkUnavailableError: the store does not answer.
+        """
+
+
+class Unfit(NamedTuple):
+    """A row does not fit where ``found`` holds; ``reason`` says what it holds."""
+
+    found: Column
+    reason: str
+
+
+def reason(schema: StructType, limits: Limits, *more: tuple[str, Unfit]) -> Column | None:
+    """Why a row of ``schema`` does not fit, null if it does; None if every row fits.
+
+    ``more`` are a store's own rules, each with the column it is about.
+    """
+    from pyspark.sql import functions as F
+
+    rules = [(f.name, u) for f in schema for u in _of_column(f.name, f.dataType, limits)]
+    texts = [
+        F.when(unfit.found, f"column {name!r} holds {unfit.reason}")
+        for name, unfit in [*rules, *more]
+    ]
+    return F.coalesce(*texts) if texts else None
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name."""
+    from pyspark.sql import functions as F
+
+    escaped = name.replace("`", "``")
+    return F.col(f"`{escaped}`")
+
+
+def _of_column(name: str, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType, FloatType
+
+    value = column(name)
+    if name in limits.needed:
+        yield Unfit(value.isNull(), "null, and rows are told apart by it")
+    elif name.lower() in {each.lower() for each in limits.never_null}:
+        yield Unfit(value.isNull(), "null, which the table does not take")
+    if name in limits.numbers and isinstance(data_type, DoubleType | FloatType):
+        yield Unfit(F.isnan(value), "NaN, and rows are told apart by it")
+    yield from _of_value(value, data_type, limits)
+
+
+def _of_value(value: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, StructType):
+        for field in data_type:
+            yield from _of_value(value.getField(field.name), field.dataType, limits)
+    elif isinstance(data_type, ArrayType):
+        yield from _of_elements(value, data_type.elementType, limits)
+    elif isinstance(data_type, MapType):
+        yield from _of_elements(F.map_keys(value), data_type.keyType, limits)
+        yield from _of_elements(F.map_values(value), data_type.valueType, limits)
+    else:
+        yield from _of_scalar(value, data_type, limits)
+
+
+def _of_elements(values: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+    from pyspark.sql import functions as F
+
+    reasons = [unfit.reason for unfit in _of_value(F.lit(None), data_type, limits)]
+    if reasons:
+
+        def is_unfit(each: Column) -> Column:
+            found = (unfit.found for unfit in _of_value(each, data_type, limits))
+            return reduce(
+                lambda one, other: one | other, (F.coalesce(f, F.lit(False)) for f in found)
+            )
+
+        yield Unfit(F.exists(values, is_unfit), " or ".join(reasons))
+
+
+def _of_scalar(value: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
+
+    if data_type.typeName() in ("string", "char", "varchar"):
+        yield Unfit(~F.is_valid_utf8(value), "text that is not UTF-8")
+        if not limits.nul:
+            yield Unfit(value.contains("\0"), "text with the character U+0000")
+    elif isinstance(data_type, FloatType | DoubleType) and not limits.not_finite:
+        is_infinite = F.abs(value) == float("inf")
+        yield Unfit(F.isnan(value) | is_infinite, "NaN or infinity")
+    elif isinstance(data_type, DateType | TimestampType | TimestampNTZType):
+        first, last = limits.years
+        outside = ~F.year(value).between(first, last)
+        yield Unfit(outside, f"a time outside the years {first} to {last}")

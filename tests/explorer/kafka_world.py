@@ -1,0 +1,150 @@
+"""A Kafka that is an adversary: a small model of topics, and everything that may happen to them.
+
+Pure and seeded. What a pipeline is shown are the values its real functions take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from random import Random
+
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.source.discovery import Bounds, Cluster
+
+NAMES = ("a", "b")
+_PARTITIONS_MAX = 2
+_SNAPSHOTS_MAX = 6
+
+#: (the topic's UUID, partition, offset): what a record is.
+Record = tuple[str, int, int]
+
+
+@dataclass
+class Log:
+    """One partition: records ``[begin, high)``, those from ``stable`` on in an open transaction.
+
+    Retention has announced to delete those below ``doomed``.
+    """
+
+    begin: int = 0
+    stable: int = 0
+    high: int = 0
+    doomed: int = 0
+    shown: bool = True
+
+
+@dataclass
+class Topic:
+    """A topic that exists. Each has a UUID of its own, whatever its name."""
+
+    uuid: str
+    logs: list[Log]
+    shown: bool = True
+
+
+@dataclass
+class World:
+    """All topics by name, and what stale brokers may still answer."""
+
+    random: Random
+    topics: dict[str, Topic] = field(default_factory=dict)
+    stale: list[dict[str, Topic]] = field(default_factory=list)
+    born: int = 0
+
+    def step(self) -> str:
+        """One thing happens. Returns what, in words."""
+        self.stale = [*self.stale, deepcopy(self.topics)][-_SNAPSHOTS_MAX:]
+        name = self.random.choice(NAMES)
+        topic = self.topics.get(name)
+        if topic is None:
+            return self._create(name)
+        what = self.random.choices(
+            ("log", "hide", "show", "grow", "replace", "delete"), (16, 2, 4, 1, 1, 1)
+        )[0]
+        if what in ("hide", "show"):
+            topic.shown = what == "show"
+        elif what == "grow" and len(topic.logs) < _PARTITIONS_MAX:
+            topic.logs.append(Log())
+        elif what in ("replace", "delete"):
+            del self.topics[name]
+            return f"{self._create(name)} anew" if what == "replace" else f"delete {name}"
+        else:
+            number = self.random.randrange(len(topic.logs))
+            return f"{self._log_step(topic.logs[number])} {name}[{number}]"
+        return f"{what} {name}"
+
+    def _create(self, name: str) -> str:
+        self.born += 1
+        logs = [Log() for _ in range(self.random.randint(1, _PARTITIONS_MAX))]
+        self.topics[name] = Topic(f"U{self.born}", logs)
+        return f"create {name} as U{self.born}"
+
+    def _log_step(self, log: Log) -> str:
+        what = self.random.choices(
+            ("write", "open", "commit", "doom", "expire", "truncate", "hide", "show"),
+            (8, 2, 3, 1, 2, 1, 1, 2),
+        )[0]
+        if what == "write":
+            log.high += self.random.randint(1, 3)
+            log.stable = log.high
+        elif what == "open":
+            log.high += 1
+        elif what == "commit":
+            log.stable = log.high
+        elif what == "doom":
+            log.doomed = self.random.randint(log.begin, log.stable)
+        elif what == "expire":
+            log.begin = max(log.begin, log.doomed, self.random.randint(log.begin, log.stable))
+        elif what == "truncate":
+            log.high = self.random.randint(log.begin, log.high)
+            log.stable = min(log.stable, log.high)
+            log.doomed = min(log.doomed, log.high)
+        else:
+            log.shown = what == "show"
+        return what
+
+    def calm_down(self) -> None:
+        """All is shown and every transaction over: what is there now can be read."""
+        for topic in self.topics.values():
+            topic.shown = True
+            for log in topic.logs:
+                log.shown, log.stable = True, log.high
+
+    def look(self, *, committed: bool, stale: bool = False) -> Cluster:
+        """What a broker answers, as it is or as it was once, by the isolation."""
+        topics = self.random.choice(self.stale) if stale and self.stale else self.topics
+        bounds = {
+            TopicPartition(name, number): Bounds(
+                log.begin, log.stable if committed else log.high, log.high
+            )
+            for name, topic in topics.items()
+            if topic.shown
+            for number, log in enumerate(topic.logs)
+            if log.shown
+        }
+        shown = {tp.topic for tp in bounds}
+        return Cluster(bounds, {name: topics[name].uuid for name in shown})
+
+    def read(self, ranges: tuple[OffsetRange, ...]) -> list[Record] | None:
+        """The records that are there now, whoever they belong to; None if the job fails."""
+        found: list[Record] = []
+        for r in ranges:
+            topic = self.topics.get(r.topic)
+            if topic is None or not topic.shown or r.partition >= len(topic.logs):
+                return None
+            log = topic.logs[r.partition]
+            if not log.begin <= r.start <= r.end <= log.high:
+                return None
+            found += [(topic.uuid, r.partition, offset) for offset in range(r.start, r.end)]
+        return found
+
+    def floors(self) -> Mapping[TopicPartition, int]:
+        """What retention has announced to delete."""
+        return {
+            TopicPartition(name, number): log.doomed
+            for name, topic in self.topics.items()
+            for number, log in enumerate(topic.logs)
+            if log.doomed > log.begin
+        }

@@ -1,0 +1,99 @@
+"""A run that lost its version while it staged: whatever it met then, it was fenced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from eo_pipeline.errors import (
+    BadRecordError,
+    EoPipelineError,
+    FencedError,
+    SetupError,
+    SinkUnavailableError,
+    TransformError,
+)
+from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.recover import Recovery
+from eo_pipeline.run.stage import Stager
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.testing import child_of, first_entry
+from tests.run.test_recovery import Ledger
+
+START = first_entry("p")
+
+ERRORS = [
+    TransformError("it failed"),
+    BadRecordError("9 bad record(s)"),
+    SetupError("the disk is full"),
+    FileNotFoundError("the folder is gone"),
+]
+
+
+def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> Steps:
+    class Staging:
+        def stage(self, *_: object) -> Any:
+            stage()
+
+    return Steps(
+        pipeline=START.pipeline,
+        source=KafkaSource(bootstrap_servers="127.0.0.1:1", topics=("t",), value_format="raw"),
+        session=ledger,
+        stager=cast(Stager, Staging()),
+        recovery=Recovery(START.pipeline, ledger, StagingArea(folder, START.pipeline), True),
+        spark=lambda: cast(Any, None),
+        run_id="run",
+        inline_records=0,
+        on_checkpoint=lambda _: None,
+    )
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_the_error_is_that_another_run_was_faster(tmp_path: Path, error: Exception) -> None:
+    ledger = Ledger(START)
+    winner = child_of(START)
+
+    def lose() -> None:
+        ledger.entries.append(winner)
+        raise error
+
+    with pytest.raises(FencedError) as fenced:
+        checkpoint(steps(ledger, tmp_path, lose))
+    assert (fenced.value.version, fenced.value.winner) == (1, winner.transaction_id)
+    assert fenced.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_without_another_run_the_error_is_what_it_is(tmp_path: Path, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(EoPipelineError, match=re.escape(str(error))) as failed:
+        checkpoint(steps(Ledger(START), tmp_path, fail))
+    assert not isinstance(failed.value, FencedError)
+
+
+def test_a_ledger_that_cannot_be_asked_then_hides_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(START)
+
+    def fail() -> None:
+        ledger.meanwhile = away
+        raise TransformError("it failed")
+
+    def away() -> None:
+        raise SinkUnavailableError("the database is down")
+
+    with pytest.raises(TransformError):
+        checkpoint(steps(ledger, tmp_path, fail))
+
+
+def checkpoint(run: Steps) -> LedgerEntry:
+    entry = replace(child_of(START), counts=Counts())
+    return run.checkpoint(START, entry, cast(Any, None), Counts())

@@ -1,0 +1,212 @@
+"""A record whose rows the store would refuse: named, and set aside where the policy says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from eo_pipeline.errors import BadRecordError, RefusedError
+from eo_pipeline.pipeline import Pipeline
+from tests.engine import Bench
+from tests.servers import MakeTopic
+from tests.stores import MySqlDatabase
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame
+
+LENIENT = {"on_bad_record": "dead_letter"}
+NUL = b'{"id": 1, "name": "a\\u0000b"}'
+
+
+def when_2(value: Callable[[], Column], kind: str) -> Callable[[DataFrame], DataFrame]:
+    """A transform that adds a column ``odd``: ``value`` in the rows of id 2, null in others."""
+
+    def transform(df: DataFrame) -> DataFrame:
+        return df.withColumn("odd", F.when(F.col("id") == 2, value()).cast(kind))
+
+    return transform
+
+
+def not_utf8() -> Column:
+    return F.unhex(F.lit("ff")).cast("string")
+
+
+def far_away() -> Column:
+    return F.timestamp_micros(F.lit(253_402_300_800_000_000))
+
+
+def long_ago() -> Column:
+    return F.timestamp_micros(F.lit(-300_000_000_000_000_000))
+
+
+def epoch() -> Column:
+    return F.timestamp_micros(F.lit(0))
+
+
+def not_a_number() -> Column:
+    return F.lit(float("nan"))
+
+
+def assert_set_aside(pipeline: Pipeline) -> None:
+    """Of the records 0 to 4 the second one is a dead letter, and nothing waits or is missed."""
+    report = pipeline.run()
+    assert (report.rows, report.head.counts.dead_letters, report.lag) == (4, 1, 0)
+    assert pipeline.run().checkpoints == ()
+    audited = pipeline.audit()
+    assert audited.passed, str(audited)
+
+
+def test_a_record_with_text_that_postgres_refuses_is_named_or_set_aside(bench: Bench) -> None:
+    bench.topic.write(1)
+    bench.topic.write_value(NUL)
+    with pytest.raises(BadRecordError, match=r"\[0\] offset 1: column 'name' .* U\+0000"):
+        bench.pipeline().run()
+    # nothing was promised that the next run would have to keep
+    report = bench.pipeline(source=LENIENT).run()
+    bench.table.assert_holds_once(bench.topic.written)
+    assert report.head.counts.dead_letters == 1
+    [(offset, value, error)] = bench.table.query(
+        'select "offset", value, error from events_dead_letters'
+    )
+    assert (offset, value) == (1, NUL)
+    assert "do not fit into" in error
+    assert "column 'name' holds text with the character U+0000" in error
+    assert bench.pipeline(source=LENIENT).audit().passed
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000])
+def test_all_rows_of_such_a_record_stay_away(bench: Bench, inline_records: int) -> None:
+    def three_rows_each(df: DataFrame) -> DataFrame:
+        letters = F.array(F.lit("a"), F.lit("b"), F.col("name"))
+        return df.select("id", F.explode(letters).alias("name"), "_kafka")
+
+    bench.topic.write(2)
+    bench.topic.write_value(NUL)
+    pipeline = bench.pipeline(
+        source=LENIENT, transform=three_rows_each, inline_records=inline_records
+    )
+    counts = pipeline.run().head.counts
+    assert (counts.records, counts.rows, counts.dead_letters) == (3, 6, 1)
+    assert bench.table.query("select distinct _eo_offset from events order by 1") == [(0,), (1,)]
+    assert pipeline.audit().passed
+
+
+def test_more_such_records_than_the_limit_fail_the_run(bench: Bench) -> None:
+    for _ in range(3):
+        bench.topic.write_value(NUL)
+    source = {**LENIENT, "dead_letter_limit": 2}
+    with pytest.raises(BadRecordError, match=r"More than source.dead_letter_limit \(2\)"):
+        bench.pipeline(source=source).run()
+    assert bench.table.versions() == [0]
+
+
+def test_without_lineage_the_column_and_the_reason_are_named(bench: Bench) -> None:
+    bench.topic.write_value(NUL)
+    pipeline = bench.pipeline(
+        source=LENIENT, lineage=False, transform=lambda df: df.select("id", "name")
+    )
+    with pytest.raises(RefusedError, match=r"column 'name' holds text .* keeps '_kafka'"):
+        pipeline.run()
+
+
+def test_a_row_without_the_key_of_an_upsert_is_set_aside(bench: Bench) -> None:
+    bench.topic.write(1)
+    bench.topic.write_value(b'{"id": 2}')
+    sink = {"mode": "upsert", "key": ["name"]}
+    with pytest.raises(BadRecordError, match="'name' holds null, and an upsert goes by it"):
+        bench.pipeline(sink=sink).run()
+    report = bench.pipeline(sink=sink, source=LENIENT).run()
+    assert (report.rows, report.head.counts.dead_letters) == (1, 1)
+
+
+def test_a_null_in_a_column_that_takes_none_is_set_aside(bench: Bench) -> None:
+    bench.topic.write(1)
+    bench.pipeline().run()
+    bench.table.execute("alter table events alter column name set not null")
+    bench.topic.write_value(b'{"id": 2}')
+    bench.topic.write(1)
+    with pytest.raises(BadRecordError, match="'name' holds null, which the table does not take"):
+        bench.pipeline().run()
+    report = bench.pipeline(source=LENIENT).run()
+    assert (report.rows, report.head.counts.dead_letters) == (1, 1)
+    bench.table.assert_holds_once(bench.topic.written)
+    assert bench.pipeline(source=LENIENT).audit().passed
+
+
+def test_mysql_takes_no_null_in_such_a_column_either(
+    bench: Bench, mysql_database: MySqlDatabase
+) -> None:
+    config = {**bench.config, "sink": mysql_database.settings(table="events")}
+    config["source"] = {**config["source"], **LENIENT}
+    bench.topic.write(1)
+    Pipeline.from_config(config).run()
+    with mysql_database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("alter table events modify name varchar(100) not null")
+    bench.topic.write_value(b'{"id": 2}')
+    report = Pipeline.from_config(config).run()
+    assert (report.rows, report.head.counts.dead_letters) == (0, 1)
+
+
+@pytest.mark.parametrize(("value", "kind"), [(not_utf8, "string"), (long_ago, "timestamp")])
+def test_what_postgres_has_no_form_for_is_set_aside(
+    bench: Bench, value: Callable[[], Column], kind: str
+) -> None:
+    bench.topic.write(5)
+    assert_set_aside(bench.pipeline(source=LENIENT, transform=when_2(value, kind)))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(not_utf8, "string"), (far_away, "timestamp"), (not_a_number, "double")],
+)
+def test_what_mysql_has_no_form_for_is_set_aside(
+    bench: Bench, mysql_database: MySqlDatabase, value: Callable[[], Column], kind: str
+) -> None:
+    bench.topic.write(5)
+    config = {**bench.config, "sink": mysql_database.settings(table="events")}
+    config["source"] = {**config["source"], **LENIENT}
+    assert_set_aside(Pipeline.from_config({**config, "transform": when_2(value, kind)}))
+
+
+@pytest.fixture
+def sinks(
+    bench: Bench, redis_url: str, make_topic: MakeTopic, tmp_path: Path
+) -> dict[str, dict[str, Any]]:
+    """Configurations by type."""
+    kafka = {"bootstrap_servers": bench.topic.bootstrap_servers, "topic": make_topic(partitions=1)}
+    return {
+        "delta": {"path": str(tmp_path / "delta")},
+        "parquet": {"path": str(tmp_path / "parquet")},
+        "iceberg": {"table": "ops.events", "warehouse": str(tmp_path / "lake")},
+        "redis": {"url": redis_url, "key": "{id}"},
+        "kafka": {**kafka, "timestamp": "odd"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("sink", "value", "kind"),
+    [
+        ("delta", not_utf8, "string"),
+        ("delta", far_away, "timestamp"),
+        ("parquet", not_utf8, "string"),
+        ("iceberg", far_away, "timestamp"),
+        ("redis", far_away, "timestamp"),
+        ("kafka", epoch, "timestamp"),
+    ],
+)
+def test_what_other_stores_have_no_form_for_is_set_aside(
+    bench: Bench,
+    sinks: dict[str, dict[str, Any]],
+    sink: str,
+    value: Callable[[], Column],
+    kind: str,
+) -> None:
+    bench.topic.write(5)
+    config = {**bench.config, "sink": {"type": sink, **sinks[sink]}}
+    config["source"] = {**config["source"], **LENIENT}
+    assert_set_aside(Pipeline.from_config({**config, "transform": when_2(value, kind)}))
