@@ -19,41 +19,38 @@ _FOR_A_PERSON = frozenset(
 )
 
 
-class Boundary:
-    """Within :meth:`of`, everything that is raised becomes an EoPipelineError, except what the
-    caller's own functions raise: these pass as they are, by :meth:`callers`.
-    """
+#: Set on what a caller's function raised.
+_OF_CALLER = "_eo_of_caller"
 
-    def __init__(self) -> None:
-        self._of_caller: list[Exception] = []
 
-    def callers(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
-        """``function``, which was handed in and may raise what it likes."""
+def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """``function``, which was handed in: what it raises passes every :func:`boundary` as it is."""
 
-        def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:
-                self._of_caller.append(error)
-                raise
-
-        return called
-
-    @contextmanager
-    def of(self, pipeline: str) -> Iterator[None]:
-        """Work on one pipeline.
-
-        Raises:
-            EoPipelineError: whatever is raised within.
-        """
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
-            yield
-        except EoPipelineError:
-            raise
+            return function(*args, **kwargs)
         except Exception as error:
-            if any(error is each for each in self._of_caller):
-                raise
-            raise _ours(f"Pipeline {pipeline!r}", error) from error
+            setattr(error, _OF_CALLER, True)
+            raise
+
+    return called
+
+
+@contextmanager
+def boundary(pipeline: str) -> Iterator[None]:
+    """Work on one pipeline.
+
+    Raises:
+        EoPipelineError: whatever is raised within, unless :func:`callers` functions did.
+    """
+    try:
+        yield
+    except EoPipelineError:
+        raise
+    except Exception as error:
+        if hasattr(error, _OF_CALLER):
+            raise
+        raise _ours(f"Pipeline {pipeline!r}", error) from error
 
 
 def _ours(what: str, error: Exception) -> EoPipelineError:

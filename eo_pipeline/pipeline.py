@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from eo_pipeline.audit import Audit, AuditReport
-from eo_pipeline.boundary import Boundary
+from eo_pipeline.boundary import callers
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
@@ -35,19 +35,13 @@ from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.registry import validate_sink
+from eo_pipeline.sinks.registry import as_sink
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-def _as_sink(value: Any) -> Any:
-    return validate_sink(value) if isinstance(value, Mapping) else value
 
 
 class Pipeline(Settings):
@@ -71,7 +65,7 @@ class Pipeline(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     source: KafkaSource
-    sink: Annotated[Sink, BeforeValidator(_as_sink)]
+    sink: Annotated[Sink, BeforeValidator(as_sink)]
     transform: Annotated[Callable[..., Any] | None, BeforeValidator(load_transform)] = None
     lineage: bool = True
     staging: Path = Path(".eo/staging")
@@ -81,11 +75,7 @@ class Pipeline(Settings):
 
     @model_validator(mode="after")
     def _does_not_read_what_it_writes(self) -> Self:
-        """Where addresses show it; a run asks for the topics' UUIDs too."""
-        brokers, topics = self.sink.kafka_topics(self.name)
-        own = [topic for topic in sorted(topics) if self.source.matches(topic)]
-        if own and {*brokers.split(",")} & {*self.source.bootstrap_servers.split(",")}:
-            raise ValueError(reads_its_own(own))
+        self.source.refuse_own_topics(*self.sink.kafka_topics(self.name))
         return self
 
     @classmethod
@@ -137,22 +127,22 @@ class Pipeline(Settings):
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
         """The ledger from version ``since``, oldest first."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return list(session.history(since))
 
     def newest(self, count: int) -> list[LedgerEntry]:
         """The last ``count`` entries, oldest first; see :func:`newest_entries`."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return newest_entries(session, count)
 
     def ledger_damages(self) -> list[Damage]:
         """What is wrong with the whole ledger; none if every entry is what was committed."""
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             return list(damages(session.history()))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
@@ -160,7 +150,7 @@ class Pipeline(Settings):
 
         Returns None if the ledger does not hold ``known``: it was replaced by an older one.
         """
-        with self._opened() as session:
+        with watched(self.name, self.sink) as session:
             if known is None:
                 return list(islice(session.history(), count))
             held = session.entry(known.version)
@@ -177,11 +167,7 @@ class Pipeline(Settings):
         return read_status(self._steps)
 
     def plan_run(self) -> RunPlan:
-        """What the next run would read; nothing is changed, no Spark started.
-
-        Raises:
-            SinkUnavailableError, SourceUnavailableError: one of them does not answer.
-        """
+        """What the next run would read; nothing changes, no Spark starts. Errors: see status."""
         return plan_next_run(self._steps)
 
     def recover(
@@ -315,8 +301,7 @@ class Pipeline(Settings):
 
         For a sink that came back from a backup or failed over: runs refuse with LedgerBehindError
         until this writes an entry on top of what the ledger holds now. Offsets and rows stay as
-        they are, and the next run reads on from there. No entry is written if the ledger is empty:
-        the next run starts anew.
+        they are; the next run reads on from there, or starts anew if the ledger is empty.
 
         Raises:
             NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
@@ -386,24 +371,18 @@ class Pipeline(Settings):
         staging = StagingArea(
             folders.manifests or self.staging, self.name, folders.rows, self.sink.describe()
         )
-        boundary = Boundary()
-        with boundary.of(self.name), watched(self.name, self.sink) as session:
+        with watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
                 session=session,
                 stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
-                spark=boundary.callers(spark) if spark else self.spark.session,
+                spark=callers(spark) if spark else self.spark.session,
                 run_id=run_id or new_transaction_id(),
                 inline_records=self.inline_records,
-                on_checkpoint=boundary.callers(on_checkpoint or _no_listener),
+                on_checkpoint=callers(on_checkpoint or _no_listener),
             )
-
-    @contextmanager
-    def _opened(self) -> Iterator[SinkSession]:
-        with Boundary().of(self.name), self.sink.open(self.name) as session:
-            yield session
 
 
 def _no_listener(_: object) -> None:

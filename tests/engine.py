@@ -308,6 +308,12 @@ def staged_attempts(bench: Bench) -> list[str]:
     return sorted(p.name for p in folder.glob("*/*-*") if not p.parent.name.startswith("_"))
 
 
+def left_over(bench: Bench) -> list[Path]:
+    """Every file in staging but the witnesses of the newest commit."""
+    found = Path(bench.config["staging"]).rglob("*")
+    return sorted(path for path in found if path.is_file() and "_witness" not in path.parts)
+
+
 def whole_ranges(written: Iterable[Coordinates]) -> dict[TopicPartition, int]:
     """The offset after the last record of each partition."""
     ends: dict[TopicPartition, int] = {}

@@ -1,14 +1,15 @@
-"""The stores that come from the system's packages: MariaDB, Redis. One server for the session each.
+"""The stores that come from packages: MariaDB, MySQL, Redis. One server for the session each.
 
-``tests/install_stores.sh`` installs what is missing. A test may kill a server: the fixtures that
-give a test its own place on it start it again.
+``tests/install_stores.sh`` and ``tests/install_mysql.sh`` install what is missing. A test may kill
+a server: the fixtures that give a test its own place on it start it again.
 """
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.embedded.redis import EmbeddedRedis
+from tests.mysql_server import EmbeddedMySql
 
 
 @dataclass(frozen=True)
@@ -35,37 +37,42 @@ class MySqlDatabase:
         return self.server.connect(self.name)
 
 
-MakeMySqlDatabase = Callable[[], MySqlDatabase]
+#: A killed process loses nothing that it wrote; only a power cut would.
+_UNSAFE = {"innodb-flush-log-at-trx-commit": "2"}
+
+#: Runs a test, or every test of a class, on each of the servers that speak MySQL's protocol.
+#: Without it ``mysql_database`` is on MariaDB.
+ON_BOTH_SERVERS = pytest.mark.parametrize("mysql_database", ["mariadb", "mysql"], indirect=True)
 
 
 @pytest.fixture(scope="session")
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMariaDB]:
-    folder = tmp_path_factory.mktemp("mariadb")
-    # a killed process loses nothing that it wrote; only a power cut would
-    unsafe = {"innodb-flush-log-at-trx-commit": "2"}
-    with EmbeddedMariaDB(folder, settings=unsafe) as server:
+    with EmbeddedMariaDB(tmp_path_factory.mktemp("mariadb"), settings=_UNSAFE) as server:
         yield server
 
 
+@pytest.fixture(scope="session")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMySql]:
+    settings = {**_UNSAFE, "skip-log-bin": "1", "innodb-redo-log-capacity": "64M"}
+    with EmbeddedMySql(tmp_path_factory.mktemp("mysql"), settings=settings) as server:
+        yield server
+
+
+@contextmanager
+def database_on(server: EmbeddedMariaDB) -> Iterator[MySqlDatabase]:
+    """A database of its own, dropped at the end."""
+    server.start()
+    name = server.create_database(f"db_{uuid.uuid4().hex[:12]}")
+    yield MySqlDatabase(server, name)
+    if server.alive:
+        with server.connect() as admin, admin.cursor() as cursor:
+            cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
 @pytest.fixture
-def make_mysql_database(mariadb: EmbeddedMariaDB) -> Iterator[MakeMySqlDatabase]:
-    mariadb.start()
-    made: list[str] = []
-
-    def make() -> MySqlDatabase:
-        made.append(f"db_{uuid.uuid4().hex[:12]}")
-        return MySqlDatabase(mariadb, mariadb.create_database(made[-1]))
-
-    yield make
-    if made and mariadb.alive:
-        with mariadb.connect() as admin, admin.cursor() as cursor:
-            for name in made:
-                cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
-
-
-@pytest.fixture
-def mysql_database(make_mysql_database: MakeMySqlDatabase) -> MySqlDatabase:
-    return make_mysql_database()
+def mysql_database(request: pytest.FixtureRequest) -> Iterator[MySqlDatabase]:
+    with database_on(request.getfixturevalue(getattr(request, "param", "mariadb"))) as made:
+        yield made
 
 
 #: Numbers of databases on the session's Redis; none is given out twice.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eo_pipeline.boundary import Boundary
+from eo_pipeline.boundary import boundary, callers
 from eo_pipeline.errors import ConfigError, NothingToDoError, SetupError, UnexpectedError
 from tests.engine import Bench
 
@@ -23,7 +23,7 @@ def raising(error: Exception) -> Callable[[], None]:
 def test_an_error_nobody_expected_is_one_of_ours_and_says_where_it_was() -> None:
     with (
         pytest.raises(UnexpectedError, match=r"'p': .* KeyError: 'entry' \(in .*boundary.py") as it,
-        Boundary().of("p"),
+        boundary("p"),
     ):
         raising(KeyError("entry"))()
     assert isinstance(it.value.__cause__, KeyError)
@@ -32,21 +32,20 @@ def test_an_error_nobody_expected_is_one_of_ours_and_says_where_it_was() -> None
 
 def test_a_full_disk_is_a_matter_of_the_machine() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/staging/x")
-    with pytest.raises(SetupError, match=r"/staging/x .*No space left"), Boundary().of("p"):
+    with pytest.raises(SetupError, match=r"/staging/x .*No space left"), boundary("p"):
         raise full
 
 
 def test_our_own_errors_pass_as_they_are() -> None:
     error = NothingToDoError("nothing to do")
-    with pytest.raises(NothingToDoError) as it, Boundary().of("p"):
+    with pytest.raises(NothingToDoError) as it, boundary("p"):
         raise error
     assert it.value is error
 
 
 def test_what_the_callers_functions_raise_passes_as_it_is() -> None:
-    boundary = Boundary()
-    with pytest.raises(ZeroDivisionError), boundary.of("p"):
-        boundary.callers(raising(ZeroDivisionError()))()
+    with pytest.raises(ZeroDivisionError), boundary("p"):
+        callers(raising(ZeroDivisionError()))()
 
 
 def test_a_listener_that_fails_is_not_called_a_fault_of_the_pipeline(bench: Bench) -> None:

@@ -15,12 +15,12 @@ what was read must be what was good, bad and skipped together.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from eo_pipeline.errors import SparkJobError
@@ -32,7 +32,7 @@ from eo_pipeline.spark import ACTION, Observed, interruptible
 
 #: Seconds in which a finished job's metrics come. They come together: after those of the result,
 #: those of the reading are there, or the optimizer has left the reading out and they never come.
-RESULT_SECONDS = 30.0
+_RESULT_SECONDS = 30.0
 _READING_SECONDS = 1.0
 
 #: See :class:`eo_pipeline.spark.Observed`.
@@ -111,12 +111,18 @@ class Reading:
 
 
 class Result:
-    """The rows to be staged, counted by the one action on :attr:`frame`."""
+    """The rows to be staged, counted by the one action on :attr:`frame`, which ``finish`` makes of
+    ``rows``, each of one; with ``more`` metrics over ``rows``, for :attr:`seen`.
+    """
 
-    def __init__(self, rows: DataFrame) -> None:
-        self._observed = Observed(rows, F.count(F.lit(1)).alias("rows"), times=_RESULT_NAMES)
-        self.frame = self._observed.frame
+    def __init__(
+        self, rows: DataFrame, finish: Callable[[DataFrame], DataFrame], *more: Column
+    ) -> None:
+        count = F.count(F.lit(1)).alias("rows")
+        self._observed = Observed(rows, count, *more, times=_RESULT_NAMES)
+        self.frame = finish(self._observed.frame)
         self.rows = 0
+        self.seen: Mapping[str, Any] = {}
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`
         self.action: int | None = None
 
@@ -125,9 +131,9 @@ class Result:
 
         They may not be, where a Spark Connect server has much else to do.
         """
-        counted = self._observed.metrics(self.frame, RESULT_SECONDS)
+        counted = self._observed.metrics(self.frame, _RESULT_SECONDS)
         if counted is not None:
-            self.rows, self.action = counted["rows"], counted[ACTION]
+            self.rows, self.action, self.seen = counted["rows"], counted[ACTION], counted
         return counted is not None
 
 

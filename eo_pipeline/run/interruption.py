@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from eo_pipeline.boundary import boundary
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -30,9 +31,10 @@ def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
     """The sink's session; an interruption of the block leaves with a note of what stands now.
 
     An error that is met while an interruption unwinds does not hide it: the interruption is
-    raised. Otherwise it would be taken for an error, and tried again.
+    raised. Otherwise it would be taken for an error, and tried again. Any other error leaves as one
+    of ours.
     """
-    with _Noting(pipeline, sink) as noting, sink.open(pipeline) as opened:
+    with boundary(pipeline), _Noting(pipeline, sink) as noting, sink.open(pipeline) as opened:
         noting.session = _Watched(opened)
         yield noting.session
 

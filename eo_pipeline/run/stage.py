@@ -23,7 +23,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.counting import Reading, Result, Seen
-from eo_pipeline.run.unfit import UnfitRows, Why, look, refused, set_aside, why_unfit
+from eo_pipeline.run.unfit import UnfitRows, Why, found, looked_at, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
@@ -124,10 +124,11 @@ class Stager:
         self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts] | UnfitRows:
         reading = Reading(decoded, entry.ranges)
-        looked = look(self.result(reading.good), self._why)
-        result = Result(self._columns(looked.frame, entry))
+        result = looked_at(
+            self.result(reading.good), self._why, lambda rows: self._columns(rows, entry)
+        )
         rows = self._rows(result, entry, attempt)
-        if unfit := looked.found(result):
+        if unfit := found(result):
             return unfit
         seen = reading.seen(result, transformed=self.transform is not None)
         dead = self._dead_letters(decoded, seen, entry, attempt)

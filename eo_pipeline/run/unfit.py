@@ -16,14 +16,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError, SparkJobError
-from eo_pipeline.run.counting import RESULT_SECONDS, Result
+from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError
+from eo_pipeline.run.counting import Result
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import KnowsItsTable
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
-from eo_pipeline.spark import Observed, interruptible
+from eo_pipeline.spark import interruptible
 
 _WHY = "_eo_why"
 _COORDINATES = ("topic", "partition", "offset")
@@ -37,28 +37,6 @@ class UnfitRows:
 
     rows: int
     example: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Look:
-    """At the rows of one staging job; ``frame`` is to be staged in place of what was given."""
-
-    frame: DataFrame
-    observed: Observed | None
-
-    def found(self, result: Result) -> UnfitRows | None:
-        """Those that do not fit of the rows that were staged as ``result``, if any. Of a result
-        that is provably empty nothing is ever heard.
-        """
-        if self.observed is None or not result.rows:
-            return None
-        seen = self.observed.metrics(result.frame, RESULT_SECONDS)
-        if seen is None:
-            raise SparkJobError(
-                "the Spark job ended and did not say whether its rows fit into the sink, although "
-                "it was asked; nothing was committed. Run again."
-            )
-        return UnfitRows(seen["rows"], json.loads(seen["example"])) if seen["rows"] else None
 
 
 Why = Callable[[DataFrame], Column | None]
@@ -79,24 +57,30 @@ def never_null(session: SinkSession) -> frozenset[str]:
     return session.never_null() if isinstance(session, KnowsItsTable) else frozenset()
 
 
-def look(frame: DataFrame, asked: Why) -> Look:
-    """``frame``, a transform's result, as it is, looked at on its way."""
-    why = asked(frame)
+def looked_at(result: DataFrame, asked: Why, finish: Callable[[DataFrame], DataFrame]) -> Result:
+    """``result``, to be staged as ``finish`` makes it, each row looked at on its way."""
+    why = asked(result)
     if why is None:
-        return Look(frame, None)
-    traced = _coordinates() if KAFKA_COLUMN in frame.columns else []
-    marked, why = frame.withColumn(_WHY, why), F.col(_WHY)  # one column, so that it is made once
+        return Result(result, finish)
+    traced = _coordinates() if KAFKA_COLUMN in result.columns else []
+    marked, why = result.withColumn(_WHY, why), F.col(_WHY)  # one column, so that it is made once
     example = F.to_json(F.struct(*traced, why.alias("reason")))
-    metrics = [
-        F.count(why).alias("rows"),
+    return Result(
+        marked,
+        lambda rows: finish(rows.drop(_WHY)),
+        F.count(why).alias("unfit"),
         F.min(F.when(why.isNotNull(), example)).alias("example"),
-    ]
-    observed = Observed(marked, *metrics)
-    return Look(observed.frame.drop(_WHY), observed)
+    )
+
+
+def found(result: Result) -> UnfitRows | None:
+    """The rows that do not fit, of a result that was staged and counted."""
+    rows = result.seen.get("unfit", 0)
+    return UnfitRows(rows, json.loads(result.seen["example"])) if rows else None
 
 
 def set_aside(
-    found: UnfitRows,
+    unfit: UnfitRows,
     decoded: Decoded,
     result: Callable[[DataFrame], DataFrame],
     source: KafkaSource,
@@ -109,30 +93,30 @@ def set_aside(
         BadRecordError: by the source's policy.
         RefusedError: the transform dropped where its rows came from.
     """
-    if source.on_bad_record == "fail" or "topic" not in found.example:
-        raise refused(found, source, sink)
+    if source.on_bad_record == "fail" or "topic" not in unfit.example:
+        raise refused(unfit, source, sink)
     frame = result(decoded.good(decoded.all))
     why = asked(frame)
     assert why is not None
     limit = source.dead_letter_limit
-    unfit = (
+    listed = (
         frame.where(why.isNotNull())
         .groupBy(*_coordinates())
         .agg(F.min(_words(why, sink)).alias("error"))
         .limit(limit + 1)
     )
-    records = interruptible(frame.sparkSession, unfit.toArrow).to_pylist()
+    records = interruptible(frame.sparkSession, listed.toArrow).to_pylist()
     if len(records) > limit:
-        raise refused(found, source, sink, f"More than source.dead_letter_limit ({limit})")
+        raise refused(unfit, source, sink, f"More than source.dead_letter_limit ({limit})")
     return decoded.marked(records)
 
 
-def refused(found: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "") -> EoPipelineError:
+def refused(unfit: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "") -> EoPipelineError:
     """The error of rows that do not fit, with an example of them."""
-    example = found.example
+    example = unfit.example
     if "topic" not in example:
         return RefusedError(
-            f"{found.rows} row(s) do not fit into {sink.table_name}: {example['reason']}. "
+            f"{unfit.rows} row(s) do not fit into {sink.table_name}: {example['reason']}. "
             f"Nothing was committed. Correct it in the transform; which record it comes from is "
             f"known if the transform keeps {KAFKA_COLUMN!r}."
         )
@@ -142,7 +126,7 @@ def refused(found: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "")
             remedy += ", or set source.on_bad_record: dead_letter"
     where = f"{example['topic']}[{example['partition']}] offset {example['offset']}"
     return BadRecordError(
-        f"{found.rows} row(s) do not fit into {sink.table_name}, for example of {where}: "
+        f"{unfit.rows} row(s) do not fit into {sink.table_name}, for example of {where}: "
         f"{example['reason']}. {remedy}. Nothing was committed."
     )
 

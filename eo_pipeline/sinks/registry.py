@@ -69,6 +69,11 @@ def sink_from_config(config: Mapping[str, Any]) -> Sink:
         return validate_sink(config)
 
 
+def as_sink(value: Any) -> Any:
+    """For a field: a sink as it is, and what a document says of one through its class."""
+    return validate_sink(value) if isinstance(value, Mapping) else value
+
+
 def validate_sink(config: Mapping[str, Any]) -> Sink:
     """:func:`sink_from_config` for a validator of what the sink is part of.
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from eo_pipeline.errors import ConfigError, RefusedError
 
-#: Where a record stood in its Kafka partition, if the pipeline writes lineage.
-OFFSET_COLUMN = "_eo_offset"
+#: Where a record came from, and where it stood there, if the pipeline writes lineage.
+TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = "_eo_topic", "_eo_partition", "_eo_offset"
+#: Offsets of different ones cannot be compared.
+ORIGIN = (TOPIC_COLUMN, PARTITION_COLUMN)
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,12 @@ class UpsertRule:
 
     Of several staged rows with one ``key`` the one with the greatest ``sequence_by`` wins, and then
     the one with the greatest Kafka offset. A row already in the table gives way to one of the next
-    checkpoint, unless its own ``sequence_by`` is greater. Without ``sequence_by`` the offsets
-    decide alone: that is right as long as a key stays in its Kafka partition.
+    checkpoint, unless its own ``sequence_by`` is greater.
+
+    Without ``sequence_by`` the offsets decide alone, and they say nothing across Kafka partitions:
+    a key that moved to another partition (partitions were added, say) would be a guess. Two rows of
+    one key from different partitions, both staged or one of them in the table, are refused. A row
+    of the table that does not say where it came from gives way.
     """
 
     key: tuple[str, ...]
@@ -27,7 +34,7 @@ class UpsertRule:
     @property
     def never_null(self) -> tuple[str, ...]:
         """The columns that every row must have a value in."""
-        return (*self.key, *self.sequence_by)
+        return (*self.key, *(self.sequence_by or (*ORIGIN, OFFSET_COLUMN)))
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a result that lacks what an upsert goes by.
@@ -39,7 +46,7 @@ class UpsertRule:
             absent = [name for name in wanted if name not in columns]
             if absent:
                 raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
-        if not self.sequence_by and OFFSET_COLUMN not in columns:
+        if not self.sequence_by and not {*ORIGIN, OFFSET_COLUMN} <= set(columns):
             raise ConfigError(
                 "sink.sequence_by: an upsert must know which of two rows is the newer one. Name "
                 "the columns that tell, or keep the pipeline's lineage on."
@@ -59,6 +66,20 @@ class UpsertRule:
                     f"column {name!r}, which an upsert goes by, is null in {nulls} row(s). "
                     "Nothing was written; filter them in the transform or fill the column."
                 )
+
+    def refuse_order(
+        self, key: Sequence[Any], one: Sequence[Any], other: Sequence[Any]
+    ) -> RefusedError:
+        """The error of two rows with ``key`` whose :data:`ORIGIN` differs."""
+        named = ", ".join(f"{name} = {value!r}" for name, value in zip(self.key, key, strict=True))
+        (topic, partition), (second, elsewhere) = sorted((tuple(one), tuple(other)))
+        return RefusedError(
+            f"which of two rows with the key {named} is the newer one is not known: one came from "
+            f"{topic} partition {partition}, the other from {second} partition {elsewhere}, and "
+            "offsets of different partitions cannot be compared (were partitions added, so that "
+            "keys moved?). Nothing was written. Let sink.sequence_by name the columns that tell: a "
+            "version or time of the record's own, or Kafka's (_kafka.timestamp in the transform)."
+        )
 
     def age_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """What tells the age of the staged rows of one key, the greatest being the newest."""

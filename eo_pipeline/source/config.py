@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,6 +21,7 @@ from pydantic import (
 
 from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
+from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.source.planner import Limits
 
 if TYPE_CHECKING:
@@ -200,6 +201,17 @@ class KafkaSource(Settings):
         if self.topic_pattern is None:
             return topic in self.topics
         return not topic.startswith("__") and bool(_compile(self.topic_pattern).fullmatch(topic))
+
+    def refuse_own_topics(self, brokers: str, written: Collection[str]) -> None:
+        """Return if none of the topics ``written`` on ``brokers`` is one that is read, as far as
+        addresses show; a run compares the topics' UUIDs, too.
+
+        Raises:
+            ValueError: one is.
+        """
+        own = [topic for topic in sorted(written) if self.matches(topic)]
+        if own and {*brokers.split(",")} & {*self.bootstrap_servers.split(",")}:
+            raise ValueError(reads_its_own(own))
 
     def policy(self, kind: LossKind) -> LossPolicy:
         """What the configuration says about one kind of loss."""

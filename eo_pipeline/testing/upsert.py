@@ -18,7 +18,7 @@ from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.upsert import OFFSET_COLUMN
+from eo_pipeline.sinks.upsert import OFFSET_COLUMN, PARTITION_COLUMN, TOPIC_COLUMN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import (
     ALREADY_COMMITTED,
@@ -45,6 +45,8 @@ class UpsertContract(SinkContract):
         columns = {
             "id": pa.array(ids, pa.int64()),
             "word": pa.array(words, pa.string()),
+            TOPIC_COLUMN: pa.array(["a topic"] * len(ids), pa.string()),
+            PARTITION_COLUMN: pa.array([0] * len(ids), pa.int32()),
             OFFSET_COLUMN: pa.array(offsets, pa.int64()),
             CHECKPOINT_COLUMN: pa.array([checkpoint] * len(ids), pa.int64()),
         }

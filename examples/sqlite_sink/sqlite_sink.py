@@ -187,17 +187,16 @@ class SqliteTable(SqlTable[SqliteType, SqliteType]):
             column = f"{quoted(name)} {wire.declared}"
             self.store.execute(f"ALTER TABLE {self.name.sql} ADD COLUMN {column}")
 
-    def insert(
-        self, columns: Sequence[Column[SqliteType, SqliteType]], staged: StagedTable
-    ) -> None:
+    def insert(self, columns: Sequence[Column[SqliteType, SqliteType]], staged: StagedTable) -> int:
         names, marks = columns_list(c.name for c in columns), ", ".join("?" * len(columns))
         statement = f"INSERT INTO {self.name.sql} ({names}) VALUES ({marks})"
-        sent = 0
+        sent = taken = 0
         for batch in bounded_batches(staged):
             values = [_values(c.name, c.wire.declared, batch.column(c.name)) for c in columns]
-            self.store.connection.executemany(statement, zip(*values, strict=True))
-            sent += batch.num_rows
+            cursor = self.store.connection.executemany(statement, zip(*values, strict=True))
+            sent, taken = sent + batch.num_rows, taken + cursor.rowcount
         check_all_sent(self.name, sent, staged)
+        return taken
 
 
 def _values(name: str, declared: str, column: pa.Array) -> list[Any]:

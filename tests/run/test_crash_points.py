@@ -10,7 +10,7 @@ import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
 from tests.chaos import rest_is_chaos
-from tests.engine import Bench, Watcher, staged_attempts
+from tests.engine import Bench, Watcher, left_over, staged_attempts
 
 #: Which points leave a promise behind that the next run keeps without reading again.
 PROMISED = {
@@ -45,6 +45,7 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     assert bench.table.versions() == list(range(report.head.version + 1))
     assert report.lag == 0
     assert staged_attempts(bench) == []
+    assert left_over(bench) == []
     kept = [r for r in report.checkpoints if r.recovered]
     assert bool(kept) == (point in PROMISED and inline_records == 0)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.console import ConsoleSink
@@ -136,7 +136,7 @@ class TestLedgerFiles:
 
     def test_a_folder_that_cannot_be_made_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
-        with pytest.raises(SinkUnavailableError, match="file"):
+        with pytest.raises(ConfigError, match="file"):
             ConsoleSink(ledger=tmp_path / "file").open("p")
 
     def test_an_entry_is_there_as_a_whole_or_not_at_all(self, tmp_path: Path) -> None:

@@ -58,9 +58,15 @@ class Lake:
             found = dict(Counter(self.frame()[CHECKPOINT_COLUMN].to_list()))
         assert found == {version: rows for version, rows in counted.items() if rows}
 
+    def files_of_no_use(self) -> list[Path]:
+        """Files where the rows lie that are not the table's."""
+        used = {Path(uri) for uri in DeltaTable(str(self.root)).file_uris()}
+        found = (self.root / "eo_rows").rglob("*")
+        return sorted(path for path in found if path.is_file() and path not in used)
+
     def promises(self) -> list[str]:
         folder = self.root / "_eo_staging" / "events"
-        return sorted(p.name for p in folder.iterdir() if not p.name.startswith("_"))
+        return sorted(p.name for p in folder.glob("*/*-*") if not p.parent.name.startswith("_"))
 
 
 @pytest.fixture
@@ -110,6 +116,7 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     lake.assert_holds_once(bench.topic.written)
     assert [e.version for e in bench.pipeline().history()] == list(range(report.head.version + 1))
     assert lake.promises() == []
+    assert lake.files_of_no_use() == []
     kept = [r for r in report.checkpoints if r.recovered]
     assert bool(kept) == (point in PROMISED and inline_records == 0)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.delta.commit import Arguments, commit_files
-from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 
 
 def merge(table: DeltaTable, source: pa.Table, rule: UpsertRule, arguments: Arguments) -> None:
@@ -37,7 +37,8 @@ def newest_rows(table: pa.Table, rule: UpsertRule) -> pa.Table:
 
     Raises:
         ConfigError: a column is absent.
-        RefusedError: a row has no key, or nothing to be sequenced by; a name cannot be used.
+        RefusedError: a row has no key, or nothing to be sequenced by; or nothing tells which of two
+            rows is the newer; a name cannot be used.
     """
     rule.check_columns(table.schema.names)
     _refuse_names(table.schema.names)
@@ -45,7 +46,48 @@ def newest_rows(table: pa.Table, rule: UpsertRule) -> pa.Table:
     by_key = [(name, "ascending") for name in rule.key]
     newest_first = [(name, "descending") for name in rule.age_columns(table.schema.names)]
     ordered = table.sort_by([*by_key, *newest_first]).combine_chunks()
-    return ordered.filter(_first_of_each_key(ordered, rule.key))
+    is_first = _first_of_each_key(ordered, rule.key)
+    if not rule.sequence_by:
+        _refuse_mixed_keys(ordered, is_first, rule)
+    return ordered.filter(is_first)
+
+
+def refuse_moved_keys(table: DeltaTable, source: pa.Table, rule: UpsertRule) -> None:
+    """Refuse a row of ``source`` whose predecessor in ``table`` came from another Kafka partition,
+    where offsets alone would have to tell which is the newer. A batch of the table at a time.
+
+    Raises:
+        RefusedError: names the key and both places.
+    """
+    columns = [*rule.key, *ORIGIN]
+    if rule.sequence_by or not {field.name for field in table.schema().fields} >= set(columns):
+        return  # rows that do not say where they came from give way
+    fresh = source.select(columns).rename_columns([*rule.key, *map("new {}".format, ORIGIN)])
+    names = ", ".join(map(_quoted, columns))
+    held = QueryBuilder().register("held", table).execute(f"SELECT {names} FROM held")
+    for batch in pa.RecordBatchReader.from_stream(held):
+        old = pa.table(batch).cast(pa.schema([source.schema.field(name) for name in columns]))
+        both = old.join(fresh, keys=list(rule.key), join_type="inner")
+        for row in both.to_pylist():
+            before = tuple(row[name] for name in ORIGIN)
+            after = tuple(row[f"new {name}"] for name in ORIGIN)
+            if before != after and None not in before:
+                raise rule.refuse_order([row[name] for name in rule.key], before, after)
+
+
+def _refuse_mixed_keys(ordered: pa.Table, is_first: pa.Array, rule: UpsertRule) -> None:
+    """Raise RefusedError if two rows of one key, which stand together, came from two places."""
+    moved = None
+    for name in ORIGIN:
+        column = pc.not_equal(ordered[name].slice(1), ordered[name].slice(0, ordered.num_rows - 1))
+        moved = column if moved is None else pc.or_(moved, column)
+    if ordered.num_rows < 2 or moved is None:
+        return
+    found = pc.index(pc.and_not(moved, is_first.slice(1)), True).as_py()
+    if found >= 0:
+        one, other = ordered.slice(found, 2).to_pylist()
+        key = [one[name] for name in rule.key]
+        raise rule.refuse_order(key, [one[n] for n in ORIGIN], [other[n] for n in ORIGIN])
 
 
 def _refuse_names(names: list[str]) -> None:

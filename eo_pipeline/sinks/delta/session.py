@@ -31,7 +31,7 @@ from eo_pipeline.sinks.delta.commit import (
 )
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
-from eo_pipeline.sinks.delta.merge import merge, newest_rows
+from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
 from eo_pipeline.sinks.delta.rows import AddActions, in_memory
@@ -218,6 +218,7 @@ class DeltaPublication(LakePublication[Snapshot]):
         """
         table.refuse_removal()
         source = newest_rows(in_memory(rows), rule)
+        refuse_moved_keys(table.table, source, rule)
         change = partial(merge, table.table, source, rule, self._arguments)
         new = fields_of(rows.schema)
         needs_feature = any("timestamp_ntz" in json.dumps(new[name]["type"]) for name in missing)

@@ -45,7 +45,8 @@ class MySqlSink(SqlSink):
         key: columns that identify a row; for upsert, and only there.
         sequence_by: upsert only: columns that tell which of two rows with one key is the newer. An
             older row never overwrites a newer one, whatever the order they arrive in. Without it
-            the later record in Kafka is the newer one.
+            the later record in Kafka is the newer one, and a key that moves to another Kafka
+            partition is refused.
         dead_letter_table: where records go that could not be read; ``<table>_dead_letters``.
         ssl_mode: as in MySQL's own clients: ``preferred`` encrypts if the server can,
             ``required`` insists, ``verify_ca`` checks the certificate against ``ssl_ca`` (or the

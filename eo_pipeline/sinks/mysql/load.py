@@ -33,6 +33,12 @@ MySqlColumn = Column[WireType, ColumnType]
 
 _MICROSECOND_DIGITS = 6
 
+#: The years 1 to 9999 in days (a date) and microseconds (a time), first and last.
+_YEARS = {
+    pa.int32(): (-719_162, 2_932_896),
+    pa.int64(): (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+
 #: Texts in quotes, null as the bare word NULL: so are null, the text NULL and an empty text told
 #: apart. Without ``null_string`` a null would be written as nothing, which MySQL reads as a text.
 _CSV = csv.WriteOptions(include_header=False, quoting_style="needed", null_string="NULL")
@@ -46,37 +52,52 @@ _INSERT_LENGTH = 256 * 1024
 
 
 def load(
-    store: MySqlStore, target: TableName, columns: Sequence[MySqlColumn], staged: StagedTable
-) -> None:
-    """Add the rows to ``target`` in the open transaction, each exactly or none.
+    store: MySqlStore,
+    target: TableName,
+    columns: Sequence[MySqlColumn],
+    staged: StagedTable,
+    *,
+    by_insert: bool = False,
+) -> int:
+    """Add the rows to ``target`` in the open transaction, each exactly or none. Gives how many the
+    server says that it took. ``by_insert`` and not by LOAD DATA.
 
     Raises:
         RefusedError: the rows do not fit, or could not be read from staging.
         SinkUnavailableError: the server could not take them just now.
     """
-    if staged.rows:
-        _Load(store, target, columns, staged).run()
+    if not staged.rows:
+        return 0
+    return _Load(store, target, columns, staged, may_load=store.may_load and not by_insert).run()
 
 
 @dataclass
 class _Load:
-    """One load; ``sent`` counts its rows."""
+    """One load; ``sent`` counts its rows, ``taken`` those that the server says it took."""
 
     store: MySqlStore
     target: TableName
     columns: Sequence[MySqlColumn]
     staged: StagedTable
+    may_load: bool = True
     sent: int = 0
+    taken: int = 0
 
-    def run(self) -> None:
-        if not (self.store.may_load and self._load_data()):
+    def run(self) -> int:
+        if not (self.may_load and self._load_data()):
             self._insert()
         check_all_sent(self.target, self.sent, self.staged)
+        if self.taken != self.sent:
+            raise RefusedError(
+                f"{self.target}: MySQL took {self.taken} of {self.sent} rows and does not say why. "
+                "Nothing was written."
+            )
+        return self.taken
 
     def _load_data(self) -> bool:
         """False if the server does not allow it. Then nothing was sent."""
         try:
-            inserted = self.store.connection.load(
+            self.taken = self.store.connection.load(
                 _statement(self.target, self.columns), self._csv()
             )
         except pymysql.MySQLError as error:
@@ -86,11 +107,6 @@ class _Load:
             raise
         # LOCAL turns errors into warnings: what does not fit is bent, or the row left out
         self._refuse_warnings()
-        if inserted != self.sent:
-            raise RefusedError(
-                f"{self.target}: MySQL took {inserted} of {self.sent} rows and does not say why. "
-                "Nothing was written."
-            )
         return True
 
     def _refuse_warnings(self) -> None:
@@ -100,11 +116,18 @@ class _Load:
             RefusedError: a value did not fit.
             SinkUnavailableError: nothing is said against the rows.
         """
-        shown = self.store.rows("SHOW WARNINGS LIMIT 5")
+        count = self.store.connection.warnings
+        shown = self.store.rows("SHOW WARNINGS LIMIT 5") if count else []
         warnings = [diagnosis(int(number), str(text)) for _, number, text in shown]
         transient = [found for found in warnings if found.is_transient]
         if warnings:
             raise self.store.while_publishing((transient or warnings)[0], self.target)
+        if count:
+            raise RefusedError(
+                f"{self.target}: MySQL warns of {count} values that do not fit, and does not say "
+                "of which: max_error_count is 0. Nothing was written. SET GLOBAL max_error_count "
+                "= 64 shows them."
+            )
 
     def _csv(self) -> Iterator[memoryview]:
         """The rows in packets. The next batch is written while the server digests this one."""
@@ -120,7 +143,8 @@ class _Load:
         names = columns_list(column.name for column in self.columns)
         for batch in self._batches():
             for rows in self._values(batch):
-                self.store.execute(f"INSERT INTO {self.target.sql} ({names}) VALUES {rows}")
+                insert = f"INSERT INTO {self.target.sql} ({names}) VALUES {rows}"
+                self.taken += self.store.execute(insert).rowcount
                 # strict mode makes errors of what does not fit, but not of all that is rounded
                 self._refuse_warnings()
 
@@ -202,7 +226,20 @@ def _converted(values: pa.Array, column: MySqlColumn) -> pa.Array:
         return values.cast(pa.int8())
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return _finite(values, column)
-    return _in_utc(values, column) if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ) else values
+    if kind is Kind.TEXT:
+        values.validate(full=True)  # an INSERT is made of texts that Python can read
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
+        return _of_four_digits(_in_utc(values, column), pa.int64(), column)
+    return _of_four_digits(values, pa.int32(), column) if kind is Kind.DATE else values
+
+
+def _of_four_digits(values: pa.Array, number: pa.DataType, column: MySqlColumn) -> pa.Array:
+    """``values``, days or microseconds, if all of them are in the years 1 to 9999."""
+    first, last = _YEARS[number]
+    ends = pc.min_max(values.cast(number)).as_py()
+    if ends["min"] is not None and (ends["min"] < first or ends["max"] > last):
+        raise _refused(column, "a year before 1 or after 9999")
+    return values
 
 
 def _finite(values: pa.Array, column: MySqlColumn) -> pa.Array:

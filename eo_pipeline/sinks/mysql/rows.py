@@ -20,7 +20,7 @@ from eo_pipeline.sinks.mysql.load import MySqlColumn, load
 from eo_pipeline.sinks.mysql.store import COLUMN_EXISTS, MySqlStore, is_mariadb, number_of
 from eo_pipeline.sinks.mysql.types import NAMES, ColumnType, WireType, for_people, wire_type
 from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.upsert import UpsertTable, gives_way, newest_first
+from eo_pipeline.sinks.sql.upsert import UpsertTable, gives_way, newest_first, same_key
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
 
@@ -33,7 +33,8 @@ _COLUMNS = """
 SELECT column_name, lower(data_type), lower(column_type),
        coalesce(numeric_scale, datetime_precision), collation_name, is_nullable = 'YES',
        extra LIKE '%% GENERATED%%',
-       extra LIKE '%%auto_increment%%'
+       extra LIKE '%%auto_increment%%',
+       column_default IS NOT NULL OR extra LIKE '%%DEFAULT_GENERATED%%'
 FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
@@ -54,6 +55,28 @@ _UNIQUE_KEYS = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
 ORDER BY index_name, seq_in_index
+"""
+
+_TRIGGERS = """
+SELECT trigger_name FROM information_schema.triggers
+WHERE event_object_schema = %s AND event_object_table = %s
+ORDER BY 1
+"""
+
+#: Triggers are shown only to those who may make them. A right that comes by a role is not found:
+#: then it is counted for nothing, which costs time and no row.
+_SEES_TRIGGERS = """
+SELECT count(*) FROM (
+    SELECT grantee FROM information_schema.user_privileges WHERE privilege_type = 'TRIGGER'
+  UNION ALL
+    SELECT grantee FROM information_schema.schema_privileges
+    WHERE privilege_type = 'TRIGGER' AND %s LIKE table_schema
+  UNION ALL
+    SELECT grantee FROM information_schema.table_privileges
+    WHERE privilege_type = 'TRIGGER' AND table_schema = %s AND table_name = %s
+) AS granted
+WHERE grantee = concat('''', substring_index(current_user(), '@', 1), '''@''',
+                       substring_index(current_user(), '@', -1), '''')
 """
 
 #: Two texts are the same only if all their bytes are, blanks at the end included.
@@ -90,6 +113,15 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
                 f"ALTER TABLE {for_people(self.name)} ENGINE = InnoDB"
             )
         return True
+
+    def acts_by_itself(self) -> str:
+        """MySQL's triggers cannot drop a row, but give it to another checkpoint."""
+        place = (self.name.schema, self.name.name)
+        if found := self.store.rows(_TRIGGERS, *place):
+            return ", ".join(f"the trigger {name}" for (name,) in found)
+        if self.store.rows(_SEES_TRIGGERS, self.name.schema, *place)[0][0]:
+            return ""
+        return "triggers of the table, if it has any: this user may not see them (GRANT TRIGGER)"
 
     def columns(self) -> dict[str, ColumnType]:
         rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
@@ -137,8 +169,11 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     def _commented(self, name: str) -> str:
         return f" COMMENT '{self.comment}'" if name == CHECKPOINT_COLUMN else ""
 
-    def insert(self, columns: Sequence[MySqlColumn], staged: StagedTable) -> None:
-        load(self.store, self.name, columns, staged)
+    def insert(self, columns: Sequence[MySqlColumn], staged: StagedTable) -> int:
+        given = {self.names.fold(column.name) for column in columns}
+        absent = {name for name, found in self.columns().items() if found.must_be_given} - given
+        # LOAD DATA would put something into these; INSERT asks the table, and its triggers
+        return load(self.store, self.name, columns, staged, by_insert=bool(absent))
 
     def retyping(self, name: str, wire: WireType) -> str:
         return f"ALTER TABLE {for_people(self.name)} MODIFY {for_people(name)} {wire.declared}"
@@ -203,10 +238,9 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         newest = f"fresh.{_RANK} = 1"
         if not rule.sequence_by:
             return f" WHERE {newest}"
-        same = " AND ".join(f"old.{quoted(n)} = fresh.{quoted(n)}" for n in rule.key)
         # where there is no row with this key, all of its columns are null
         return (
-            f" LEFT JOIN {self.name.sql} AS old ON {same} WHERE {newest} "
+            f" LEFT JOIN {self.name.sql} AS old ON {same_key(rule, 'old', 'fresh')} WHERE {newest} "
             f"AND ({gives_way(rule, 'old', 'fresh')})"
         )
 

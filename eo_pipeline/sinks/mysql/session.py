@@ -9,7 +9,7 @@ from eo_pipeline.sinks.sql.session import SqlSession
 
 class MySqlSession(SqlSession):
     """See :class:`~eo_pipeline.sinks.sql.session.SqlSession`. The loser of two publishers is told
-    of a duplicate; a parent that is not in the ledger is told by the foreign key.
+    of a duplicate; where the parent is not in the ledger, nothing is inserted.
     """
 
     store_class = MySqlStore

@@ -38,7 +38,7 @@ _SQL_MODE = (
 #: Whatever the server or the account has as defaults.
 _SETTINGS = """
 SET SESSION sql_mode = '{sql_mode}', time_zone = '+00:00', foreign_key_checks = 1,
-    unique_checks = 1, sql_notes = 1, max_error_count = 64, sql_safe_updates = 0,
+    unique_checks = 1, sql_notes = 1, sql_safe_updates = 0,
     completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock},
     net_read_timeout = {lock}
 """
@@ -158,6 +158,11 @@ class Connection(pymysql.Connection):
         """What the server said with its last answer."""
         return bool(self.server_status & pymysql.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
+    @property
+    def warnings(self) -> int:
+        """Of how many the server told with its last answer, also if it keeps no list of them."""
+        return int(getattr(self._result, "warning_count", 0) or 0)
+
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         """As the driver's own, but that rows come from here."""
         self._result = None
@@ -201,6 +206,7 @@ class MySqlStore(SqlStore):
     driver_error = pymysql.MySQLError
     has_ddl_in_transactions = False
     newest_first = " ORDER BY version DESC"
+    held = "LOCK IN SHARE MODE"
     ledger_types: ClassVar[LedgerTypes] = _LEDGER_TYPES
     sink: MySqlSink
     connection: Connection

@@ -123,7 +123,7 @@ class ColumnType:
 
     ``data_type`` is ``decimal``, ``spelled`` is ``decimal(10,2) unsigned``; ``digits`` are those
     behind the point, of a number or of a second; ``collation`` is ``None`` but for text. What
-    ``is_counted`` gets the next number if it is given none.
+    ``is_counted`` gets the next number if it is given none, what ``has_default`` that.
     """
 
     data_type: str
@@ -133,6 +133,12 @@ class ColumnType:
     nullable: bool = True
     is_computed: bool = False
     is_counted: bool = False
+    has_default: bool = False
+
+    @property
+    def must_be_given(self) -> bool:
+        """True if a row has to bring a value: there is nothing to take instead."""
+        return not (self.nullable or self.has_default or self.is_computed or self.is_counted)
 
     @property
     def declared(self) -> str:

@@ -68,7 +68,7 @@ class PostgresSink(SqlSink):
         sequence_by: upsert only: columns that tell which of two rows with one key is the newer, as
             SEQUENCE BY does in Delta Live Tables' APPLY CHANGES. An older row never overwrites a
             newer one, whatever the order they arrive in. Without it the later record in Kafka is
-            the newer one.
+            the newer one, and a key that moves to another Kafka partition is refused.
         dead_letter_table: where records go that could not be read; ``<table>_dead_letters``.
         lock_timeout: seconds to wait for another transaction's lock, and the longest a transaction
             of ours may be silent before the server ends it.

@@ -33,7 +33,42 @@ from eo_pipeline.staging.rows import StagedTable
 
 PostgresColumn = Column[WireType, ColumnType]
 
-_KIND = "SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass(%s)"
+#: A table with its partitions and the tables that inherit from it.
+_TREE = """
+WITH RECURSIVE tree AS (
+    SELECT to_regclass(%s)::oid AS id
+  UNION
+    SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.id
+)
+"""
+
+#: Each of them: what it is, how durable, and whether this role sees all of its rows.
+_PARTS = f"""{_TREE}
+SELECT oid::regclass::text, relkind, relpersistence, row_security_active(oid)
+FROM tree JOIN pg_class ON oid = id
+ORDER BY oid <> to_regclass(%s)::oid, oid
+"""
+
+#: What they may do with rows that are written or deleted. A foreign key's triggers are internal.
+_ACTORS = f"""{_TREE}
+SELECT 'the trigger ' || quote_ident(tgname) || ' on ' || tgrelid::regclass
+FROM tree JOIN pg_trigger ON tgrelid = id
+WHERE NOT tgisinternal AND tgenabled <> 'D'
+UNION
+SELECT 'the rule ' || quote_ident(rulename) || ' on ' || ev_class::regclass
+FROM tree JOIN pg_rewrite ON ev_class = id
+WHERE ev_type <> '1' AND ev_enabled <> 'D'
+UNION
+SELECT 'the row-level security of ' || oid::regclass
+FROM tree JOIN pg_class ON oid = id
+WHERE relrowsecurity
+ORDER BY 1
+LIMIT 5
+"""
+
+#: What a table or a part of it may be, and what else there is.
+_KINDS = {"r": "", "p": "", "v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_UNLOGGED = {"u": "an unlogged table", "t": "a temporary table"}
 
 _COMMENT_ON = """
 SELECT col_description(attrelid, attnum) FROM pg_attribute
@@ -85,6 +120,10 @@ GROUP BY indexrelid
 """
 
 
+#: The temporary table, of which every session has its own.
+_STAGE = TableName("pg_temp", "_eo_stage")
+
+
 class PostgresTable(UpsertTable[WireType, ColumnType]):
     """A table, inside the open transaction. Upserts are ``INSERT ... ON CONFLICT``."""
 
@@ -94,16 +133,27 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
     store: PostgresStore
 
     def exists(self) -> bool:
-        found = self.store.rows(_KIND, self.name.sql)
-        if not found:
-            return False
-        kind, persistence = found[0]
-        if kind not in ("r", "p") or persistence != "p":
-            raise ConfigError(
-                f"sink.table: {self.name} is not an ordinary table (a view, a foreign or an "
-                "unlogged table): its rows could be lost or change without the ledger."
-            )
-        return True
+        parts = self.store.rows(_PARTS, self.name.sql, self.name.sql)
+        for part, kind, persistence, hides_rows in parts:
+            if wrong := _KINDS.get(kind, "no table") or _UNLOGGED.get(persistence):
+                of = "" if part == parts[0][0] else f" has a part, {part}, that"
+                raise ConfigError(
+                    f"sink.table: {self.name}{of} is not an ordinary table but {wrong}: its rows "
+                    "could be lost or change without the ledger."
+                )
+            if hides_rows:
+                raise ConfigError(
+                    f"sink.table: the row-level security of {part} applies to this role, which may "
+                    "then see a part of the rows and take it for all. ALTER ROLE ... BYPASSRLS, or "
+                    f"let the role own the table, or ALTER TABLE {part} DISABLE ROW LEVEL SECURITY."
+                )
+        return bool(parts)
+
+    def acts_by_itself(self) -> str:
+        return ", ".join(what for (what,) in self.store.rows(_ACTORS, self.name.sql))
+
+    def settle(self) -> None:
+        self.store.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def columns(self) -> dict[str, ColumnType]:
         rows = self.store.rows(_COLUMNS, self.name.sql)
@@ -144,51 +194,63 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
     def unique_keys(self) -> list[set[str]]:
         return [set(names) for (names,) in self.store.rows(_UNIQUE_KEYS, self.name.sql)]
 
-    def insert(self, columns: Sequence[PostgresColumn], staged: StagedTable) -> None:
+    def insert(self, columns: Sequence[PostgresColumn], staged: StagedTable) -> int:
         if all(is_direct(column.type, column.wire) for column in columns):
-            self._copy(self.name, columns, staged)
-            return
+            return self._copy(self.name, columns, staged)
         with self.staged_rows(columns, staged) as stage:
-            self.store.execute(
+            inserted = self.store.execute(
                 f"INSERT INTO {self.name.sql} ({_names(columns)}) "
-                f"SELECT {_conversions(columns)} FROM {stage.sql}"
+                f"SELECT {self._all_sent(columns)} FROM {stage.sql}"
             )
+            return inserted.rowcount
 
     @contextmanager
     def staged_rows(
         self, columns: Sequence[PostgresColumn], staged: StagedTable
     ) -> Iterator[TableName]:
-        """With the types the rows are sent in. It vanishes at the end of the transaction."""
-        stage = TableName("pg_temp", f"eo_{self.name.name}"[:40])
+        """With the types the rows are sent in. Dropped here, so that the next table of the same
+        transaction has the name; or else at the transaction's end.
+        """
         types = ", ".join(f"{quoted(column.name)} {column.wire.sent}" for column in columns)
-        self.store.execute(f"CREATE TEMP TABLE {stage.sql} ({types}) ON COMMIT DROP")
-        self._copy(stage, columns, staged)
-        yield stage
+        self.store.execute(f"CREATE TEMP TABLE {_STAGE.sql} ({types}) ON COMMIT DROP")
+        self._copy(_STAGE, columns, staged)
+        yield _STAGE
+        self.store.execute(f"DROP TABLE {_STAGE.sql}")
+
+    def sent(self, column: PostgresColumn) -> str:
+        return conversion(column.type, column.wire, quoted(column.name))
+
+    def _all_sent(self, columns: Sequence[PostgresColumn]) -> str:
+        return ", ".join(map(self.sent, columns))
 
     def merge(self, stage: TableName, columns: Sequence[PostgresColumn], rule: UpsertRule) -> str:
         key = columns_list(rule.key)
         newest = newest_first(rule, [column.name for column in columns])
         return (
             f"INSERT INTO {self.name.sql} AS old ({_names(columns)}) "
-            f"SELECT DISTINCT ON ({key}) {_conversions(columns)} "
+            f"SELECT DISTINCT ON ({key}) {self._all_sent(columns)} "
             f"FROM {stage.sql} ORDER BY {key}, {newest} "
             f"ON CONFLICT ({key}) {_on_conflict(columns, rule)}"
         )
 
     def _copy(
         self, target: TableName, columns: Sequence[PostgresColumn], staged: StagedTable
-    ) -> None:
-        """One binary COPY of all rows. The target's types must be exactly what is sent."""
+    ) -> int:
+        """One binary COPY of all rows; how many were taken. The target's types must be exactly what
+        is sent.
+        """
         encoder = _Encoder.of(columns)
         statement = f"COPY {target.sql} ({_names(columns)}) FROM STDIN WITH (FORMAT binary)"
         rows = 0
-        with self.store.connection.cursor() as cursor, cursor.copy(statement.encode()) as stream:
-            stream.write(encoder.pgpq.write_header())
-            for batch in bounded_batches(staged):
-                rows += batch.num_rows
-                stream.write(encoder.pgpq.write_batch(encoder.encodable(batch)))
-            stream.write(encoder.pgpq.finish())
-            check_all_sent(target, rows, staged)
+        with self.store.connection.cursor() as cursor:
+            with cursor.copy(statement.encode()) as stream:
+                stream.write(encoder.pgpq.write_header())
+                for batch in bounded_batches(staged):
+                    rows += batch.num_rows
+                    stream.write(encoder.pgpq.write_batch(encoder.encodable(batch)))
+                stream.write(encoder.pgpq.finish())
+                check_all_sent(target, rows, staged)
+            return cursor.rowcount
 
 
 @dataclass(frozen=True)
@@ -224,11 +286,6 @@ def _encodable(values: pa.Array, column: PostgresColumn) -> pa.Array:
 
 def _names(columns: Sequence[PostgresColumn]) -> str:
     return columns_list(column.name for column in columns)
-
-
-def _conversions(columns: Sequence[PostgresColumn]) -> str:
-    """The columns of a stage, turned into the table's types."""
-    return ", ".join(conversion(c.type, c.wire, quoted(c.name)) for c in columns)
 
 
 def _on_conflict(columns: Sequence[PostgresColumn], rule: UpsertRule) -> str:

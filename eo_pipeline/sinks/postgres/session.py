@@ -10,7 +10,7 @@ from eo_pipeline.staging.rows import StagedTable
 
 class PostgresSession(SqlSession):
     """See :class:`~eo_pipeline.sinks.sql.session.SqlSession`. The loser of two publishers is told
-    of a unique violation; a parent that is not in the ledger is told by the foreign key.
+    of a unique violation; where the parent is not in the ledger, nothing is inserted.
     """
 
     store_class = PostgresStore

@@ -43,9 +43,11 @@ _FULL = ("too many", "connection slots")
 _TRANSACTION_TIMEOUT_SINCE = 170000
 
 #: A transaction that stops sending belongs to a process that sleeps or is gone; it may hold the
-#: ledger's key, so it is ended. A server before 17 has only a limit on each statement.
+#: ledger's key, so it is ended. A server before 17 has only a limit on each statement. A policy
+#: that would hide rows from this role is an error.
 _LIMITS = """
-SELECT set_config('lock_timeout', %s, true),
+SELECT set_config('row_security', 'off', true),
+       set_config('lock_timeout', %s, true),
        set_config('idle_in_transaction_session_timeout', %s, true),
        set_config('statement_timeout', %s, true),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')

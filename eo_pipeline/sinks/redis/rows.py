@@ -6,20 +6,23 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.sinks.redis.types import KEY_KINDS, RedisKind, hash_texts, json_texts, kinds_of
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
-from eo_pipeline.sinks.upsert import OFFSET_COLUMN
+from eo_pipeline.sinks.upsert import OFFSET_COLUMN, ORIGIN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 if TYPE_CHECKING:
     from eo_pipeline.sinks.redis.config import RedisSink
 
 _Texts = list[bytes | None]
+
+#: Topic, partition and offset.
+_Place = tuple[Any, Any, Any]
 
 
 @dataclass
@@ -28,6 +31,8 @@ class PackedOutput:
 
     columns: dict[str, RedisKind] = field(default_factory=dict)
     rows: dict[bytes, bytes] = field(default_factory=dict)
+    #: where each of the rows came from, as :func:`origin_text` has it
+    origins: list[bytes] = field(default_factory=list)
     dead_letters: list[bytes] = field(default_factory=list)
 
 
@@ -50,7 +55,9 @@ class Packer:
         output = PackedOutput()
         if staged.rows is not None:
             output.columns = self._new_columns(staged.rows)
-            output.rows = self._rows(staged.rows)
+            newest = self._newest(staged.rows)
+            output.rows = {key: value for key, (_, value) in newest.items()}
+            output.origins = [origin_text(place) for place, _ in newest.values()]
         if staged.dead_letters is not None:
             output.dead_letters = list(_letters(staged.dead_letters))
         sizes = [len(key) + len(value) for key, value in output.rows.items()]
@@ -95,23 +102,25 @@ class Packer:
                 )
         return {name: kind for name, kind in kinds.items() if name not in self.known}
 
-    def _rows(self, staged: StagedTable) -> dict[bytes, bytes]:
-        """By key; of several rows with one key the one with the greatest Kafka offset."""
-        newest: dict[bytes, tuple[int, bytes]] = {}
+    def _newest(self, staged: StagedTable) -> dict[bytes, tuple[_Place, bytes]]:
+        """By key; of several rows with one key the one with the greatest offset of one Kafka
+        partition.
+        """
+        newest: dict[bytes, tuple[_Place, bytes]] = {}
         seen = size = 0
         for piece in bounded_batches(staged):
             seen += piece.num_rows
-            rows = zip(_offsets(piece), self._keys(piece), self._values(piece), strict=True)
-            for offset, key, value in rows:
+            rows = zip(_places(piece), self._keys(piece), self._values(piece), strict=True)
+            for place, key, value in rows:
                 before = newest.get(key)
-                if before is not None and offset is None:
-                    raise _no_order(key)
-                if before is None or before[0] <= (offset or 0):
-                    newest[key] = (offset or 0, value)
+                if before is not None and (None in place or before[0][:2] != place[:2]):
+                    raise _no_order(key, before[0], place)
+                if before is None or before[0] <= place:
+                    newest[key] = (place, value)
                     size += len(value) - (len(before[1]) if before else -len(key))
             self._refuse_bytes(size)  # before the next piece is in memory too
         check_all_sent(self.sink.table_name, seen, staged)
-        return {key: value for key, (_, value) in newest.items()}
+        return newest
 
     def _keys(self, piece: pa.RecordBatch) -> Iterator[bytes]:
         template = self.sink.template
@@ -131,17 +140,33 @@ class Packer:
         return _documents(piece) if self.sink.store_as == "json" else _hashes(piece)
 
 
-def _offsets(piece: pa.RecordBatch) -> list[int | None]:
-    """Where each row's record stood in its Kafka partition; ``None`` without lineage."""
-    if OFFSET_COLUMN not in piece.schema.names:
-        return [None] * piece.num_rows
-    offsets: list[int | None] = piece.column(OFFSET_COLUMN).to_pylist()
-    return offsets
+def _places(piece: pa.RecordBatch) -> Iterator[_Place]:
+    """Each row's topic, partition and offset; ``None`` without lineage."""
+    absent = [None] * piece.num_rows
+    columns = [
+        piece.column(name).to_pylist() if name in piece.schema.names else absent
+        for name in (*ORIGIN, OFFSET_COLUMN)
+    ]
+    return zip(*columns, strict=True)
 
 
-def _no_order(key: bytes) -> RefusedError:
+def origin_text(place: _Place) -> bytes:
+    """The topic and partition that offsets can be compared in; empty if they are not known."""
+    topic, partition, _ = place
+    return b"" if None in (topic, partition) else f"{topic} partition {partition}".encode()
+
+
+def _no_order(key: bytes, one: _Place, other: _Place) -> RefusedError:
+    named = key.decode(errors="replace")
+    if None not in one and None not in other:
+        return RefusedError(
+            f"several rows have the key {named!r}, and nothing tells which is the newer one: one "
+            f"came from {one[0]} partition {one[1]}, another from {other[0]} partition {other[1]}, "
+            "and offsets of different partitions cannot be compared (were partitions added, so "
+            "that keys moved?). Nothing was written; leave one row a key in the transform."
+        )
     return RefusedError(
-        f"several rows have the key {key.decode(errors='replace')!r}, and nothing tells which is "
+        f"several rows have the key {named!r}, and nothing tells which is "
         "the newer one. Nothing was written; keep the pipeline's lineage on (_eo_offset then "
         "tells), or leave one row a key in the transform."
     )

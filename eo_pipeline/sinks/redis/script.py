@@ -5,13 +5,15 @@ a script wrote before an error, so that everything an error could come from is t
 """
 
 #: ``KEYS``: ledger, schema, dead letters, then one a row. ``ARGV``: version, transaction id,
-#: parent, entry, target, form, time to live, new columns, number of dead letters; then a packed
-#: list of fields and values for each dead letter; then for each row one (hash) or its text (json).
+#: parent, entry, target, form, time to live, new columns, number of dead letters, a packed list of
+#: where each row came from (its Kafka topic and partition, or nothing); then a packed list of
+#: fields and values for each dead letter; then for each row one (hash) or its text (json).
 PUBLISH = """
 local ledger, schema, letters = KEYS[1], KEYS[2], KEYS[3]
 local version, transaction, parent, entry, target = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local form, ttl, letter_count = ARGV[6], ARGV[7], tonumber(ARGV[9])
-local first_key, first_letter = 4, 10
+local origins = cmsgpack.unpack(ARGV[10])
+local first_key, first_letter = 4, 11
 local first_row = first_letter + letter_count
 
 -- 1. look: this very entry, another one, or a head that is not the parent
@@ -34,17 +36,35 @@ local function misfit(key, wanted)
 end
 local function obstacle(key)
   if form == 'json' then
-    return misfit(key, 'string') or denied('SET', key, 'v', 'PX', '1')
+    return misfit(key, 'string') or denied('SET', key, 'v', 'PX', '1') or denied('GET', key)
   end
   return misfit(key, 'hash') or denied('DEL', key) or denied('HSET', key, 'f', 'v')
-    or (ttl ~= '' and denied('PEXPIRE', key, '1'))
+    or denied('HMGET', key, 'f') or (ttl ~= '' and denied('PEXPIRE', key, '1'))
+end
+-- offsets of different partitions say nothing of which row is the newer one
+local function moved(key, origin)
+  if origin == '' then return false end
+  local topic, partition
+  if form == 'json' then
+    local ok, document = pcall(cjson.decode, redis.call('GET', key) or '{}')
+    if ok and type(document) == 'table' then
+      topic, partition = document['_eo_topic'], document['_eo_partition']
+    end
+    if type(partition) == 'number' then partition = string.format('%d', partition) end
+  else
+    local held = redis.call('HMGET', key, '_eo_topic', '_eo_partition')
+    topic, partition = held[1], held[2]
+  end
+  if type(topic) ~= 'string' or type(partition) ~= 'string' then return false end
+  local before = topic .. ' partition ' .. partition
+  return before ~= origin and {'moved', key, before .. ', the new one from ' .. origin}
 end
 local found = misfit(schema, 'hash') or misfit(letters, 'stream')
   or denied('HSET', ledger, 'f', 'v') or denied('HSET', schema, 'f', 'v')
   or denied('XADD', letters, '*', 'f', 'v')
 if found then return found end
 for i = first_key, #KEYS do
-  found = obstacle(KEYS[i])
+  found = obstacle(KEYS[i]) or moved(KEYS[i], origins[i - first_key + 1])
   if found then return found end
 end
 if letter_count > 0 and redis.call('EXISTS', letters) == 1 then

@@ -122,6 +122,7 @@ class RedisPublication(Publication):
             "" if sink.ttl is None else max(1, round(sink.ttl * 1000)),
             packed(columns),
             len(output.dead_letters),
+            packed(output.origins),
             *output.dead_letters,
             *output.rows.values(),
         ]
@@ -148,6 +149,9 @@ class RedisPublication(Publication):
         why = {
             "wrong type": f"the key {first!r} holds a {second}: remove it, or set another prefix",
             "denied": f"the user may not {first} the key {second!r}: allow it (ACL SETUSER)",
+            "moved": f"the row of {first!r} came from {second}, and which is the newer one is not "
+            "known: offsets of different partitions cannot be compared (were partitions added, so "
+            "that keys moved?). DEL the key if the new row shall have it, or start a new pipeline",
         }
         raise RefusedError(f"Redis cannot take the rows: {why[word]}. Nothing was written.")
 

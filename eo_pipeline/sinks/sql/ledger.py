@@ -17,6 +17,7 @@ LEDGER_TABLE = "eo_ledger"
 
 #: Two entries at one version: the second is fenced.
 PRIMARY_KEY = "eo_ledger_pkey"
+LEDGER_KEY = ("pipeline", "version")
 
 #: Two pipelines that start on one table.
 ONE_PIPELINE = "eo_ledger_one_pipeline_per_table"
@@ -77,7 +78,8 @@ def create_ledger(ledger: str, types: LedgerTypes) -> str:
     """The statement that makes the table, whose quoted name is ``ledger``, unless it is there.
 
     Its constraints make inserting a compare-and-swap: the stored version must be exactly one
-    smaller, and its transaction the parent. The primary key lets one transaction take a version,
+    smaller, and its transaction the parent. (:attr:`LedgerStatements.insert_child` asks for the
+    parent itself: MySQL 9 does not check it.) The primary key lets one transaction take a version,
     the foreign key lets it do so only on top of its parent. A foreign key with a null column is not
     checked (MATCH SIMPLE), so the check leaves no way for an entry after the first to have a parent
     of null; and "IS NOT NULL" because a check whose value is unknown passes.
@@ -103,7 +105,7 @@ def create_ledger(ledger: str, types: LedgerTypes) -> str:
     details {json_} NOT NULL,
     identity {json_},
     {types.more}
-    CONSTRAINT {PRIMARY_KEY} PRIMARY KEY (pipeline, version),
+    CONSTRAINT {PRIMARY_KEY} PRIMARY KEY ({", ".join(LEDGER_KEY)}),
     CONSTRAINT eo_ledger_id UNIQUE (pipeline, version, transaction_id),
     CONSTRAINT eo_ledger_parent
         FOREIGN KEY (pipeline, parent_version, parent_transaction_id)
@@ -131,6 +133,8 @@ class LedgerStatements:
 
     table: str
     mark: str = "%s"
+    #: What a query adds to keep the entry it found from going, where a reader may ask for that.
+    held: str = ""
 
     @property
     def head(self) -> str:
@@ -164,10 +168,26 @@ class LedgerStatements:
         )
 
     @property
-    def insert(self) -> str:
+    def insert_first(self) -> str:
         """Parameters: :func:`row_of`."""
-        marks = ", ".join([self.mark] * len(INSERTED))
-        return f"INSERT INTO {self._escaped} ({', '.join(INSERTED)}) VALUES ({marks})"
+        return f"{self._insert} VALUES ({self._marks})"
+
+    @property
+    def insert_child(self) -> str:
+        """Inserts nothing unless the parent is there: its foreign key may be one that the database
+        does not check. Parameters: :func:`row_of`; pipeline, version and transaction id of the
+        parent.
+        """
+        where = f"pipeline = {self.mark} AND version = {self.mark} AND transaction_id = {self.mark}"
+        return f"{self._insert} SELECT {self._marks} FROM {self._escaped} WHERE {where} {self.held}"
+
+    @property
+    def _insert(self) -> str:
+        return f"INSERT INTO {self._escaped} ({', '.join(INSERTED)})"
+
+    @property
+    def _marks(self) -> str:
+        return ", ".join([self.mark] * len(INSERTED))
 
     @property
     def _select(self) -> str:
@@ -250,7 +270,7 @@ class SqlLedger:
 
 
 def row_of(entry: LedgerEntry, target_table: str) -> tuple[Any, ...]:
-    """``entry`` as parameters of :attr:`LedgerStatements.insert`; JSON values as text."""
+    """``entry`` as parameters of :attr:`LedgerStatements.insert_first`; JSON values as text."""
     raw = entry.to_json()
     parent_version, parent_transaction_id = raw["parent"] or (None, None)
     raw |= {

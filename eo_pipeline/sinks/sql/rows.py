@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
@@ -83,6 +84,8 @@ class SqlTable(ABC, Generic[W, C]):
     def __init__(self, store: SqlStore, name: TableName) -> None:
         self.store = store
         self.name = name
+        #: what :meth:`acts_by_itself` said of the rows that are counted just now
+        self._acts = ""
 
     # What a dialect fills in.
 
@@ -133,12 +136,32 @@ class SqlTable(ABC, Generic[W, C]):
         return f"{_COMMENT}{self.made_for}" if self.made_for else _COMMENT.partition(";")[0]
 
     @abstractmethod
-    def insert(self, columns: Sequence[Column[W, C]], staged: StagedTable) -> None:
-        """Add the rows in the open transaction, each exactly or none.
+    def insert(self, columns: Sequence[Column[W, C]], staged: StagedTable) -> int:
+        """Send the rows in the open transaction, each exactly or none. Gives how many the database
+        says that it took.
 
         Raises:
             RefusedError: the rows do not fit, or could not be read from staging.
         """
+
+    def unique_keys(self) -> list[set[str]] | None:
+        """The columns, by their folded names, of each unique index on whole columns and all rows
+        that is checked at once; ``None`` where the database is not asked.
+        """
+        return None
+
+    def as_shown(self, name: str | TableName) -> str:
+        """As a statement in a message has it, to be run by a person."""
+        return name.sql if isinstance(name, TableName) else quoted(name)
+
+    def acts_by_itself(self) -> str:
+        """What the table has of its own that may drop, move or change rows on their way, or keep
+        them when they are deleted (a trigger, say), for a message; empty if it has nothing.
+        """
+        return ""
+
+    def settle(self) -> None:
+        """What the database has put off to the commit happens now, while it can be counted."""
 
     def retyping(self, name: str, wire: W) -> str:
         """A statement by which a person makes the column ``name`` take ``wire``."""
@@ -148,11 +171,12 @@ class SqlTable(ABC, Generic[W, C]):
         """Refuse a table that cannot be upserted by ``key``, of rows with the columns ``wires``."""
         raise NotImplementedError(f"{type(self).__name__} does not upsert")
 
-    def upsert(self, staged: StagedTable, rule: UpsertRule) -> None:
+    def upsert(self, staged: StagedTable, rule: UpsertRule, checkpoint: int) -> None:
         """Insert the rows, or update those that are there, in the open transaction.
 
         Raises:
-            RefusedError: a row has no key, or nothing to be sequenced by; or rows do not fit.
+            RefusedError: a row has no key, or nothing to be sequenced by; or rows do not fit, or
+                the table made something else of them.
             SchemaChangeError: somebody changed the table since it was made fit.
         """
         raise NotImplementedError(f"{type(self).__name__} does not upsert")
@@ -180,8 +204,53 @@ class SqlTable(ABC, Generic[W, C]):
         self._widen(wires)
 
     def append(self, staged: StagedTable) -> None:
-        """Add the rows; see :meth:`insert`."""
-        self.insert(self.bind(staged.schema), staged)
+        """Add the rows; see :meth:`insert`.
+
+        Raises:
+            RefusedError: the database took another number of rows.
+        """
+        inserted = self.insert(self.bind(staged.schema), staged)
+        # a trigger may send rows to where they belong, and they are not counted then
+        if inserted != staged.rows and not self._acts:
+            self._refuse_count(staged.rows, inserted)
+
+    @contextmanager
+    def counted(self, staged: StagedTable, checkpoint: int) -> Iterator[None]:
+        """Append ``staged`` within: at the end as many rows more are of ``checkpoint``, or of the
+        table if rows do not say. Only what the database says of a table that does nothing by
+        itself is believed without a look.
+
+        Raises:
+            RefusedError: it is another number.
+        """
+        self._acts = self.acts_by_itself()
+        try:
+            if not self._acts:
+                yield
+                return
+            says = CHECKPOINT_COLUMN in staged.schema.names
+            mine = f"{quoted(CHECKPOINT_COLUMN)} = {checkpoint}" if says else ""
+            before = self.count(mine)
+            yield
+            self.settle()
+            if (added := self.count(mine) - before) != staged.rows:
+                self._refuse_count(staged.rows, added)
+        finally:
+            self._acts = ""
+
+    def count(self, condition: str = "") -> int:
+        """How many rows there are for which ``condition`` holds."""
+        where = f" WHERE {condition}" if condition else ""
+        return int(self.store.rows(f"SELECT count(*) FROM {self.name.sql}{where}")[0][0])
+
+    def _refuse_count(self, staged: int, found: int) -> NoReturn:
+        why = f"Look at {self._acts}" if self._acts else "Look at what the table does by itself"
+        raise RefusedError(
+            f"{staged} rows were sent to {self.name}, and {found} of them are there as they were "
+            f"sent. Nothing was written. {why}: every row that is staged must become visible "
+            "with its checkpoint, or the ledger would not tell the truth. Filter rows in the "
+            "transform instead."
+        )
 
     def bind(self, schema: pa.Schema) -> list[Column[W, C]]:
         """The table's columns that take those of ``schema``.
@@ -198,10 +267,23 @@ class SqlTable(ABC, Generic[W, C]):
             columns.append(Column(field.name, wire, found))
         return columns
 
-    def delete(self, condition: str) -> None:
-        """Remove the rows for which ``condition`` holds."""
-        if self.exists():
-            self.store.execute(f"DELETE FROM {self.name.sql} WHERE {condition}")
+    def delete(self, condition: str) -> int:
+        """Remove the rows for which ``condition`` holds; gives how many the database says it were.
+
+        Raises:
+            RefusedError: some of them are still there.
+        """
+        if not self.exists():
+            return 0
+        deleted = self.store.execute(f"DELETE FROM {self.name.sql} WHERE {condition}").rowcount
+        if acts := self.acts_by_itself():
+            self.settle()
+            if left := self.count(condition):
+                raise RefusedError(
+                    f"{self.name}: {left} rows that were deleted are still there. Nothing was "
+                    f"changed. Look at {acts}: a rewind or replay must be able to take rows back."
+                )
+        return int(deleted)
 
     def _widen(self, wires: Mapping[str, W]) -> None:
         types = self.columns()

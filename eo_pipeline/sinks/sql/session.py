@@ -8,13 +8,19 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from eo_pipeline.errors import CommitUnknownError, EoPipelineError, RefusedError
+from eo_pipeline.errors import CommitUnknownError, ConfigError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.identity import LEDGER
 from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.sinks.sql.config import SqlSink
-from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, LedgerStatements, SqlLedger, row_of
-from eo_pipeline.sinks.sql.names import TableName, quoted
+from eo_pipeline.sinks.sql.ledger import (
+    LEDGER_KEY,
+    ONE_PIPELINE,
+    LedgerStatements,
+    SqlLedger,
+    row_of,
+)
+from eo_pipeline.sinks.sql.names import quoted
 from eo_pipeline.sinks.sql.rows import SqlTable, ledger_in, read_lineage, rows_taken_back
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -25,10 +31,10 @@ _OF_A_CHECKPOINT = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
 class SqlSession(SinkSession):
     """A session whose rows and ledger live in one database, published by one transaction.
 
-    The ledger's primary key and its foreign key to the parent entry are the compare-and-swap: the
-    loser of two publishers waits at the key until the winner has committed, and is then told that
-    it is taken. A failure rolls everything back; a connection lost in COMMIT is the one case in
-    which nobody knows.
+    The ledger's primary key, and an insert that takes its row from the parent entry, are the
+    compare-and-swap: the loser of two publishers waits at the key until the winner has committed,
+    and is then told that it is taken. A failure rolls everything back; a connection lost in COMMIT
+    is the one case in which nobody knows.
     """
 
     #: The dialect.
@@ -53,13 +59,30 @@ class SqlSession(SinkSession):
         self.table = self.table_class(store, store.table)
         self.dead_letters = self.table_class(store, store.dead_letters)
         store.make_ledger(store.ledger)
+        self._check_ledger(self.table_class(store, store.ledger))
         store.complete_ledger(store.ledger)
-        statements = LedgerStatements(store.ledger.sql, store.mark)
+        statements = LedgerStatements(store.ledger.sql, store.mark, store.held)
         self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask)
         self.ledger.check_table()
         for table in (self.table, self.dead_letters):
             table.exists()
         store.check_server()
+
+    def _check_ledger(self, table: SqlTable[Any, Any]) -> None:
+        """A ledger that was copied or restored may have come without what makes it one.
+
+        Raises:
+            ConfigError: it is not durable, or could hold two entries of one version.
+        """
+        table.exists()
+        keys = table.unique_keys()
+        if keys is not None and set(LEDGER_KEY) not in keys:
+            raise ConfigError(
+                f"sink.table: the ledger {table.name} has lost its primary key: two runs could "
+                f"both commit one version. ALTER TABLE {table.as_shown(table.name)} ADD PRIMARY "
+                f"KEY ({', '.join(LEDGER_KEY)}), after a look at it for versions that are there "
+                "twice."
+            )
 
     def close(self) -> None:
         self.store.close()
@@ -129,21 +152,22 @@ class SqlSession(SinkSession):
             with store.transaction():
                 for table in (self.table, self.dead_letters):
                     if CHECKPOINT_COLUMN in table.columns():
-                        rows = self._drop(table.name, _OF_A_CHECKPOINT, dry_run)
-                        drops.append(f"{rows:,} rows of {table.name}")
-                mine = f"pipeline = {store.mark}{'' if dry_run else store.newest_first}"
-                versions = self._drop(store.ledger, mine, dry_run, self.pipeline)
+                        drop = table.count if dry_run else table.delete
+                        drops.append(f"{drop(_OF_A_CHECKPOINT):,} rows of {table.name}")
+                versions = self._drop_ledger(dry_run=dry_run)
                 drops.append(f"{versions:,} versions of the ledger in {store.ledger}")
                 store.send_commit()
         except store.driver_error as error:
             raise store.while_opening(error) from error
         return tuple(drops)
 
-    def _drop(self, table: TableName, condition: str, dry_run: bool, *parameters: str) -> int:
-        """How many rows were deleted, or would be."""
-        act = "SELECT count(*)" if dry_run else "DELETE"
-        done = self.store.execute(f"{act} FROM {table.sql} WHERE {condition}", *parameters)
-        return int(done.fetchall()[0][0]) if dry_run else int(done.rowcount)
+    def _drop_ledger(self, *, dry_run: bool) -> int:
+        """How many entries were deleted, or would be."""
+        store = self.store
+        mine = f"FROM {store.ledger.sql} WHERE pipeline = {store.mark}"
+        if dry_run:
+            return int(store.rows(f"SELECT count(*) {mine}", self.pipeline)[0][0])
+        return int(store.execute(f"DELETE {mine}{store.newest_first}", self.pipeline).rowcount)
 
     def explain(self, error: Exception) -> EoPipelineError:
         if not isinstance(error, self.store.driver_error):
@@ -202,17 +226,32 @@ class SqlPublication(Publication):
     def send(self) -> None:
         """Rows and dead letters into their tables."""
         session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
-        if staged.rows is not None and rule:
-            session.table.upsert(staged.rows, rule)
-        elif staged.rows is not None:
-            session.table.append(staged.rows)
-        if staged.dead_letters is not None:
-            session.dead_letters.append(session.storable(staged.dead_letters))
+        number = self.entry.checkpoint
+        with ExitStack() as counts:
+            if staged.rows is not None and rule:
+                session.table.upsert(staged.rows, rule, number)
+            elif staged.rows is not None:
+                counts.enter_context(session.table.counted(staged.rows, number))
+                session.table.append(staged.rows)
+            if staged.dead_letters is not None:
+                counts.enter_context(session.dead_letters.counted(staged.dead_letters, number))
+                session.dead_letters.append(session.storable(staged.dead_letters))
 
     def enter(self) -> None:
         self.store.check_in_transaction()
-        row = map(self.store.parameter, row_of(self.entry, str(self.store.table)))
-        self.store.execute(self.session.ledger.statements.insert, *row)
+        entry, statements = self.entry, self.session.ledger.statements
+        row = [*map(self.store.parameter, row_of(entry, str(self.store.table)))]
+        if entry.parent is None:
+            inserted = self.store.execute(statements.insert_first, *row)
+        else:
+            parent = (entry.pipeline, entry.parent.version, entry.parent.transaction_id)
+            inserted = self.store.execute(statements.insert_child, *row, *parent)
+        if inserted.rowcount != 1:  # step 7 tells a rival from a ledger that takes nothing
+            raise RefusedError(
+                f"{self.store.ledger} did not take version {entry.version} on top of "
+                f"{entry.parent}: the parent is not there, or a trigger or rule of the table keeps "
+                "the entry out. Nothing was written."
+            )
 
     def commit(self) -> None:
         self.store.check_in_transaction()

@@ -58,6 +58,9 @@ class SqlStore(ABC):
     #: What DELETE from the ledger ends in where a foreign key is checked row by row, not at the end
     #: of the statement: no entry may go before its children.
     newest_first: ClassVar[str] = ""
+    #: What a query of the ledger adds so that the entry it finds stays until the commit, where
+    #: whoever may read may ask for that. Elsewhere the foreign key's own check does it.
+    held: ClassVar[str] = ""
     #: Types and options of the ledger's table.
     ledger_types: ClassVar[LedgerTypes]
 

@@ -75,3 +75,61 @@ def test_a_row_without_key_or_sequence_is_refused(flights: World) -> None:
 def test_rows_to_merge_wait_in_no_visible_folder(flights: World, world: World) -> None:
     assert flights.sink().staging_folders().rows is None
     assert World(world.root).sink().staging_folders().rows == world.root / "eo_rows"
+
+
+# Without sequence_by: offsets tell the age, within one Kafka partition and nowhere else.
+
+
+@pytest.fixture
+def by_offset(world: World) -> World:
+    world.settings = {"mode": "upsert", "key": ["id", "name"]}
+    return world
+
+
+def records(
+    checkpoint: int, *places: tuple[str | None, int | None, int | None], name: str = "n"
+) -> pa.Table:
+    """A row for each record's topic, partition and offset, all of one key."""
+    topics, partitions, offsets = zip(*places, strict=True)
+    return pa.table(
+        {
+            "id": [1] * len(places),
+            "name": [name] * len(places),
+            "_eo_topic": pa.array(topics, pa.string()),
+            "_eo_partition": pa.array(partitions, pa.int32()),
+            "_eo_offset": pa.array(offsets, pa.int64()),
+            CHECKPOINT_COLUMN: [checkpoint] * len(places),
+        }
+    )
+
+
+def test_within_a_partition_the_later_offset_wins(by_offset: World) -> None:
+    by_offset.forward(records(1, ("a", 0, 8), ("a", 0, 9), ("a", 0, 7)))
+    assert [row["_eo_offset"] for row in by_offset.rows()] == [9]
+    by_offset.forward(records(2, ("a", 0, 1)), records(3, ("a", 3, 1), name="m"))
+    assert sorted((row["name"], row["_eo_offset"]) for row in by_offset.rows()) == [
+        ("m", 1),
+        ("n", 1),
+    ]
+
+
+@pytest.mark.parametrize("elsewhere", [("a", 1, 3), ("b", 0, 3)])
+def test_a_key_in_two_partitions_of_one_checkpoint_is_refused(
+    by_offset: World, elsewhere: tuple[str, int, int]
+) -> None:
+    by_offset.forward(records(1, ("a", 0, 1), name="another"))
+    with pytest.raises(RefusedError, match=r"id = 1, name = 'n'.*a partition 0.*sequence_by"):
+        by_offset.forward(records(2, ("a", 0, 1000), elsewhere))
+    assert len(by_offset.rows()) == 1
+
+
+def test_a_key_that_moved_since_its_row_was_written_is_refused(by_offset: World) -> None:
+    by_offset.forward(records(1, ("a", 0, 1000)))
+    with pytest.raises(RefusedError, match=r"id = 1, name = 'n'.*a partition 0.*a partition 5"):
+        by_offset.forward(records(2, ("a", 5, 3)))
+    assert [row["_eo_offset"] for row in by_offset.rows()] == [1000]
+
+
+def test_a_row_that_does_not_say_where_it_came_from_is_refused(by_offset: World) -> None:
+    with pytest.raises(RefusedError, match=r"'_eo_partition'.*null in 1 row"):
+        by_offset.forward(records(1, ("a", 0, 7), ("a", None, 8)))

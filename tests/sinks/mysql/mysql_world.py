@@ -1,4 +1,4 @@
-"""A MariaDB database with a pipeline in it, and somebody else who looks at it."""
+"""A MySQL or MariaDB database with a pipeline in it, and somebody else who looks at it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pymysql.cursors import DictCursor
 
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.sinks.mysql import MySqlSink
+from tests.mysql_server import EmbeddedMySql
 from tests.sinks.sql.sql_world import SqlWorld, staged
-from tests.stores import MySqlDatabase
+from tests.stores import MySqlDatabase, database_on
 
 __all__ = ["BOTH_WAYS", "World", "opened", "staged", "world"]
 
@@ -27,6 +28,15 @@ class World(SqlWorld):
     SHORTEST_TIMEOUT: ClassVar[float] = 1.0
     LOCK_CODE: ClassVar[str] = "1205"
     COMMIT: ClassVar[bytes] = b"COMMIT"
+
+    @property
+    def is_mariadb(self) -> bool:
+        return not isinstance(self.server, EmbeddedMySql)
+
+    @property
+    def checks_parents(self) -> bool:
+        """MySQL 9 takes any parent where a foreign key to the same table shares a column."""
+        return self.is_mariadb
 
     @property
     def server(self) -> EmbeddedMariaDB:
@@ -44,9 +54,10 @@ class World(SqlWorld):
         return MySqlSink.model_validate(self.database.settings(**{"table": "t", **settings}))
 
     def sink_by(self, port: int) -> MySqlSink:
-        return self.sink(port=port)
+        """In plain words, which a proxy can read."""
+        return self.sink(port=port, ssl_mode="disabled")
 
-    def sink_of(self, user: str, /, **login: str) -> MySqlSink:
+    def sink_of(self, user: str, /, **login: Any) -> MySqlSink:
         return self.sink(**{"user": user, "password": "s3cret ü"} | login)
 
     def run(self, statement: str) -> None:
@@ -106,16 +117,18 @@ class World(SqlWorld):
 
 
 @contextmanager
-def opened(request: pytest.FixtureRequest) -> Iterator[World]:
-    """An empty database on the session's server."""
-    database: MySqlDatabase = request.getfixturevalue("mysql_database")
-    with database.connect() as observer:
+def opened(request: pytest.FixtureRequest, server: str) -> Iterator[World]:
+    """An empty database on one of the session's servers, ``mariadb`` or ``mysql``."""
+    with (
+        database_on(request.getfixturevalue(server)) as database,
+        database.connect() as observer,
+    ):
         yield World(database, observer)
 
 
-@pytest.fixture
+@pytest.fixture(params=["mariadb", "mysql"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with opened(request) as made:
+    with opened(request, request.param) as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""MariaDB against the contract, in the ways its rows can travel."""
+"""MariaDB and MySQL against the contract, in the ways rows can travel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import MannerContract
 from eo_pipeline.testing.odd import RARELY_KEPT
 from eo_pipeline.testing.upsert import UpsertContract
-from tests.stores import MySqlDatabase
+from tests.stores import ON_BOTH_SERVERS, MySqlDatabase
 
 #: Columns of the contract's tables that MySQL keeps as JSON, or without saying that it is UTC.
 ARRAYS = {
@@ -67,7 +67,7 @@ def as_written(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-class OnMariaDb(ExactlyOnceContract):
+class OnMySql(ExactlyOnceContract):
     #: they hold NaN and infinity, which MySQL has not
     unstorable: ClassVar[frozenset[str]] = frozenset({"single", "double"})
     keeps_negative_zero: ClassVar[bool] = False
@@ -98,7 +98,8 @@ class OnMariaDb(ExactlyOnceContract):
         assert {row["tail"] for row in self.read_rows(sink)} == {None}
 
 
-class TestAppend(MannerContract, GoingBackContract, OnMariaDb):
+@ON_BOTH_SERVERS
+class TestAppend(MannerContract, GoingBackContract, OnMySql):
     """Rows by LOAD DATA, straight into the table."""
 
     def lose_ledger(self, sink: Sink) -> None:
@@ -132,7 +133,8 @@ def execute(sink: Sink, statement: str) -> None:
         cursor.execute(statement)
 
 
-class TestAppendByInsert(OnMariaDb):
+@ON_BOTH_SERVERS
+class TestAppendByInsert(OnMySql):
     """Where LOAD DATA is not allowed. Rows are taken back as everywhere."""
 
     going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND, Operation.REPLAY)
@@ -142,7 +144,8 @@ class TestAppendByInsert(OnMariaDb):
         return MySqlSink(**mysql_database.settings(table="flights", load_data=False))
 
 
-class TestUpsert(UpsertContract, OnMariaDb):
+@ON_BOTH_SERVERS
+class TestUpsert(UpsertContract, OnMySql):
     """Rows by way of a temporary table."""
 
     @pytest.fixture

@@ -18,6 +18,7 @@ from tests.sinks.mysql.mysql_world import World, world
 __all__ = ["world"]
 
 
+@pytest.mark.parametrize("world", ["mariadb"], indirect=True)
 def test_a_server_without_encryption_is_refused_where_it_is_required(world: World) -> None:
     with pytest.raises(ConfigError, match="SSL"):
         world.sink(ssl_mode="required").open("p")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -74,8 +76,7 @@ class TestNothingIsBent:
             ("varbinary(2)", [b"abc"], r"too long|truncated"),
             ("timestamp(6)", [datetime(2200, 1, 1, tzinfo=UTC)], r"Incorrect|Out of range"),
             ("json", ["{"], r"CONSTRAINT|JSON text"),
-            ("uuid", ["not one"], r"Incorrect uuid value|1292"),
-            ("bigint CHECK (x > 10)", [11, 1], r"CONSTRAINT.*4025"),
+            ("bigint CHECK (x > 10)", [11, 1], r"(?i)CONSTRAINT.*(4025|3819)"),
             ("bigint UNIQUE", [1, 2, 1], r"Duplicate entry '1'.*1062"),
             ("bigint, ADD must text NOT NULL", [1], r"must.*1364"),
             ("bigint, ADD FOREIGN KEY (x) REFERENCES other (id)", [1], r"foreign key.*1452"),
@@ -97,6 +98,14 @@ class TestNothingIsBent:
             world.publish(world.sink(load_data=load_data), staged(x=pa.array(values)))
         assert world.rows() == []
         assert [row["version"] for row in world.rows("SELECT version FROM eo_ledger")] == [0]
+
+    @pytest.mark.parametrize("world", ["mariadb"], indirect=True)
+    def test_what_is_no_uuid_is_refused(self, world: World, load_data: bool) -> None:
+        world.run("CREATE TABLE t (x uuid)")
+        for texts in (["123e4567-e89b-12d3-a456-426655440000"], ["not one"]):
+            with suppress(RefusedError):
+                world.publish(world.sink(load_data=load_data), staged(x=texts))
+        assert [row["x"] for row in world.rows()] == ["123e4567-e89b-12d3-a456-426655440000"]
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     def test_what_is_no_number_is_refused(
@@ -171,8 +180,6 @@ class TestTypesOfAnExistingTable:
             ("char(5)", pa.array(["abc"]), "abc"),
             ("text CHARACTER SET latin1", pa.array(["naïve"]), "naïve"),
             ("json", pa.array(['{"a": 1}']), '{"a": 1}'),
-            ("uuid", pa.array(["123e4567-e89b-12d3-a456-426655440000"]),
-             "123e4567-e89b-12d3-a456-426655440000"),
             ("datetime", pa.array([date(2013, 1, 1)]), datetime(2013, 1, 1)),  # noqa: DTZ001
             ("datetime", pa.array([datetime(2013, 1, 1)]), datetime(2013, 1, 1)),  # noqa: DTZ001
             ("datetime(3)", pa.array([1], pa.timestamp("ms")),
@@ -238,14 +245,20 @@ class TestNewTable:
                 none=pa.array([None], pa.struct([("a", pa.int64())])),
             ),
         )
-        assert world.rows() == [
+        assert [{k: v and json.loads(v) for k, v in row.items()} for row in world.rows()] == [
             {
-                "s": '{"d":1.10,"b":"AA==","f":"NaN","n":null}',
-                "m": '{"größe":1}',
-                "a": '["x",null]',
+                "s": {"d": 1.1, "b": "AA==", "f": "NaN", "n": None},
+                "m": {"größe": 1},
+                "a": ["x", None],
                 "none": None,
             }
         ]
+
+    @pytest.mark.parametrize("world", ["mariadb"], indirect=True)
+    def test_where_json_is_text_it_keeps_every_digit(self, world: World) -> None:
+        """MySQL itself keeps JSON in a form of its own, with numbers as doubles."""
+        world.publish(world.sink(), staged(s=pa.array([{"d": Decimal("1.10"), "n": None}])))
+        assert world.rows() == [{"s": '{"d":1.10,"n":null}'}]
 
     def test_names_are_taken_as_written(self, world: World) -> None:
         odd: dict[str, list[object]] = {
@@ -297,8 +310,8 @@ class TestNewTable:
     def test_a_table_that_became_untransactional_meanwhile_is_refused(self, world: World) -> None:
         with world.sink().open("p") as session:
             head = world.publish(world.sink())
-            world.run("CREATE TABLE t (id bigint) ENGINE = Aria")
-            with pytest.raises(ConfigError, match="Aria"):
+            world.run("CREATE TABLE t (id bigint) ENGINE = MyISAM")
+            with pytest.raises(ConfigError, match="MyISAM"):
                 session.publish(child_of(head, 1), StagedOutput(staged(id=[1])))
 
     def test_a_view_is_refused(self, world: World) -> None:

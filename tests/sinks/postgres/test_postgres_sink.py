@@ -95,6 +95,21 @@ class TestNewTable:
         with pytest.raises(RefusedError, match="column 'x'"):
             world.publish(world.sink(), staged(x=pa.array([1], pa.timestamp("ns", "UTC"))))
 
+    @pytest.mark.parametrize("name", ["x" * 45, "ü" * 24])
+    def test_two_long_names_that_begin_alike_are_two(self, world: World, name: str) -> None:
+        """Rows and dead letters both by way of a temporary table, in one transaction."""
+        world.run(f"CREATE TABLE {name} (id numeric(9,1))")
+        letters = f"{name}_dead_letters"
+        with world.sink(table=name).open("p") as session:
+            head = first_entry("p")
+            session.publish(head, StagedOutput())
+            for checkpoint in (1, 2):
+                output = StagedOutput(staged(id=[1]), dead_letters(checkpoint, [b"x"]))
+                head = child_of(head, output)
+                session.publish(head, output)
+                world.run(f"ALTER TABLE {letters} ALTER partition TYPE numeric(9,1)")
+        assert world.rows(f"SELECT count(*) FROM {name}, {letters}") == [{"count": 4}]
+
 
 class TestStagedFiles:
     def test_a_file_that_rotted_is_refused_and_the_session_goes_on(

@@ -237,6 +237,33 @@ class TestRefused:
     def test_rows_that_nothing_puts_in_order(self, sink: RedisSink) -> None:
         self.refuse(sink, rows(id=[1, 2, 1]), "rows have the key '1'", "lineage")
 
+    @pytest.mark.parametrize("elsewhere", [("t", 1), ("u", 0)])
+    def test_rows_of_one_key_from_two_partitions(
+        self, sink: RedisSink, elsewhere: tuple[str, int]
+    ) -> None:
+        """The older record has the greater offset where partitions were added in between."""
+        topic, partition = elsewhere
+        places = {"_eo_topic": ["t", topic], "_eo_partition": [0, partition]}
+        records = rows(id=[1, 1], **places, _eo_offset=[1000, 3])
+        self.refuse(sink, records, "the key '1'", "t partition 0", f"{topic} partition {partition}")
+
+    @pytest.mark.parametrize("store_as", ["hash", "json"])
+    def test_a_row_whose_predecessor_came_from_another_partition(
+        self, redis_url: str, store_as: str
+    ) -> None:
+        sink = sink_at(redis_url, store_as=store_as)
+        publish(sink, rows(id=[1, 2], **self.place(0, 1), _eo_offset=[1000, 7]))
+        publish(sink, rows(id=[1, 2], **self.place(0, 1), _eo_offset=[1001, 3]))
+        moved = rows(id=[1, 2], **self.place(5, 1), _eo_offset=[3, 8])
+        self.refuse(sink, moved, ":1'", "t partition 0", "t partition 5", "DEL the key")
+        with sink.open("p") as session:
+            head = session.head()
+        assert head is not None
+        assert head.version == 2
+
+    def place(self, *partitions: int) -> dict[str, list[object]]:
+        return {"_eo_topic": ["t"] * len(partitions), "_eo_partition": [*partitions]}
+
     def test_a_key_of_several_texts(self, sink: RedisSink) -> None:
         self.refuse(sink, rows(id=[1.5]), "'id'", "part of a key")
 

@@ -36,6 +36,11 @@ class SqlWorld(ABC):
     COMMIT: ClassVar[bytes]
 
     @property
+    def checks_parents(self) -> bool:
+        """True if the database itself takes no entry whose parent is not there."""
+        return True
+
+    @property
     @abstractmethod
     def server(self) -> Server:
         """Who answers."""

@@ -24,7 +24,7 @@ from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.proxy import Cut, Proxy
 from tests.sinks.sql.sql_world import Server, SqlWorld, at, staged, started
-from tests.sinks.sql.sql_worlds import world
+from tests.sinks.sql.sql_worlds import MYSQLS, world
 
 __all__ = ["world"]
 
@@ -36,8 +36,11 @@ ALREADY_COMMITTED = CommitOutcome.ALREADY_COMMITTED
 WORDS = [
     *[("postgres", word) for word in (b"BEGIN", b"CREATE TABLE", b"COPY", b"PGCOPY")],
     ("postgres", b"INSERT INTO"),
-    *[("mysql", word) for word in (b"CREATE TABLE", b"START TRANSACTION", b"LOAD DATA", b"2\n")],
-    ("mysql", b"INSERT INTO"),
+    *[
+        (server, word)
+        for server in MYSQLS
+        for word in (b"CREATE TABLE", b"START TRANSACTION", b"LOAD DATA", b"2\n", b"INSERT INTO")
+    ],
 ]
 
 LATER, NEVER = SinkUnavailableError, RefusedError
@@ -61,7 +64,7 @@ CODES: list[tuple[str, str, type[EoPipelineError], dict[str, Any]]] = [
     ("postgres", "54000", NEVER, {}),  # a limit of the program
     ("postgres", "P0001", NEVER, {}),  # raised by a user's function
     ("postgres", "08P01", NEVER, {}),  # a malformed binary value
-    *[("mysql", code, LATER, way) for way in (LOAD, INSERT) for code in (
+    *[(server, code, LATER, way) for server in MYSQLS for way in (LOAD, INSERT) for code in (
         "1021",  # disk full
         "1114",  # table full
         "1205",  # lock wait
@@ -70,7 +73,7 @@ CODES: list[tuple[str, str, type[EoPipelineError], dict[str, Any]]] = [
         "1317",  # interrupted
         "1040",  # too many connections
     )],
-    *[("mysql", code, NEVER, way) for way in (LOAD, INSERT) for code in (
+    *[(server, code, NEVER, way) for server in MYSQLS for way in (LOAD, INSERT) for code in (
         "1142",  # permission
         "1146",  # a table that a trigger needs
         "1365",  # division by zero
@@ -230,7 +233,7 @@ class TestServer:
             ("postgres", "LOCK TABLE t"),
             ("postgres", "INSERT INTO t VALUES (3)"),
             # it rolls back the one statement that waited: a COMMIT would publish the others
-            ("mysql", "INSERT INTO t VALUES (3)"),
+            *((server, "INSERT INTO t VALUES (3)") for server in MYSQLS),
         ],
         indirect=["world"],
     )

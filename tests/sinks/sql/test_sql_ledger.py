@@ -11,13 +11,14 @@ import psycopg
 import pymysql
 import pytest
 
-from eo_pipeline.errors import ConfigError, RefusedError, SinkUnavailableError
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.errors import ConfigError, FencedError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import Identity
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import first_entry
-from tests.sinks.sql.sql_world import SqlWorld, staged
-from tests.sinks.sql.sql_worlds import world
+from tests.sinks.sql.sql_world import SqlWorld, at, staged, started
+from tests.sinks.sql.sql_worlds import MYSQLS, world
 
 __all__ = ["world"]
 
@@ -60,9 +61,9 @@ class TestUsers:
         [
             ("postgres", {"user": "nobody_here"}),
             ("postgres", {"dbname": "no_such_db"}),
-            ("mysql", {"user": "nobody_here"}),
-            ("mysql", {"password": "s3cret?"}),
-            ("mysql", {"database": "no_such_db"}),
+            *((server, {"user": "nobody_here"}) for server in MYSQLS),
+            *((server, {"password": "s3cret?"}) for server in MYSQLS),
+            *((server, {"database": "no_such_db"}) for server in MYSQLS),
         ],
         indirect=["world"],
     )
@@ -178,6 +179,36 @@ class TestLedger:
             " '{{}}', '{{}}', '{{}}', '{{}}', '', now(), '{{}}')"
         )
         world.run(insert.format(0, "0", "NULL", "NULL", "t"))
+        if constraint == "eo_ledger_parent" and not world.checks_parents:
+            world.run(insert.format(version, "rival", parent, parent_id, "another table"))
+            return  # it is taken without a word: the next tests say who refuses it then
         errors = (psycopg.IntegrityError, pymysql.IntegrityError, pymysql.OperationalError)
         with pytest.raises(errors, match=constraint):
             world.run(insert.format(version, "rival", parent, parent_id, "another table"))
+
+    @pytest.mark.parametrize("is_constrained", [True, False])
+    def test_a_parent_that_is_another_by_now_is_fenced_by_the_commit(
+        self, world: SqlWorld, is_constrained: bool
+    ) -> None:
+        """Scenario: a backup with another entry came back after the look. Outcome: fenced, also
+        where nothing but the commit itself compares.
+        """
+        with world.sink().open("p") as session:
+            entry = started(session)
+            if not is_constrained:
+                world.run("ALTER TABLE eo_ledger DROP CONSTRAINT eo_ledger_parent")
+            swap = "UPDATE eo_ledger SET transaction_id = 'another'"
+            came_back = at(CrashPoint.ROWS_SENT, lambda: world.run(swap))
+            with pytest.raises(FencedError):
+                session.publish(entry, StagedOutput(staged(id=[1, 2, 3])), came_back)
+            assert session.entry(1) is None
+        assert world.is_untouched()
+
+    def test_a_ledger_that_lost_its_key_is_refused(self, world: SqlWorld) -> None:
+        """As after a copy by CREATE TABLE ... AS SELECT."""
+        world.publish(world.sink(), staged(id=[1]))
+        world.run("CREATE TABLE kept AS SELECT * FROM eo_ledger")
+        world.run("DROP TABLE eo_ledger")
+        world.run("ALTER TABLE kept RENAME TO eo_ledger")
+        with pytest.raises(ConfigError, match=r"eo_ledger has lost its primary key.*ADD PRIMARY"):
+            world.sink().open("p")

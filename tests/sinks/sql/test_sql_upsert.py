@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.sinks.sql.config import SqlSink
+from eo_pipeline.staging.rows import StagedTable
 from tests.sinks.sql.sql_world import SqlWorld, staged
-from tests.sinks.sql.sql_worlds import world
+from tests.sinks.sql.sql_worlds import MYSQLS, world
 
 __all__ = ["world"]
 
@@ -56,11 +58,6 @@ class TestUpsert:
         world.publish(sink, staged(id=[1], day=[1], n=[99], v=["c"]))
         assert world.rows() == [{"id": 1, "day": 2, "n": 1, "v": "b"}]
 
-    def test_the_kafka_offset_tells_the_age_where_nothing_else_does(self, world: SqlWorld) -> None:
-        sink = world.sink(mode="upsert", key=["id"])
-        world.publish(sink, staged(id=[1, 1], _eo_offset=[8, 7], v=["later", "earlier"]))
-        assert [row["v"] for row in world.rows()] == ["later"]
-
     def test_a_table_of_keys_alone_keeps_one_row_a_key(self, world: SqlWorld) -> None:
         sink = world.sink(mode="upsert", key=["a", "b"], sequence_by=["b"])
         world.publish(sink, staged(a=[1, 1], b=[1, 1]), staged(a=[1], b=[1]))
@@ -79,8 +76,9 @@ class TestUpsert:
 
     def test_nothing_that_tells_the_age_is_refused(self, world: SqlWorld) -> None:
         sink = world.sink(mode="upsert", key=["id"])
-        with pytest.raises(ConfigError, match=r"sink\.sequence_by.*lineage"):
-            world.publish(sink, staged(id=[1], v=["a"]))
+        for lineage in ({}, {"_eo_offset": [1]}):
+            with pytest.raises(ConfigError, match=r"sink\.sequence_by.*lineage"):
+                world.publish(sink, staged(id=[1], v=["a"], **lineage))
 
     def test_a_missing_age_is_refused(self, world: SqlWorld, by_time: SqlSink) -> None:
         with pytest.raises(RefusedError, match=r"'at'.*null in 1 row"):
@@ -93,9 +91,9 @@ class TestUpsert:
             ("postgres", ", UNIQUE (id, at)"),
             ("postgres", ", UNIQUE (id) DEFERRABLE"),
             ("postgres", ", EXCLUDE (id WITH =)"),
-            ("mysql", ""),
-            ("mysql", ", UNIQUE (id, at)"),
-            ("mysql", ", KEY (id)"),
+            *((server, "") for server in MYSQLS),
+            *((server, ", UNIQUE (id, at)") for server in MYSQLS),
+            *((server, ", KEY (id)") for server in MYSQLS),
         ],
         indirect=["world"],
     )
@@ -106,3 +104,84 @@ class TestUpsert:
         with pytest.raises(ConfigError, match=r"sink\.key.*ADD UNIQUE"):
             world.publish(by_time, staged(id=[1], at=[1]))
         assert world.rows() == []
+
+
+class TestOrderByOffset:
+    """Without ``sequence_by`` offsets tell the age, within one Kafka partition and nowhere else."""
+
+    @pytest.fixture
+    def sink(self, world: SqlWorld) -> SqlSink:
+        return world.sink(mode="upsert", key=["id"])
+
+    def records(
+        self, *places: tuple[str | None, int | None, int | None], key: int = 1
+    ) -> StagedTable:
+        """A row for each record's topic, partition and offset, all of one key."""
+        topics, partitions, offsets = (list(column) for column in zip(*places, strict=True))
+        return staged(
+            id=[key] * len(places),
+            _eo_topic=pa.array(topics, pa.string()),
+            _eo_partition=pa.array(partitions, pa.int32()),
+            _eo_offset=pa.array(offsets, pa.int64()),
+        )
+
+    def offsets(self, world: SqlWorld) -> list[int]:
+        return [row["_eo_offset"] for row in world.rows()]
+
+    def test_the_later_offset_wins(self, world: SqlWorld, sink: SqlSink) -> None:
+        world.publish(sink, self.records(("a", 0, 8), ("a", 0, 7)))
+        world.publish(sink, self.records(("a", 0, 9)))
+        assert self.offsets(world) == [9]
+
+    def test_a_topic_that_began_anew_is_later_whatever_its_offsets(
+        self, world: SqlWorld, sink: SqlSink
+    ) -> None:
+        """The next checkpoint is: an accepted loss starts a recreated topic from its beginning."""
+        world.publish(sink, self.records(("a", 0, 8)), self.records(("a", 0, 1)))
+        assert self.offsets(world) == [1]
+
+    @pytest.mark.parametrize("elsewhere", [("a", 1, 3), ("b", 0, 3)])
+    def test_a_key_in_two_partitions_of_one_checkpoint_is_refused(
+        self, world: SqlWorld, sink: SqlSink, elsewhere: tuple[str, int, int]
+    ) -> None:
+        """Scenario: partitions were added; the key's older record has the greater offset."""
+        topic, partition, _ = elsewhere
+        message = rf"id = 1 .*a partition 0.*{topic} partition {partition}.*sink\.sequence_by"
+        with pytest.raises(RefusedError, match=message):
+            world.publish(sink, self.records(("a", 0, 1000), elsewhere))
+        assert world.is_untouched()
+
+    def test_a_key_that_moved_since_its_row_was_written_is_refused(
+        self, world: SqlWorld, sink: SqlSink
+    ) -> None:
+        world.publish(sink, self.records(("a", 0, 1000)))
+        with pytest.raises(RefusedError, match=r"id = 1 .*a partition 0.*a partition 5"):
+            world.publish(sink, self.records(("a", 5, 3)))
+        assert self.offsets(world) == [1000]
+
+    def test_other_keys_may_come_from_other_partitions(
+        self, world: SqlWorld, sink: SqlSink
+    ) -> None:
+        world.publish(sink, self.records(("a", 0, 1)), self.records(("a", 5, 2), key=2))
+        assert sorted(self.offsets(world)) == [1, 2]
+
+    def test_a_column_that_tells_resolves_it(self, world: SqlWorld, sink: SqlSink) -> None:
+        """Also in a table that was filled before: its rows have nothing to say and give way."""
+        world.publish(sink, self.records(("a", 0, 1000)))
+        moved = self.records(("a", 5, 3))
+        assert moved.table is not None
+        told = StagedTable.in_memory(moved.table.append_column("at", [[7]]))
+        world.publish(world.sink(mode="upsert", key=["id"], sequence_by=["at"]), told)
+        assert self.offsets(world) == [3]
+
+    def test_a_row_from_elsewhere_gives_way(self, world: SqlWorld, sink: SqlSink) -> None:
+        world.run("CREATE TABLE t (id bigint PRIMARY KEY)")
+        world.run("INSERT INTO t VALUES (1)")
+        world.publish(sink, self.records(("a", 0, 7)))
+        assert self.offsets(world) == [7]
+
+    def test_a_row_that_does_not_say_where_it_came_from_is_refused(
+        self, world: SqlWorld, sink: SqlSink
+    ) -> None:
+        with pytest.raises(RefusedError, match=r"'_eo_partition'.*null in 1 row"):
+            world.publish(sink, self.records(("a", 0, 7), ("a", None, 8)))
