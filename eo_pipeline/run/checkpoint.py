@@ -24,7 +24,6 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
-from eo_pipeline.run.unfit import never_null
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
@@ -90,7 +89,7 @@ class Steps:
 
     def knowing_stager(self) -> Stager:
         """The stager, with what the table takes now."""
-        return replace(self.stager, never_null=never_null(self.session))
+        return replace(self.stager, never_null=self.session.never_null())
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""

@@ -103,6 +103,9 @@ class _Watched(SinkSession):
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self._session.history(since)
 
+    def never_null(self) -> frozenset[str]:
+        return self._session.never_null()
+
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
     ) -> CommitOutcome:

@@ -19,8 +19,6 @@ from pyspark.sql.types import StructType
 from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError
 from eo_pipeline.run.counting import Result
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.unfit import KnowsItsTable
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
 from eo_pipeline.spark import interruptible
@@ -50,11 +48,6 @@ def why_unfit(sink: Sink, never_null: Collection[str]) -> Why:
         return sink.unfit(own, never_null)
 
     return why
-
-
-def never_null(session: SinkSession) -> frozenset[str]:
-    """What the table takes no null in, if it is there and the store knows."""
-    return session.never_null() if isinstance(session, KnowsItsTable) else frozenset()
 
 
 def looked_at(result: DataFrame, asked: Why, finish: Callable[[DataFrame], DataFrame]) -> Result:

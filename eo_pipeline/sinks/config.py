@@ -147,7 +147,7 @@ class Sink(Settings, ABC):
         for a row that fits; None if that cannot be. Looked at inside the one Spark job, before
         :meth:`project`; the record is a bad one then, and one record never stops a pipeline whose
         policy is ``dead_letter``. ``never_null`` are the table's columns that take no null, where
-        the session knows (:class:`~eo_pipeline.sinks.unfit.KnowsItsTable`).
+        the session knows.
 
         What no store and hardly any reader takes is told here: text that is not UTF-8, times
         outside the years 1 to 9999.

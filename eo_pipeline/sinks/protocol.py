@@ -85,6 +85,10 @@ class SinkSession(Standing):
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         """Entries from version ``since`` upwards, oldest first."""
 
+    def never_null(self) -> frozenset[str]:
+        """The table's columns that take no null, as far as it is there and the store tells."""
+        return frozenset()
+
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
     ) -> CommitOutcome:

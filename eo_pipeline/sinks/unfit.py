@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -32,18 +32,6 @@ class Limits:
     needed: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     never_null: Collection[str] = ()
-
-
-@runtime_checkable
-class KnowsItsTable(Protocol):
-    """A session that can say what its table takes, as far as it is there."""
-
-    def never_null(self) -> frozenset[str]:
-        """The columns that take no null, as the store spells them.
-
-        Raises:
-            SinkUnavailableError: the store does not answer.
-        """
 
 
 class Unfit(NamedTuple):
