@@ -22,6 +22,7 @@ from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.stage import Stager
+from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.testing import child_of, first_entry
@@ -38,15 +39,16 @@ ERRORS = [
 
 
 def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> Steps:
-    class Staging:
+    class Staging(Stager):
         def stage(self, *_: object) -> Any:
             stage()
 
+    source = KafkaSource(bootstrap_servers="127.0.0.1:1", topics=("t",), value_format="raw")
     return Steps(
         pipeline=START.pipeline,
-        source=KafkaSource(bootstrap_servers="127.0.0.1:1", topics=("t",), value_format="raw"),
+        source=source,
         session=ledger,
-        stager=cast(Stager, Staging()),
+        stager=Staging(source, ConsoleSink(ledger=folder), None, False),
         recovery=Recovery(START.pipeline, ledger, StagingArea(folder, START.pipeline), True),
         spark=lambda: cast(Any, None),
         run_id="run",
