@@ -20,6 +20,8 @@ class Observed:
     They tell what has flowed through ``frame``, not what is in it: a part of it after a ``limit``,
     twice as much after an ``orderBy``, nothing if the optimizer left it out. On a classic session
     they are those of the first action, whoever called it. See :data:`ACTION`.
+
+    No metric may be null: a Spark Connect server that was asked to write files would say none.
     """
 
     def __init__(self, frame: DataFrame, *metrics: Column, times: int = 1) -> None:
