@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.spark.failures import SPARK_ERRORS
 
-#: What a time or a date becomes must not depend on who stages it.
+#: What a time or a date becomes, and what is heard of it, must not depend on who stages it.
 STAGING_SETTINGS: Mapping[str, str] = {
     # a time without a zone, and what the transform makes of times
     "spark.sql.session.timeZone": "UTC",
@@ -22,6 +22,9 @@ STAGING_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # readers of Parquet know one calendar; LEGACY moves days before 1582
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # a Connect server keeps plans that it was asked the schema of, a transform's `df.columns` is
+    # enough, and of a plan it has kept it never tells what was observed
+    "spark.connect.session.planCache.enabled": "false",
 }
 
 
