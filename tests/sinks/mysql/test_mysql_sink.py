@@ -257,7 +257,8 @@ class TestNewTable:
     @pytest.mark.parametrize("world", ["mariadb"], indirect=True)
     def test_where_json_is_text_it_keeps_every_digit(self, world: World) -> None:
         """MySQL itself keeps JSON in a form of its own, with numbers as doubles."""
-        world.publish(world.sink(), staged(s=pa.array([{"d": Decimal("1.10"), "n": None}])))
+        shape = pa.struct([("d", pa.decimal128(3, 2)), ("n", pa.string())])
+        world.publish(world.sink(), staged(s=pa.array([{"d": Decimal("1.10"), "n": None}], shape)))
         assert world.rows() == [{"s": '{"d":1.10,"n":null}'}]
 
     def test_names_are_taken_as_written(self, world: World) -> None:

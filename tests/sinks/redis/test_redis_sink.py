@@ -139,7 +139,7 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"url": "http://:s3cret@h"}, r"sink\.url: .*redis://user:password"),
+            ({"url": "http://:s3cret@h"}, r"sink\.url: .*redis://user:\*\*\*@host"),
             ({"url": "redis://u:s3cret@h:12x"}, r"sink\.url"),
             ({"as": "list"}, r"sink\.as"),
             ({"prefix": "eo_rows"}, r"sink\.prefix: .*own keys"),
