@@ -45,6 +45,8 @@ _NARROW = frozenset(
         *("BatchEvalPython", "ArrowEvalPython", "ColumnarToRow"),
     }
 )
+#: A step but the first is drawn below another; other lines go on with one's texts.
+_BELOW = re.compile(r"[ :]*[+:]- ")
 _STEP = re.compile(r"[ +-]*(?:\*\(\d+\) )?(\w+)")
 _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
 
@@ -146,6 +148,7 @@ def is_narrow(frame: DataFrame) -> bool:
         lines = frame.sparkSession.sql("EXPLAIN SELECT * FROM {rows}", rows=frame).collect()
     except PySparkException:
         return False
-    plan = "\n".join(str(line[0]) for line in lines).strip().splitlines()[1:]
+    said = "\n".join(str(line[0]) for line in lines).strip().splitlines()[1:]
+    plan = [*said[:1], *filter(_BELOW.match, said[1:])]
     steps = [found[1] if (found := _STEP.match(line)) else "" for line in plan[:-1]]
     return bool(plan) and _NARROW.issuperset(steps) and bool(_READS_KAFKA.match(plan[-1]))

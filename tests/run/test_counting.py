@@ -155,7 +155,7 @@ def test_so_it_is_on_a_classic_session(
 @pytest.mark.parametrize(
     ("transform", "write"),
     [
-        *((name, write_records) for name in ("as_it_is", "one_of_each_id", "joined_with_itself")),
+        *((name, write_records) for name in ("as_it_is", "one_of_each_id")),
         *((name, write_in_transactions) for name in ("as_it_is", "narrow", "through_python")),
         *((None, write) for write in (write_records, write_in_transactions)),
     ],
