@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from typing import Any
 
-import polars as pl
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint, reaching
+from eo_pipeline.errors import SparkJobError
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run import stage
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedTable
 from tests.engine import Bench, staged_attempts
 
 
@@ -49,23 +52,25 @@ def test_large_records_go_through_files_however_few_they_are(bench: Bench) -> No
     assert bench.table.query("select count(*) from events") == [(401,)]
 
 
-def test_what_does_not_fit_into_memory_after_all_goes_through_files_in_the_same_run(
-    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_could_not_be_read_into_memory_goes_through_files_in_the_same_run(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transform makes one row of 140 MB of a small record: more than one message of Spark
+    """As when a transform makes a row of 140 MB of a small record, more than one message of Spark
     Connect's takes. Outcome: that is said, and the same version is staged and committed.
     """
-    sink = {"type": "parquet", "path": str(tmp_path / "table")}
-    grown = {"transform": "tests.run.transforms:grown", "inline_records": 10_000}
-    pipeline = Pipeline.from_config({**bench.config, **grown, "sink": sink})
-    bench.topic.write(2)
+    bench.topic.write(20)
+    pipeline = bench.pipeline(inline_records=10_000)
     pipeline.run()
-    bench.topic.write(2)
+    bench.topic.write(20)
+    materialize = stage._materialize
+
+    def too_large(frame: Any, attempt: Attempt | None, *more: Any) -> StagedTable:
+        if attempt is None:
+            raise SparkJobError("RESOURCE_EXHAUSTED: a message of 140 MB")
+        return materialize(frame, attempt, *more)
+
+    monkeypatch.setattr(stage, "_materialize", too_large)
     with caplog.at_level(logging.WARNING):
         assert promises(bench, pipeline) == [1]
     assert "version 2 could not be read into memory and goes through files" in caplog.text
-    table = pl.read_parquet(tmp_path / "table" / "checkpoint=2" / "*.parquet")
-    assert dict(zip(table["id"], table["name"].str.len_bytes(), strict=True)) == {
-        2: 140_000_000,
-        3: 8,
-    }
+    bench.table.assert_holds_once(bench.topic.written)

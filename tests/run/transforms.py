@@ -68,11 +68,6 @@ def wide(df: DataFrame) -> DataFrame:
     )
 
 
-def grown(df: DataFrame) -> DataFrame:
-    """One record's row is larger than one message of Spark Connect's may be."""
-    return df.withColumn("name", F.expr("if(id = 2, repeat('x', 140000000), name)"))
-
-
 # What a transform may do to those who count the records on their way into it.
 
 
