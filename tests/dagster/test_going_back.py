@@ -103,7 +103,7 @@ def test_a_rewind_that_cannot_be_is_refused_with_a_sentence_and_stops_no_sensor(
         ({"to_time": "yesterday"}, "write it as 2026-01-31T12:00:00Z"),
         ({"to_time": "2001-01-31T12:00:00Z"}, "did not exist at 2001-01-31"),
         ({"to_version": 7}, "there is no version 7"),
-        ({"to_version": 3}, "is at version 3 already"),
+        ({"to_version": 3}, "stands at version 3 already"),
     ):
         result = launch(declared, instance, "rewind", **asked)
         assert said in failure(result, step)
