@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
 from eo_pipeline.ledger.offsets import Offsets, TopicPartition
-from eo_pipeline.source.client_options import silent_logger
+from eo_pipeline.source.client_options import LEADER_MOVES, silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import (
     KafkaSource,
@@ -44,15 +44,6 @@ _ISOLATION = {
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
 }
 
-#: What a partition answers while it gets a leader: after its creation, or when a broker went.
-_LEADER_MOVES = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
 _LOOK_AGAIN_S = 0.2
 
 
@@ -259,8 +250,8 @@ class KafkaAdmin:
                 asked, isolation_level=level, request_timeout=self._source.request_timeout
             )
             patient = time.monotonic() < deadline
-            found |= self._results(futures, absent | (_LEADER_MOVES if patient else frozenset()))
-            moving = {tp for tp, asking in futures.items() if _failure(asking) in _LEADER_MOVES}
+            found |= self._results(futures, absent | (LEADER_MOVES if patient else frozenset()))
+            moving = {tp for tp, asking in futures.items() if _failure(asking) in LEADER_MOVES}
             asked = dict.fromkeys(moving, spec)
             if asked:
                 time.sleep(_LOOK_AGAIN_S)

@@ -6,7 +6,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
+from confluent_kafka import KafkaError
 from pydantic import BeforeValidator, SecretStr, WithJsonSchema
+
+#: What a partition answers while it gets a leader: after its creation, or when a broker went.
+#: Ask it again.
+LEADER_MOVES = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
 
 
 def as_text(value: Any) -> Any:

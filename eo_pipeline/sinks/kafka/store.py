@@ -15,7 +15,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka.config import KafkaSink
-from eo_pipeline.source.client_options import connection_settings, silent_logger
+from eo_pipeline.source.client_options import (
+    LEADER_MOVES,
+    connection_settings,
+    silent_logger,
+)
 
 _T = TypeVar("_T")
 
@@ -234,6 +238,17 @@ class KafkaStore:
         if not asked:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        patiently = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_leader_moves),
+            stop=tenacity.stop_after_delay(self.timeout),
+            wait=tenacity.wait_exponential(_LOOK_SECONDS, _LOOK_SECONDS_MAX),
+            reraise=True,
+        )
+        return patiently(self._listed, asked, level)
+
+    def _listed(
+        self, asked: dict[ClientTopicPartition, OffsetSpec], level: IsolationLevel
+    ) -> dict[TopicPartition, int]:
         futures = self._client.list_offsets(
             asked, isolation_level=level, request_timeout=self.timeout
         )
@@ -290,6 +305,12 @@ def error_of(error: KafkaException) -> KafkaError:
     found = error.args[0]
     assert isinstance(found, KafkaError), found
     return found
+
+
+def _leader_moves(error: BaseException) -> bool:
+    """True if ``error`` says that a partition is just getting a leader: it will answer."""
+    said = error.__cause__
+    return isinstance(said, KafkaException) and error_of(said).code() in LEADER_MOVES
 
 
 def while_publishing(error: KafkaError, topic: str) -> EoPipelineError:

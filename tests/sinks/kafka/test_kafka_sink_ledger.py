@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.kafka import KafkaSink, pool, transaction
+from eo_pipeline.sinks.kafka.store import KafkaStore, wait_until
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, raise_at
@@ -247,3 +250,19 @@ def test_a_source_does_not_read_what_the_sink_writes(source: dict[str, Any], own
     with pytest.raises(ConfigError, match=f"the source reads {own}, which the sink writes"):
         Pipeline.from_config(config("c:1"))
     assert Pipeline.from_config(config("d:1")).name == "p"
+
+
+def test_a_topic_that_is_just_getting_its_leader_is_asked_again(world: World) -> None:
+    """A broker knows a new topic before it leads its partitions, and says so when asked."""
+    store = KafkaStore(world.sink)
+    client = AdminClient({"bootstrap.servers": world.sink.bootstrap_servers})
+    for _ in range(10):
+        topic = f"new-{uuid.uuid4().hex}"
+        client.create_topics([NewTopic(topic, 60)])
+        assert wait_until(partial(_has_partitions, store, topic, 60), 30)
+        partitions = [TopicPartition(topic, number) for number in range(60)]
+        assert store.ends(partitions, committed=True) == dict.fromkeys(partitions, 0)
+
+
+def _has_partitions(store: KafkaStore, topic: str, count: int) -> bool:
+    return store.counts([topic])[topic] == count
