@@ -71,8 +71,8 @@ class Counts:
     dead_letters: int = 0
     tombstones: int = 0
     rows_total: int = 0
-    unknown: Annotated[int | None, Field(exclude_if=lambda count: count is None)] = None
-    unknown_fields: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    unknown: int | None = None
+    unknown_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

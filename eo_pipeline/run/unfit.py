@@ -62,7 +62,7 @@ def looked_at(result: DataFrame, asked: Why, finish: Callable[[DataFrame], DataF
         marked,
         lambda rows: finish(rows.drop(_WHY)),
         F.count(why).alias("unfit"),
-        F.coalesce(F.min(F.when(why.isNotNull(), example)), F.lit("")).alias("example"),
+        F.min(F.when(why.isNotNull(), example)).alias("example"),
     )
 
 

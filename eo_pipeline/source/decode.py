@@ -74,7 +74,7 @@ class Decoded:
             F.count_if(self._is_good()).alias("good"),
             F.count_if(is_bad).alias("bad"),
             F.count_if(self._skipped()).alias("skipped"),
-            F.coalesce(F.min(F.when(is_bad, shown)), F.lit("")).alias("first_bad"),
+            F.min(F.when(is_bad, shown)).alias("first_bad"),
             *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
         ]
 

@@ -72,10 +72,10 @@ def metrics(unknown: Column, counts: Column) -> list[Column]:
     chance = F.concat(F.hex(F.xxhash64(names)), names)
     return [
         F.count(names).alias("unknown"),
-        F.coalesce(F.max(longest), F.lit("")).alias("unknown_longest"),
-        F.coalesce(F.min(names), F.lit("")).alias("unknown_first"),
-        F.coalesce(F.max(names), F.lit("")).alias("unknown_last"),
-        F.coalesce(F.min(F.when(names.isNotNull(), chance)), F.lit("")).alias("unknown_chance"),
+        F.max(longest).alias("unknown_longest"),
+        F.min(names).alias("unknown_first"),
+        F.max(names).alias("unknown_last"),
+        F.min(F.when(names.isNotNull(), chance)).alias("unknown_chance"),
     ]
 
 

@@ -20,14 +20,14 @@ class Observed:
     They tell what has flowed through ``frame``, not what is in it: a part of it after a ``limit``,
     twice as much after an ``orderBy``, nothing if the optimizer left it out. On a classic session
     they are those of the first action, whoever called it. See :data:`ACTION`.
-
-    No metric may be null: a Spark Connect server that was asked to write files would say none.
     """
 
     def __init__(self, frame: DataFrame, *metrics: Column, times: int = 1) -> None:
         """``times``: over Spark Connect, under so many names. When a job has written its files a
         server waits a tenth of a second for each name's metrics, one after the other, and then
-        says that there are none; all of them come at once, when the server gets round to it.
+        says that there are none (``Observation.getOrEmpty`` of Spark 4.0); all of them come at
+        once, when the server gets round to it. A server that keeps plans says nothing at all:
+        see ``STAGING_SETTINGS``.
         """
         moment = F.unix_micros(F.current_timestamp()).alias(ACTION)
         name = f"eo-{uuid.uuid4().hex}"
