@@ -84,11 +84,11 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
     small_200 = peers(Mode.WARM, *_LAKE[:2], _DATABASE[0], _BY_HAND)
     lake = peers(Mode.COLD, *_LAKE)
     return [
-        Bulk("cold", room, cold, record, eight),
-        Bulk("warm", room, peers(Mode.WARM, *_BULK), record, eight, warmups=1),
-        AtTheEnd("small", room, peers(Mode.WARM, *_SMALL), record, few, "idle", NEW, steps),
-        AtTheEnd("small-cold", room, small_cold, record, few, "idle-cold", NEW, 1),
-        AtTheEnd("small-200", room, small_200, record, few_in_many, "idle-200", NEW, steps),
-        Bulk("cold-200", room, lake, record, two_hundred),
-        Bulk("raw", room, lake, record, replace(eight, raw=True)),
+        Bulk("cold", room, cold, record, 40, eight),
+        Bulk("warm", room, peers(Mode.WARM, *_BULK), record, 80, eight, warmups=1),
+        AtTheEnd("small", room, peers(Mode.WARM, *_SMALL), record, 60, few, "idle", NEW, steps),
+        AtTheEnd("small-cold", room, small_cold, record, 150, few, "idle-cold", NEW, 1),
+        AtTheEnd("small-200", room, small_200, record, 60, few_in_many, "idle-200", NEW, steps),
+        Bulk("cold-200", room, lake, record, 60, two_hundred),
+        Bulk("raw", room, lake, record, 40, replace(eight, raw=True)),
     ]

@@ -89,7 +89,7 @@ class Room:
     def target(self, store: Store) -> Target:
         """A new empty place."""
         self._targets += 1
-        name = f"run_{int(time.time())}_{self._targets}"
+        name = f"run_{int(time.time())}_{self._targets:05d}"
         folder = self.runs / name
         made = Target(store, name, folder, self.postgres.dsn, self.kafka.bootstrap_servers)
         made.make()

@@ -24,6 +24,7 @@ from benchmarks.suite.verify import compare
 
 #: After so many failures in a row a peer is not tried again.
 _FAILURES_MAX = 2
+#: Seconds for reading the last output back and for the page.
 _RESERVE_S = 20.0
 
 Record = Callable[[Measurement], None]
@@ -60,6 +61,8 @@ class Scenario(ABC):
     room: Room
     peers: Sequence[Peer]
     record: Record
+    #: seconds that a round takes on two cores, about: with less time left none is begun
+    least: float
 
     def __post_init__(self) -> None:
         self._lasted: dict[Peer, float] = {}
@@ -77,7 +80,7 @@ class Scenario(ABC):
 
     def has_time(self, peer: Peer) -> bool:
         """Whether its run should end before the end, by what it took before."""
-        return self.room.left - _RESERVE_S > 1.5 * self._lasted.get(peer, 0.0)
+        return self.room.left - _RESERVE_S > 1.3 * self._lasted.get(peer, 5.0)
 
     def attempt(self, peer: Peer, number: int, records: int, work: Callable[[], float]) -> None:
         """Do ``work``, and note its seconds or its fault."""
@@ -93,6 +96,9 @@ class Scenario(ABC):
 
     def tell(self, entry: Measurement) -> None:
         """One line on the screen, one entry in the results."""
+        if entry.fault and self.room.left < _RESERVE_S:
+            say(f"  {entry.scenario:<12} {entry.peer}: the time was over")
+            return
         self.record(entry)
         told = f"failed: {entry.fault}" if entry.seconds is None else f"{entry.seconds:8.2f} s"
         turn = f"round {entry.round + 1}"

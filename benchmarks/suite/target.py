@@ -15,6 +15,7 @@ import psycopg
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyarrow import json as arrow_json
 
 from benchmarks.suite import topic
@@ -79,6 +80,12 @@ class Target:
         Raises:
             MeasurementError: it could not be read.
         """
+        try:
+            return self._rows(raw=raw)
+        except (psycopg.Error, DeltaError, pl.exceptions.PolarsError, pa.ArrowException) as error:
+            raise MeasurementError(f"its output could not be read: {error}") from error
+
+    def _rows(self, *, raw: bool) -> pl.DataFrame:
         if self.store is Store.POSTGRES:
             return self._of_postgres()
         if self.store is Store.KAFKA:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import psycopg
 
+from benchmarks.suite.jars import Jar, resolved
 from benchmarks.suite.peers.peer import Mode, Peer
 from benchmarks.suite.records import SCHEMA, frames
 from benchmarks.suite.room import STATE, Room
@@ -19,6 +20,7 @@ from eo_pipeline.embedded.jars import KAFKA_VERSION, kafka_broker_jars
 from eo_pipeline.jvm.java import find_java
 
 _BLOCK = 1 << 20
+_TOOLS = Jar("org.apache.kafka", "kafka-tools", KAFKA_VERSION, alone=False)
 
 
 class ReadAlone(Peer):
@@ -38,9 +40,16 @@ class ReadAlone(Peer):
     def versions(self) -> Mapping[str, str]:
         return {"Kafka": KAFKA_VERSION}
 
+    def install(self) -> None:
+        self._tools()
+
+    def _tools(self) -> Sequence[Path]:
+        """What the broker's jars lack."""
+        return resolved([_TOOLS], self.room.folder / "kafka-tools")
+
     def command(self, topic: Topic) -> Sequence[str]:
         """The process."""
-        jars = os.pathsep.join(map(str, kafka_broker_jars(STATE)))
+        jars = os.pathsep.join(map(str, [*kafka_broker_jars(STATE), *self._tools()]))
         tool = "org.apache.kafka.tools.ConsumerPerformance"
         return [
             *(str(find_java().command), "-Xmx512m", "-cp", jars, tool),
