@@ -14,7 +14,7 @@ from benchmarks.suite import machine
 from benchmarks.suite.catalogue import TITLES, scenarios, who
 from benchmarks.suite.errors import PeerMissingError
 from benchmarks.suite.peers.peer import Peer
-from benchmarks.suite.report import OURS, publish
+from benchmarks.suite.report import OURS, publish, ratios
 from benchmarks.suite.results import Measurement, Results
 from benchmarks.suite.room import ROOT, STATE, Room
 from benchmarks.suite.scenarios import Scenario, say
@@ -43,7 +43,7 @@ FULL = Size("full", 2_000_000, rounds=5, steps=7, minutes=150, step_s=240)
 QUICK = Size("quick", 300_000, rounds=3, steps=5, minutes=9.3, step_s=60)
 
 #: What a quick run takes first, one after the other, until its time is over.
-QUICKLY = ("cold", "small", "warm", "cold", "small-200", "cold", "warm", "raw")
+QUICKLY = ("cold", "small", "warm", "cold", "small-200", "small-cold", "cold", "raw", "warm")
 
 
 def main() -> None:
@@ -118,6 +118,8 @@ class Suite:
             if done[key] < self._size.rounds:
                 self._round(known[key], done[key])
                 done[key] += 1
+        for line in ratios(self.results):
+            say(line)
         say(f"{self._file}: {len(self.results.measurements)} measurements")
 
     def verdict(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,14 +115,13 @@ def lines(results: Results, size: str) -> Iterator[str]:
     if results.missing:
         yield "\nMissing here, and why:\n"
         yield from (f"- {peer}: {reason}" for peer, reason in results.missing.items())
-    yield from _settings(results)
+    yield from _settings(results, size)
 
 
 def _table(
-    scenario: str, told: dict[str, str] | object, found: Sequence[Case], size: str
+    scenario: str, told: Mapping[str, str], found: Sequence[Case], size: str
 ) -> Iterator[str]:
-    assert isinstance(told, dict)
-    yield f"\n### {told['title']}{' (quick)' if size == 'quick' else ''}\n"
+    yield f"\n### {told['title']}{_suffix(size)}\n"
     if told.get("text"):
         yield f"{told['text']}\n"
     if any(case.figure for case in found):
@@ -137,16 +136,35 @@ def _table(
     yield from (f"- {case.peer} ({case.mode}): {plain(case.fault)}" for case in faults)
 
 
+def _suffix(size: str) -> str:
+    """No two headings of a page are the same."""
+    return " (quick)" if size == "quick" else ""
+
+
+def ratios(results: Results) -> Iterator[str]:
+    """A line for each peer that ours can be compared with: below 1 we are faster."""
+    for scenario, told in results.scenarios.items():
+        found = cases(results, scenario)
+        for case in found:
+            ours = ours_for(case, found)
+            if ours and ours.figure and case.figure:
+                ratio = ours.figure.ratio(case.figure)
+                pair = f"{ours.peer} {digits(ours.figure.median)} s"
+                other = f"{case.peer} {digits(case.figure.median)} s"
+                yield f"{ratio:6.2f}  {pair} / {other} ({case.mode}; {told['title']})"
+
+
 def _row(case: Case, ours: Case | None) -> str:
     who = f"**{case.peer}**" if case.is_ours else case.peer
     figure = case.figure
     if figure is None:
         return f"| {case.store} | {who} | {case.mode} | – | – | – | 0 | – |"
     rate = f"{case.records / figure.median:,.0f}" if case.records else "–"
+    noise = f"{figure.spread:.0%}" if figure.rounds > 1 else "–"
     ratio = f"{ours.figure.ratio(figure):.2f}" if ours and ours.figure else "–"
     return (
         f"| {case.store} | {who} | {case.mode} | {digits(figure.median)} | {rate} | "
-        f"{figure.spread:.0%} | {figure.rounds} | {ratio} |"
+        f"{noise} | {figure.rounds} | {ratio} |"
     )
 
 
@@ -161,8 +179,8 @@ def plain(fault: str) -> str:
     return re.sub(r"(/[\w.+-]+){2,}/?", "…", fault).replace("|", "/").replace("\n", " ")[:300]
 
 
-def _settings(results: Results) -> Iterator[str]:
-    yield "\n### Who they are\n"
+def _settings(results: Results, size: str) -> Iterator[str]:
+    yield f"\n### Who they are{_suffix(size)}\n"
     yield "| who | versions | promises | settings |"
     yield "|---|---|---|---|"
     programs = {told["program"]: told for told in results.peers.values()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.suite.figures import Figure
-from benchmarks.suite.report import SIZES, cases, lines, plain, publish, with_part
+from benchmarks.suite.report import SIZES, cases, lines, plain, publish, ratios, with_part
 from benchmarks.suite.results import Measurement, Results
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -50,6 +50,14 @@ def test_a_peer_is_compared_with_ours_of_the_same_store_and_mode() -> None:
     )
     assert row(found, "Flink → Parquet")[-1] == "0.50"
     assert row(found, "loader → PostgreSQL")[-1] == "2.00"
+
+
+def test_the_ratios_that_are_printed_are_those_of_the_page() -> None:
+    found = results(
+        run("eo-pipeline → Delta", "Delta", 2.0, 3.0, 4.0), run("Flink → Parquet", "Parquet", 4.0)
+    )
+    [line] = ratios(found)
+    assert line.split()[0] == row(found, "Flink → Parquet")[-1] == "0.75"
 
 
 def test_a_round_that_failed_counts_for_nothing_and_is_told() -> None:
