@@ -231,12 +231,10 @@ class StagingArea:
     def sweep(self, head: LedgerEntry) -> None:
         """Remove what Spark jobs of killed clients wrote for attempts after these were removed."""
         lost = LostAttempts(self._folder / head.ledger_id)
-        if self._rows is None:  # they are found as attempts
-            lost.forget_before(head.version, if_told=True)
-            return
-        for entry_id in lost.ids():
-            _remove(self._rows / name_of(entry_id))
-        lost.forget_before(head.version, if_told=False)
+        if self._rows is not None:  # elsewhere they are found as attempts
+            for entry_id in lost.ids():
+                _remove(self._rows / name_of(entry_id))
+        lost.forget_before(head.version)
 
     def left_jobs(self, ledger_id: str) -> Iterator[tuple[str, str]]:
         """Names of lost attempts whose Spark jobs may still run, and their sessions; each only
@@ -245,7 +243,10 @@ class StagingArea:
         lost = LostAttempts(self._folder / ledger_id)
         for entry_id, session in lost.jobs():
             yield name_of(entry_id), session
-            lost.forget_job(entry_id)
+            if self._rows is None:
+                lost.forget(entry_id)
+            else:
+                lost.forget_job(entry_id)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:

@@ -43,16 +43,14 @@ class LostAttempts:
                     yield entry_id, session
 
     def forget_job(self, entry_id: EntryId) -> None:
-        """Its job was told to end."""
+        """Its job was told to end; what that writes until it does may have to be swept."""
         self.remember(entry_id, None)
 
-    def forget_before(self, version: int, *, if_told: bool) -> None:
-        """Those of old versions: no job runs for so long. ``if_told``: also those whose jobs were
-        told to end, or run nowhere but in a process that is dead.
-        """
+    def forget(self, entry_id: EntryId) -> None:
+        (self._marks / name_of(entry_id)).unlink(missing_ok=True)
+
+    def forget_before(self, version: int) -> None:
+        """Those of old versions: no job runs for so long."""
         for entry_id in self.ids():
-            mark = self._marks / name_of(entry_id)
-            with suppress(FileNotFoundError):
-                is_old = entry_id.version + _VERSIONS_REMEMBERED <= version
-                if is_old or (if_told and not mark.read_text()):
-                    mark.unlink()
+            if entry_id.version + _VERSIONS_REMEMBERED <= version:
+                self.forget(entry_id)
