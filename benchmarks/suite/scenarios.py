@@ -157,6 +157,8 @@ class AtTheEnd(Scenario):
     idle_key: str
     new: int
     steps: int
+    #: steps before them that count for nothing
+    warmups: int = 0
 
     def round(self, number: int) -> None:
         """A topic of its own, and for each peer one target for all the steps."""
@@ -167,7 +169,7 @@ class AtTheEnd(Scenario):
         targets = {peer: self.room.target(peer.store) for peer in self.in_turn(number)}
         ready = [peer for peer in targets if self._first(peer, topic, targets[peer])]
         found: list[tuple[Peer, Measurement]] = []
-        for step in range(self.steps if ready else 0):
+        for step in range(-self.warmups, self.steps if ready else -self.warmups):
             if self.room.left < 2 * _RESERVE_S:
                 break
             topic = topic.appended(self.new)
@@ -175,7 +177,8 @@ class AtTheEnd(Scenario):
             for key, records in ((self.key, self.new), (self.idle_key, 0)):
                 for peer in ready[first:] + ready[:first]:
                     took = self._step(key, peer, turn, records, topic, targets[peer])
-                    found.append((peer, took))
+                    if step >= 0:
+                        found.append((peer, took))
         for peer in ready:
             fault = self._fault(topic, targets[peer])
             for each in (took for owner, took in found if owner is peer):
