@@ -117,6 +117,8 @@ class Bulk(Scenario):
         self.topic.filled()
         for turn in range(-self.warmups, self.repeats):
             for peer in self.in_turn(number + turn):
+                if turn >= 0 and not peer.ready:
+                    self._one(peer, number, counts=False)
                 if self.has_time(peer):
                     self._one(peer, number * self.repeats + turn, counts=turn >= 0)
         self.room.end_programs()
@@ -125,6 +127,8 @@ class Bulk(Scenario):
         target = self.room.target(peer.store)
 
         def work() -> float:
+            if not peer.ready:
+                raise MeasurementError("it did not get warm: its first run failed")
             seconds = peer.run(self.topic, target)
             if peer.store is not Store.NOWHERE:
                 check(self.topic, target)

@@ -117,6 +117,30 @@ def test_each_round_begins_with_another_one() -> None:
     assert order == ["a", "b", "b", "a"]
 
 
+def test_a_warm_figure_is_never_that_of_a_process_which_has_just_begun() -> None:
+    """A process that fails a job is ended: whoever shares it does its job once more before."""
+
+    class Cooling(Writer):
+        warm = False
+
+        @property
+        def ready(self) -> bool:
+            return self.warm
+
+        def run(self, topic: Topic, target: Target) -> float:
+            seconds = super().run(topic, target)
+            self.warm = True
+            return seconds
+
+    well, lame = Cooling(Shelf()), Cooling(Shelf(), "it fell")
+    found = measured(well, lame)
+    assert [(each.seconds, each.fault) for each in found] == [
+        (1.5, ""),
+        (None, "it did not get warm: its first run failed"),
+    ]
+    assert (well.runs, lame.runs) == (2, 1)
+
+
 def test_no_run_is_begun_without_time_for_it() -> None:
     writer = Writer(Shelf())
     assert measured(writer, shelf=Shelf(left=10.0)) == []

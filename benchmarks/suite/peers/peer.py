@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar
 
+from benchmarks.suite.program import Program
 from benchmarks.suite.room import Room
 from benchmarks.suite.target import Store, Target
 from benchmarks.suite.topic import Topic
@@ -50,6 +51,11 @@ class Peer(ABC):
             PeerMissingError: it cannot be had here, and why.
         """
 
+    @property
+    def ready(self) -> bool:
+        """False while what a warm run needs is not warm yet."""
+        return True
+
     def versions(self) -> Mapping[str, str]:
         """Of what was installed."""
         return {}
@@ -66,6 +72,9 @@ class Peer(ABC):
 class ProgramPeer(Peer):
     """A peer that is a process which takes a line for each job."""
 
+    #: the process that has done this job once
+    _warm: Program | None = None
+
     @abstractmethod
     def command(self) -> Sequence[str]:
         """The process."""
@@ -79,10 +88,18 @@ class ProgramPeer(Peer):
         """Jobs of peers with one key share a warm process."""
         return self.PROGRAM.lower().replace(" ", "-")
 
+    @property
+    def ready(self) -> bool:
+        """A process that failed another's job was ended: the next one has done nothing yet."""
+        return self.mode is not Mode.WARM or (self._warm is not None and self._warm.alive)
+
     def run(self, topic: Topic, target: Target) -> float:
         line = self.line(topic, target)
         if self.mode is not Mode.COLD:
-            return self.room.program(self._key, self.command()).job(line, self.room.limit)
+            program = self.room.program(self._key, self.command())
+            seconds = program.job(line, self.room.limit)
+            self._warm = program
+            return seconds
         started = time.perf_counter()
         program = self.room.start(self._key, self.command())
         program.job(line, self.room.limit)
