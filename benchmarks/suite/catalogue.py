@@ -12,7 +12,7 @@ from benchmarks.suite.peers.limits import CopyAlone, ReadAlone
 from benchmarks.suite.peers.ours import Ours
 from benchmarks.suite.peers.peer import Mode, Peer
 from benchmarks.suite.peers.structured_streaming import StructuredStreaming
-from benchmarks.suite.room import Room
+from benchmarks.suite.room import END, Room
 from benchmarks.suite.scenarios import AtTheEnd, Bulk, Record, Scenario
 from benchmarks.suite.target import Store
 from benchmarks.suite.topic import Topic
@@ -72,8 +72,8 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
     bootstrap = room.kafka.bootstrap_servers
     eight = Topic(bootstrap, f"bulk-{records}-8", records, 8)
     two_hundred = Topic(bootstrap, f"bulk-{records}-200", records, 200)
-    few = Topic(bootstrap, "end-8", BEFORE, 8)
-    few_in_many = Topic(bootstrap, "end-200", BEFORE, 200)
+    few = Topic(bootstrap, f"{END}8", BEFORE, 8)
+    few_in_many = Topic(bootstrap, f"{END}200", BEFORE, 200)
 
     def peers(mode: Mode, *those: tuple[type[Peer], Store]) -> list[Peer]:
         return [kind(room, store, mode) for kind, store in those]

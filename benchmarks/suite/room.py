@@ -13,6 +13,7 @@ from typing import Self
 
 from benchmarks.suite.program import Program
 from benchmarks.suite.target import Store, Target
+from benchmarks.suite.topic import delete_all
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
@@ -26,9 +27,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 _POSTGRES = {"max_wal_size": "8GB"}
 _ALWAYS_LEFT_S = 5.0
 
+#: How the names begin of topics that live for one run: outputs, and those that grow.
+OUTPUT, END = "run_", "end-"
+
 
 class Room:
-    """Kafka and PostgreSQL on this machine, below ``folder``; topics outlive the program.
+    """Kafka and PostgreSQL on this machine, below ``folder``; full topics outlive the program.
 
     Args:
         folder: where the peers are installed too.
@@ -48,8 +52,11 @@ class Room:
         self.postgres = EmbeddedPostgres(folder / "postgres", settings=_POSTGRES)
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self.runs, ignore_errors=True)
-        self._stack.enter_context(self.kafka)
+        self._stack.enter_context(self.kafka)  # first: it refuses where another run is at work
+        for left_behind in (self.runs, self.postgres.folder):
+            shutil.rmtree(left_behind, ignore_errors=True)
+        for prefix in (OUTPUT, END):
+            delete_all(self.kafka.bootstrap_servers, prefix)
         self._stack.enter_context(self.postgres)
         return self
 
@@ -94,7 +101,7 @@ class Room:
     def target(self, store: Store) -> Target:
         """A new empty place."""
         self._targets += 1
-        name = f"run_{int(time.time())}_{self._targets:05d}"
+        name = f"{OUTPUT}{int(time.time())}_{self._targets:05d}"
         folder = self.runs / name
         made = Target(store, name, folder, self.postgres.dsn, self.kafka.bootstrap_servers)
         made.make()

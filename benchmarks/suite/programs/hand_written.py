@@ -20,14 +20,15 @@ POLL = 10_000
 COLUMNS = ("id", "customer", "country", "amount", "at_ms", "note")
 
 
-def positions(database: psycopg.Connection, topic: str) -> dict[int, int]:
-    """The next offset of each partition, as the last transaction left it."""
+def positions(database: psycopg.Connection, topic: str, table: str) -> dict[int, int]:
+    """The next offset of each partition, as the last transaction into ``table`` left it."""
     database.execute(
         "CREATE TABLE IF NOT EXISTS loader_offsets"
-        "(topic text, part int, next bigint, PRIMARY KEY (topic, part))"
+        "(loaded text, topic text, part int, next bigint, PRIMARY KEY (loaded, topic, part))"
     )
     rows = database.execute(
-        "SELECT part, next FROM loader_offsets WHERE topic = %s FOR UPDATE", [topic]
+        "SELECT part, next FROM loader_offsets WHERE loaded = %s AND topic = %s FOR UPDATE",
+        [table, topic],
     )
     return {int(part): int(following) for part, following in rows}
 
@@ -76,7 +77,7 @@ def load(bootstrap: str, topic: str, dsn: str, table: str) -> None:
         }
     )
     with psycopg.connect(dsn) as database:
-        new = remaining(consumer, topic, positions(database, topic))
+        new = remaining(consumer, topic, positions(database, topic, table))
         if not new:
             return
         consumer.assign([TopicPartition(topic, part, start) for part, (start, _) in new.items()])
@@ -106,9 +107,9 @@ def copied(
                 break
     for part, following in seen.items():
         database.execute(
-            "INSERT INTO loader_offsets VALUES (%s, %s, %s)"
-            " ON CONFLICT (topic, part) DO UPDATE SET next = EXCLUDED.next",
-            [topic, part, following],
+            "INSERT INTO loader_offsets VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (loaded, topic, part) DO UPDATE SET next = EXCLUDED.next",
+            [table, topic, part, following],
         )
     return records
 
