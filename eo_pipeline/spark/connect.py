@@ -208,6 +208,17 @@ def knows_its_session(spark: SparkSession) -> bool:
     return True
 
 
+def leave_lost_sessions() -> None:
+    """Let none of this process's sessions be the active one whose server has lost it: a Spark that
+    is started next would be taken for it.
+    """
+    with _lock:
+        for key, session in list(_sessions.items()):
+            if not knows_its_session(session):
+                del _sessions[key]
+                _discard(session)
+
+
 def endpoint_of(spark: SparkSession) -> str:
     """``host:port`` of a Spark Connect session's server; the host alone if others made it."""
     for (remote, _), session in _sessions.items():
