@@ -24,7 +24,7 @@ from eo_pipeline.audit.report import (
     FindingKind,
 )
 from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, look_again, scratch, take_snapshot
-from eo_pipeline.audit.values import Look, Values
+from eo_pipeline.audit.values import Look, Values, not_compared
 from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
@@ -85,15 +85,18 @@ class Audit:
 
     def _values(self, snapshot: Snapshot, folder: Path) -> Values:
         """Nothing, if what they would be compared with, or they themselves, became others."""
-        if not snapshot.settled or snapshot.is_damaged or snapshot.refused is not None:
+        if not snapshot.settled or snapshot.refused is not None:
             return Values()
+        if snapshot.is_damaged:
+            return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
         steps, part = self.steps, folder / "values.parquet"
         self.progress("reading what the table's rows hold")
         look = Look(steps.session, steps.spark, steps.pipeline, part)
         keeps = steps.stager.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)
-        return Values() if went_back else values
+        why = "the ledger went back while they were read; run the audit again"
+        return not_compared(snapshot.checkpoints, why) if went_back else values
 
     def _evidence(self, snapshot: Snapshot, folder: Path) -> Evidence:
         for attempt in range(1, _KAFKA_READS_MAX + 1):

@@ -249,7 +249,8 @@ class _CheckpointCounts:
                 if not self._evidence.keeps_every_row:
                     yield FindingKind.UNPROVED, _REPLACED, tally.expected - tally.found, []
             elif kind is RowKind.NO_RECORD and self._kafka_lost_them():
-                yield FindingKind.UNPROVED, _ROWS_OF_LOST, tally.found, tally.examples
+                if not self._as_committed:
+                    yield FindingKind.UNPROVED, _ROWS_OF_LOST, tally.found, tally.examples
             else:
                 yield _KINDS[kind], _TEXTS[kind], _differing(kind, tally), tally.examples
 

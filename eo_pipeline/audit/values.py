@@ -188,6 +188,11 @@ class Values:
     letters: Proofs = Proofs()
 
 
+def not_compared(checkpoints: Sequence[Checkpoint], reason: str) -> Values:
+    """Nothing is said of them."""
+    return Values(Proofs(unknown={reason: len(checkpoints)}) if checkpoints else Proofs())
+
+
 @dataclass(frozen=True)
 class Look:
     """One look at what the table and the dead letters hold; ``part`` is a file that may be made
