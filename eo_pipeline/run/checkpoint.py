@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+from pyspark.sql import SparkSession
+
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
@@ -35,7 +37,7 @@ from eo_pipeline.source.discovery import (
 )
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
-from eo_pipeline.spark import SparkProvider
+from eo_pipeline.spark import SparkProvider, end_left_job
 from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
@@ -183,7 +185,9 @@ class Steps:
             unless_staged.callback(transaction.abort)
             try:
                 transaction.write(
-                    lambda entry, attempt: self.knowing_stager().stage(self.spark(), entry, attempt)
+                    lambda entry, attempt: self.knowing_stager().stage(
+                        self._spark_for(entry), entry, attempt
+                    )
                 )
                 self._refuse_replaced_topics(transaction.entry)
             except SparkJobError:
@@ -191,6 +195,13 @@ class Steps:
                 refuse_lost_ranges(transaction.entry, self.admin.cluster())
                 raise
             unless_staged.pop_all()
+
+    def _spark_for(self, entry: LedgerEntry) -> SparkSession:
+        """Spark, without what killed runs left it to do for this ledger."""
+        spark = self.spark()
+        for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
+            end_left_job(spark, session, name)
+        return spark
 
     def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
         """A topic recreated between plan and read has other records under the same offsets."""

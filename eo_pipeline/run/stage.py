@@ -35,6 +35,7 @@ from eo_pipeline.spark import (
     job_error,
     path_to_write,
     server_is_lost,
+    session_on_server,
     staging_settings,
 )
 from eo_pipeline.staging.attempt import Attempt
@@ -262,9 +263,11 @@ def _materialize(
     """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
     if attempt is None:
         return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
-    target = folder(attempt)
+    target, spark = folder(attempt), frame.sparkSession
+    if session := session_on_server(spark):
+        attempt.runs_in(session)
     write = frame.write.mode(mode).partitionBy(*layout).parquet
-    interruptible(frame.sparkSession, lambda: write(path_to_write(target)))
+    interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
 

@@ -6,6 +6,7 @@ Left to itself, pyspark tries for ten minutes to reach a server that is away, wi
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -18,11 +19,13 @@ from typing import cast
 import grpc
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
+
+log = logging.getLogger(__name__)
 
 #: Between two tries to reach a server that was lost.
 _PAUSE_MS = 250
@@ -214,6 +217,31 @@ def endpoint_of(spark: SparkSession) -> str:
         if session is spark:
             return DefaultChannelBuilder(remote).endpoint
     return _of_connect(spark).client.host
+
+
+def session_id(spark: SparkSession) -> str:
+    """What the server knows a session by."""
+    return str(_of_connect(spark).session_id)
+
+
+def interrupt_elsewhere(spark: SparkSession, session: str, tag: str) -> None:
+    """End the jobs called ``tag`` in another ``session`` of the server of ``spark``, if that server
+    answers at once. A session that a caller made is of no use here: where its server is, only
+    pyspark knows.
+    """
+    for (remote, _), known in _sessions.items():
+        if known is spark:
+            options = [("grpc.service_config", _deadlines(_LOOK_S))]
+            there = DefaultChannelBuilder(remote, options)
+            there.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
+            client = SparkConnectClient(there)
+            client.set_retry_policies([_patience(_LOOK_S)])
+            try:
+                client.interrupt_tag(tag)
+            except (PySparkException, grpc.RpcError) as error:
+                log.info("the job %s of a killed run may still run in Spark: %s", tag, error)
+            finally:
+                client.close()
 
 
 def _discard(session: SparkSession) -> None:
