@@ -87,7 +87,7 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
         Bulk("cold", room, cold, record, 40, eight),
         Bulk("warm", room, peers(Mode.WARM, *_BULK), record, 80, eight, warmups=1),
         AtTheEnd("small", room, peers(Mode.WARM, *_SMALL), record, 60, few, "idle", NEW, steps, 3),
-        AtTheEnd("small-cold", room, small_cold, record, 150, few, "idle-cold", NEW, 1),
+        AtTheEnd("small-cold", room, small_cold, record, 170, few, "idle-cold", NEW, 1),
         AtTheEnd("small-200", room, small_200, record, 60, few_in_many, "idle-200", NEW, steps, 1),
         Bulk("cold-200", room, lake, record, 60, two_hundred),
         Bulk("raw", room, lake, record, 40, replace(eight, raw=True)),

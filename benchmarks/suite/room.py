@@ -18,6 +18,7 @@ from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark import JARS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / ".eo"
@@ -26,6 +27,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 #: Write-ahead log that a run may fill before PostgreSQL spreads a checkpoint over the next run.
 _POSTGRES = {"max_wal_size": "8GB"}
 _ALWAYS_LEFT_S = 5.0
+
+#: Where archives of Spark's classes lie.
+_CACHES = ("EO_CACHE", "XDG_CACHE_HOME")
 
 #: How the names begin of topics that live for one run: outputs, and those that grow.
 OUTPUT, END = "run_", "end-"
@@ -89,6 +93,15 @@ class Room:
         """Seconds that an installation which begins now may take."""
         return max(self.left - _ALWAYS_LEFT_S, 1.0)
 
+    def _connector(self) -> Path:
+        """A folder of Spark's Kafka connector alone."""
+        folder = self.folder / "connector"
+        folder.mkdir(parents=True, exist_ok=True)
+        for jar in spark_connector_jars(STATE):
+            if not (folder / jar.name).exists():
+                (folder / jar.name).symlink_to(jar)
+        return folder
+
     @property
     def remote(self) -> str:
         """A warm Spark Connect server; started when it is first asked for."""
@@ -109,9 +122,11 @@ class Room:
 
     def start(self, name: str, command: Sequence[str]) -> Program:
         """A program in a clean environment; its log has its name."""
-        names = ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR", "SSL_CERT_FILE")
+        names = ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR", "SSL_CERT_FILE", *_CACHES)
         environment = {name: os.environ[name] for name in names if name in os.environ}
         environment["PYTHONPATH"] = str(ROOT)
+        # else Spark asks a repository for its connector at each start
+        environment[JARS_VARIABLE] = str(self._connector())
         return Program(command, self.runs / "logs" / f"{name}.log", environment)
 
     def program(self, name: str, command: Sequence[str]) -> Program:
