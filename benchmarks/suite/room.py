@@ -94,7 +94,10 @@ class Room:
         return max(self.left - _ALWAYS_LEFT_S, 1.0)
 
     def _connector(self) -> Path:
-        """A folder of Spark's Kafka connector alone."""
+        """A folder of Spark's Kafka connector alone: `make setup` has one, and its archive."""
+        folder = STATE / "jars" / "spark-connector"
+        if folder.is_dir():
+            return folder
         folder = self.folder / "connector"
         folder.mkdir(parents=True, exist_ok=True)
         for jar in spark_connector_jars(STATE):
