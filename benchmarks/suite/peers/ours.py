@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from benchmarks.suite.errors import MeasurementError, PeerMissingError
 from benchmarks.suite.peers.peer import Mode, ProgramPeer
 from benchmarks.suite.records import SPARK_SCHEMA
 from benchmarks.suite.room import PROGRAMS
@@ -28,28 +27,15 @@ class Ours(ProgramPeer):
     )
     SETTINGS: ClassVar[str] = (
         "Its defaults, with the lineage columns (topic, partition, offset, checkpoint) that it "
-        "adds to each row. Cold: `eo run` with Spark in the same process, `EO_SPARK_JARS` set and "
-        "`eo spark archive` done once before. Server: `eo run` against "
+        "adds to each row. Cold: `eo run` with Spark in the same process, after `make setup` (the "
+        "connector's jars, an archive of Spark's classes). Server: `eo run` against "
         "a warm Spark Connect server. Warm: `Pipeline.run()` in a process that stays, against the "
         "same server."
     )
 
-    _archived: ClassVar[bool] = False
-
     @property
     def name(self) -> str:
         return f"eo-pipeline → {self.store}"
-
-    def install(self) -> None:
-        """The archive of Spark's classes, which a user makes once too."""
-        if Ours._archived:
-            return
-        Ours._archived = True
-        program = self.room.start("archive", [*_EO, "spark", "archive"])
-        try:
-            program.finish(self.room.limit_to_install)
-        except MeasurementError as error:
-            raise PeerMissingError(f"`eo spark archive` failed: {error}") from error
 
     def command(self) -> Sequence[str]:
         return [sys.executable, str(PROGRAMS / "ours.py")]
