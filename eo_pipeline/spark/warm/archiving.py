@@ -15,6 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.files import sync
 from eo_pipeline.jvm.archive import archive_of, base_of, folder, forget_unused, making, making_base
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.locks import hold
@@ -26,22 +27,18 @@ from eo_pipeline.spark.warm.keeping import environment
 _WAIT_S = 600.0
 _LOOK_S = 0.05
 
-#: Like what a checkpoint stages: records of Kafka's shape, parsed, checked, counted, written.
-_RAW = (
-    'cast(concat(\'{"id":\', id, \',"name":"n","at":"2026-01-31T12:00:00Z"}\') as binary) as value',
-    "cast(id as binary) as key",
-    "'t' as topic",
-    "cast(id % 4 as int) as partition",
-    "id as offset",
-    "timestamp_millis(id) as timestamp",
-    "array(named_struct('key', 'k', 'value', cast('v' as binary))) as headers",
-)
-_PARSED = (
-    "*",
-    "from_json(cast(value as string), 'id BIGINT, name STRING, at TIMESTAMP, m DECIMAL(20,2)', "
-    "map('mode', 'PERMISSIVE')) as row",
-)
-_COUNTED = ("count(1)", "min(offset)", "max(offset)", "sum(crc32(value))", "count_if(row is null)")
+#: Like what a checkpoint stages: records of Kafka's shape, parsed, and what is counted of them.
+PARSED = """
+select *, from_json(cast(value as string), 'id BIGINT, name STRING, at TIMESTAMP, m DECIMAL(20,2)',
+                    map('mode', 'PERMISSIVE')) as row
+from (select cast(concat('{"id":', id, ',"name":"n","at":"2026-01-31T12:00:00Z"}') as binary)
+               as value,
+             cast(id as binary) as key, 't' as topic, cast(id % 4 as int) as partition,
+             id as offset, timestamp_millis(id) as timestamp,
+             array(named_struct('key', 'k', 'value', cast('v' as binary))) as headers
+      from range(0, 1000, 1, 4))
+"""
+COUNTED = ("count(1)", "min(offset)", "max(offset)", "sum(crc32(value))", "count_if(row is null)")
 
 
 def make_archive(master: str, launch: Mapping[str, str]) -> tuple[Path, bool]:
@@ -98,8 +95,7 @@ def _make(command: list[str], master: str, archive: Path) -> None:
             jvm.wait()
         if not aside.is_file():
             raise SetupError(f"No archive was written. {_end(log)}")
-        aside.chmod(0o600)
-        aside.replace(archive)
+        _put(aside, archive)
 
 
 def _make_base(java: str, place: Path) -> None:
@@ -110,8 +106,14 @@ def _make_base(java: str, place: Path) -> None:
     done = subprocess.run(making_base(java, aside), capture_output=True, text=True, check=False)
     if done.returncode != 0 or not aside.is_file():
         raise SetupError(f"{java} wrote no archive of its own classes: {done.stderr[-500:]}")
+    _put(aside, base)
+
+
+def _put(aside: Path, archive: Path) -> None:
+    """Whole, or not at all: a JVM does not look through what it maps."""
     aside.chmod(0o600)
-    aside.replace(base)
+    sync(aside)
+    aside.replace(archive)
 
 
 def _end(log: Path) -> str:
@@ -139,10 +141,11 @@ def _rehearse(jvm: subprocess.Popen[bytes], connection: Path, place: Path) -> No
 
 def _in_its_own_process(spark: Any, place: Path) -> None:
     """Over py4j, as a session without a server."""
-    frame = spark.range(0, 1000, 1, 4).selectExpr(list(_RAW)).selectExpr(list(_PARSED))
-    frame.selectExpr(["row.*", "topic", "partition", "offset"]).write().parquet(f"{place}/rows")
-    spark.read().parquet([f"{place}/rows"]).selectExpr(["count(1)"]).collect()
-    frame.selectExpr(list(_COUNTED)).collect()
+    spark.sql(PARSED).createOrReplaceTempView("parsed")
+    rows = spark.sql("select row.*, topic, partition, offset from parsed")
+    rows.write().parquet(f"{place}/rows")
+    spark.sql(f"select count(1) from parquet.`{place}/rows`").collect()
+    spark.sql(f"select {', '.join(COUNTED)} from parsed").collect()
 
 
 def _kafka(java: Any, spark: Any) -> None:
@@ -179,8 +182,7 @@ import eo_pipeline.spark.warm.archiving as plan
 remote, place = sys.argv[1], sys.argv[2]
 spark = SparkSession.builder.remote(remote).create()
 observed = Observation("o")
-frame = spark.range(0, 1000, 1, 4).selectExpr(*plan._RAW).selectExpr(*plan._PARSED)
-frame = frame.observe(observed, *map(F.expr, plan._COUNTED))
+frame = spark.sql(plan.PARSED).observe(observed, *map(F.expr, plan.COUNTED))
 frame.selectExpr("row.*", "topic", "offset").write.parquet(place + "/rows2")
 frame.selectExpr("row.*", "topic", "offset").toArrow()
 observed.get

@@ -55,8 +55,13 @@ _END_S = watcher.GRACE_S + 10
 _LOOK_S = 0.05
 _LOG_TAIL_LINES = 15
 
-#: What would make the JVM somebody's client, or another process's.
-_FOREIGN = (*CLIENT_VARIABLES, "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+#: What would make the JVM somebody's client, or another process's, or let others in.
+_FOREIGN = (
+    *CLIENT_VARIABLES,
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+)
 
 
 @dataclass(frozen=True)
