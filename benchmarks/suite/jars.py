@@ -16,7 +16,7 @@ from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import pyspark_home
 from eo_pipeline.jvm.trust import trust_options
 
-_RESOLVE_TIMEOUT_S = 540
+_RESOLVE_S = 540.0
 
 
 class Jar(NamedTuple):
@@ -35,8 +35,10 @@ def spark_jars(*names: str) -> list[Path]:
     ]
 
 
-def resolved(jars: Sequence[Jar], room: Path) -> list[Path]:
+def resolved(jars: Sequence[Jar], room: Path, seconds: float = _RESOLVE_S) -> list[Path]:
     """The jars in a folder of ``room``, which has its name only once it is complete.
+
+    ``seconds``: the most that downloading them may take.
 
     Raises:
         PeerMissingError: they could not be downloaded, or there is no Java to do it with.
@@ -44,16 +46,16 @@ def resolved(jars: Sequence[Jar], room: Path) -> list[Path]:
     known = hashlib.sha256(repr(jars).encode()).hexdigest()[:8]
     folder = room / f"{jars[0].name}-{jars[0].version}-{known}"
     if not folder.is_dir():
-        _resolve(jars, folder)
+        _resolve(jars, folder, seconds)
     return sorted(folder.glob("*.jar"))
 
 
-def _resolve(jars: Sequence[Jar], folder: Path) -> None:
+def _resolve(jars: Sequence[Jar], folder: Path, seconds: float) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(".log")
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder.parent) as scratch:
         partial = Path(scratch) / "jars"
-        _run_ivy(jars, partial, Path(scratch), log)
+        _run_ivy(jars, partial, Path(scratch), log, seconds)
         missing = [jar for jar in jars if not (partial / f"{jar.name}-{jar.version}.jar").is_file()]
         if missing:
             raise PeerMissingError(
@@ -63,7 +65,7 @@ def _resolve(jars: Sequence[Jar], folder: Path) -> None:
         shutil.move(partial, folder)
 
 
-def _run_ivy(jars: Sequence[Jar], into: Path, scratch: Path, log: Path) -> None:
+def _run_ivy(jars: Sequence[Jar], into: Path, scratch: Path, log: Path, seconds: float) -> None:
     """Ivy's own words go into ``log``; whether it worked is seen by the files."""
     wanted = "".join(
         f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" '
@@ -85,8 +87,6 @@ def _run_ivy(jars: Sequence[Jar], into: Path, scratch: Path, log: Path) -> None:
     command += ["-retrieve", str(into / "[artifact]-[revision](-[classifier]).[ext]")]
     with log.open("wb") as output:
         try:
-            subprocess.run(
-                command, stdout=output, stderr=output, check=False, timeout=_RESOLVE_TIMEOUT_S
-            )
+            subprocess.run(command, stdout=output, stderr=output, check=False, timeout=seconds)
         except subprocess.TimeoutExpired as error:
             raise PeerMissingError("its jars took too long to download") from error

@@ -78,6 +78,11 @@ class Room:
         return max(min(self._step, self.left - _ALWAYS_LEFT_S), 1.0)
 
     @property
+    def limit_to_install(self) -> float:
+        """Seconds that an installation which begins now may take."""
+        return max(self.left - _ALWAYS_LEFT_S, 1.0)
+
+    @property
     def remote(self) -> str:
         """A warm Spark Connect server; started when it is first asked for."""
         if self._spark is None:

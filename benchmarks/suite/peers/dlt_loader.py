@@ -17,7 +17,6 @@ from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
 
 CONSTRAINTS = PROGRAMS / "dlt-constraints.txt"
-_INSTALL_TIMEOUT_S = 540
 
 
 class Dlt(ProgramPeer):
@@ -63,7 +62,11 @@ class Dlt(ProgramPeer):
     def _do(self, command: Sequence[str]) -> None:
         try:
             run = subprocess.run(
-                command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
+                command,
+                capture_output=True,
+                text=True,
+                timeout=self.room.limit_to_install,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise PeerMissingError("it took too long to install") from error

@@ -34,7 +34,6 @@ _PARQUET = (
     *("parquet-format-structures", "parquet-jackson", "snappy-java"),
     *("hadoop-client-api", "hadoop-client-runtime", "commons-logging"),
 )
-_INSTALL_TIMEOUT_S = 540
 _COLUMNS = "id BIGINT, customer STRING, country STRING, amount DOUBLE, at_ms BIGINT, note STRING"
 _SETTINGS = {
     "parallelism.default": "{cores}",
@@ -67,7 +66,7 @@ class Flink(ProgramPeer):
         libraries = self._folder / f"libraries-{FLINK}"
         if not (libraries / "pyflink").is_dir():
             self._pip(libraries)
-        resolved(_CONNECTORS, self._folder)
+        resolved(_CONNECTORS, self._folder, self.room.limit_to_install)
         classes = self._folder / "classes"
         compiled = classes / "FlinkJobs.class"
         source = PROGRAMS / "FlinkJobs.java"
@@ -91,7 +90,7 @@ class Flink(ProgramPeer):
                 [*command, "--upgrade", "--target", str(partial)],
                 capture_output=True,
                 text=True,
-                timeout=_INSTALL_TIMEOUT_S,
+                timeout=self.room.limit_to_install,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:

@@ -45,7 +45,7 @@ class ReadAlone(Peer):
 
     def _tools(self) -> Sequence[Path]:
         """What the broker's jars lack."""
-        return resolved([_TOOLS], self.room.folder / "kafka-tools")
+        return resolved([_TOOLS], self.room.folder / "kafka-tools", self.room.limit_to_install)
 
     def command(self, topic: Topic) -> Sequence[str]:
         """The process."""

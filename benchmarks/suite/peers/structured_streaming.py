@@ -45,7 +45,8 @@ class StructuredStreaming(ProgramPeer):
         return {"Spark": version("pyspark"), "delta-spark": DELTA.version, "pgjdbc": DRIVER.version}
 
     def _jars(self) -> Sequence[Path]:
-        own = resolved([DELTA, DRIVER], self.room.folder / "structured-streaming")
+        folder = self.room.folder / "structured-streaming"
+        own = resolved([DELTA, DRIVER], folder, self.room.limit_to_install)
         # Scala's library is Spark's own
         return [jar for jar in own if "scala-library" not in jar.name] + [
             *spark_connector_jars(STATE)
