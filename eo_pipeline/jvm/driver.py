@@ -23,7 +23,6 @@ from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
     script_of_its_own,
@@ -62,7 +61,7 @@ def start_driver(arguments: Sequence[str]) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="eo-spark-") as folder:
         connection = Path(folder) / "connection"
-        command = with_archive(submit_command(java, home, with_users_arguments(arguments)))
+        command = submit_command(java, home, with_users_arguments(arguments))
         process = _started(command, home, connection)
         _wait_for(connection, process)
         with connection.open("rb") as told:

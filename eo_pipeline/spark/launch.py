@@ -74,6 +74,6 @@ def _connector(master: str) -> dict[str, str]:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")
     paths = [str(jar.absolute()) for jar in jars]
     if is_local(master):
-        # not by spark.jars: those are copied at each start, and no class-data archive holds them
+        # not by spark.jars: those are copied at each start
         return {_CLASS_PATH: os.pathsep.join(paths)}
     return {"spark.jars": ",".join(paths)}

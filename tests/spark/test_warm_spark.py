@@ -19,6 +19,7 @@ import yaml
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.spark import JARS_VARIABLE
+from tests.dagster.projects import write_project
 from tests.engine import Table, Topic
 from tests.servers import STATE, is_gone, wait_until
 
@@ -188,6 +189,28 @@ def test_runs_find_the_warm_spark_and_start_none_until_it_is_stopped(project: Pr
     assert project.started() == 2
 
 
+def test_runs_of_dagster_find_it_too(project: Project, tmp_path: Path) -> None:
+    document = (project.folder / "pipeline.yaml").read_text()
+    write_project(project.folder, document, name="events")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    assert project.eo("spark", "start", "-f", "pipeline.yaml").code == 0
+    project.topic.write(20)
+    command = [str(Path(sys.executable).with_name("dg")), "launch", "--job", "events_job"]
+    launched = subprocess.run(
+        command,
+        cwd=project.folder,
+        env=project.environment | {"DAGSTER_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "RUN_SUCCESS" in launched.stdout + launched.stderr
+    assert project.started() == 1
+    project.table.assert_holds_once(project.topic.written)
+
+
 def test_two_starts_at_once_give_one_server(project: Project) -> None:
     both = [project.begin("spark", "start", "--json") for _ in range(2)]
     told = [json.loads(process.communicate(timeout=400)[0]) for process in both]
@@ -259,19 +282,19 @@ def test_a_run_with_other_settings_or_another_environment_does_not_use_it(
     document.write_text(text.replace("1g", "900m"))
     assert "document's spark settings" in project.run().err
     assert "eo spark stop" in project.eo("spark", "start").err
-    document.write_text(text + "  warm: false\n")
+    document.write_text(text.replace("1g", "1g\n  warm: false"))
     started = project.started()
     assert "warm Spark" not in project.run().err
     assert project.started() == started + 1
 
 
 def test_it_ends_by_itself_when_nobody_uses_it_and_not_while_it_works(project: Project) -> None:
-    project.eo("spark", "start", "--idle-timeout", "2s")
+    project.eo("spark", "start", "--idle-timeout", "20s")
     told = json.loads(project.record().read_text())
     code = (
         "from eo_pipeline import SparkSettings\n"
         "spark = SparkSettings(driver_memory='1g').session()\n"
-        'slow = \'java_method("java.lang.Thread", "sleep", 8000L) is null\'\n'
+        'slow = \'java_method("java.lang.Thread", "sleep", 30000L) is null\'\n'
         "print(spark.range(1).selectExpr(slow).collect())"
     )
     worked = subprocess.run(

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.locks import hold
 from eo_pipeline.jvm.processes import send_signal, start_of
@@ -55,8 +54,13 @@ _END_S = watcher.GRACE_S + 10
 _LOOK_S = 0.05
 _LOG_TAIL_LINES = 15
 
-#: What would make the JVM somebody's client, or another process's.
-_FOREIGN = (*CLIENT_VARIABLES, "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+#: What would make the JVM somebody's client, or another process's, or let others in.
+_FOREIGN = (
+    *CLIENT_VARIABLES,
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+)
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def _command(wanted: Wanted) -> list[str]:
         "spark.python.worker.reuse": "false",
     }
     arguments = submit_arguments(wanted.master, settings)
-    return with_archive(submit_command(find_java(), spark_home(), with_users_arguments(arguments)))
+    return submit_command(find_java(), spark_home(), with_users_arguments(arguments))
 
 
 def environment(folder: Path, master: str) -> dict[str, str]:

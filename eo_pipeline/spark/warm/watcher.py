@@ -92,8 +92,8 @@ def gateway(port: int, secret: str, answer_s: float) -> JavaGateway:
     )
 
 
-class _AskedToEndError(Exception):
-    """SIGTERM."""
+class _AskedToEndError(BaseException):
+    """SIGTERM; no Exception, which py4j would take for one of its connection."""
 
 
 class _Watcher:
