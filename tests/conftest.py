@@ -6,6 +6,7 @@ servers, so they stay together; the files that take longest come first.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -22,6 +23,9 @@ _ORDER = ("demo", "cli", "run", "dagster", "audit", "source", "spark", "sinks", 
 #: These files start the demo, which wants its usual ports: one after the other.
 _DEMO = ("test_make_run.py", "test_make_dev.py", "test_interrupted.py")
 
+#: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.
+_SPARK_CONF = Path(__file__).parent / "spark_conf"
+
 _REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
@@ -31,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # asked to end, a session ends its servers first, as it does by Ctrl-C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.environ["SPARK_CONF_DIR"] = str(_SPARK_CONF)
     if not hasattr(config, "workerinput"):  # the processes of xdist are its to end, too
         config.stash[_REAPER] = reaper.start()
 
