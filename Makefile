@@ -4,8 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# two processes, each with servers of its own; a file's tests stay together: tests/conftest.py
-IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder -p tests.progress
+# two processes, each with servers of its own; a file's tests stay together: tests/parallel.py
+IN_PARALLEL := --numprocesses 2 --dist loadscope --no-loadscope-reorder -p tests.progress
 # `make chaos SHORT=1`: an eighth, another one every day; SEED= repeats one
 SEED ?= $(shell date +%Y%j)
 # an activated environment or another Spark must not leak into ours
