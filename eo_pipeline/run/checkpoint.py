@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+from pyspark.sql import SparkSession
+
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
@@ -19,7 +21,7 @@ from eo_pipeline.errors import (
     SourceUnavailableError,
     SparkJobError,
 )
-from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
@@ -35,7 +37,7 @@ from eo_pipeline.source.discovery import (
 )
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
-from eo_pipeline.spark import SparkProvider
+from eo_pipeline.spark import SparkProvider, end_left_job
 from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
@@ -111,6 +113,8 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
+        if made_by := self.stager.code_version:
+            entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
         transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):
@@ -183,7 +187,9 @@ class Steps:
             unless_staged.callback(transaction.abort)
             try:
                 transaction.write(
-                    lambda entry, attempt: self.knowing_stager().stage(self.spark(), entry, attempt)
+                    lambda entry, attempt: self.knowing_stager().stage(
+                        self._spark_for(entry), entry, attempt
+                    )
                 )
                 self._refuse_replaced_topics(transaction.entry)
             except SparkJobError:
@@ -191,6 +197,13 @@ class Steps:
                 refuse_lost_ranges(transaction.entry, self.admin.cluster())
                 raise
             unless_staged.pop_all()
+
+    def _spark_for(self, entry: LedgerEntry) -> SparkSession:
+        """Spark, without what killed runs left it to do for this ledger."""
+        spark = self.spark()
+        for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
+            end_left_job(spark, session, name)
+        return spark
 
     def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
         """A topic recreated between plan and read has other records under the same offsets."""

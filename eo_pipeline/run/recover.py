@@ -91,9 +91,13 @@ class Recovery:
             if attempt.id.version > head.version:
                 continue
             held = self.session.entry(attempt.id.version)
-            if held is not None:
+            if held is None:
+                continue
+            if held.id == attempt.id:
                 # a lake's committed files are the table: only the promise goes
-                attempt.delete(rows=self.copies_rows or held.id != attempt.id)
+                attempt.delete_committed(rows=self.copies_rows)
+            else:
+                attempt.delete()
 
     def _delete_abandoned_attempts(self, head: LedgerEntry) -> None:
         """Those for the next versions that no living process stages and nobody can commit."""

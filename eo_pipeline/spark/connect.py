@@ -5,7 +5,9 @@ Left to itself, pyspark tries for ten minutes to reach a server that is away, wi
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import math
 import os
 import re
@@ -18,12 +20,14 @@ from typing import cast
 import grpc
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.spark.clients import is_connect
+
+log = logging.getLogger(__name__)
 
 #: Between two tries to reach a server that was lost.
 _PAUSE_MS = 250
@@ -36,6 +40,8 @@ _REMEDY = "Start the server, or correct spark.remote or SPARK_REMOTE."
 #: The sessions of this process, by server and settings. One that was lost is put in its place.
 _sessions: dict[tuple[str, str], SparkSession] = {}
 _lock = threading.Lock()
+# the sessions of a process are not those of one that it forks
+os.register_at_fork(after_in_child=_sessions.clear)
 
 
 def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSession:
@@ -209,12 +215,66 @@ def knows_its_session(spark: SparkSession) -> bool:
     return True
 
 
+def leave_lost_sessions() -> None:
+    """Let none of this process's sessions be the active one whose server has lost it: a Spark that
+    is started next would be taken for it.
+    """
+    with _lock:
+        for key, session in list(_sessions.items()):
+            if not knows_its_session(session):
+                del _sessions[key]
+                _discard(session)
+
+
 def endpoint_of(spark: SparkSession) -> str:
     """``host:port`` of a Spark Connect session's server; the host alone if others made it."""
     for (remote, _), session in _sessions.items():
         if session is spark:
             return DefaultChannelBuilder(remote).endpoint
     return _of_connect(spark).client.host
+
+
+def session_id(spark: SparkSession) -> str:
+    """What the server knows a session by."""
+    return str(_of_connect(spark).session_id)
+
+
+def interrupt_elsewhere(spark: SparkSession, session: str, tag: str) -> None:
+    """End the jobs called ``tag`` in another ``session`` of the server of ``spark``, if that server
+    answers at once. A session that a caller made is of no use here: where its server is, only
+    pyspark knows.
+    """
+    for (remote, _), known in _sessions.items():
+        if known is spark:
+            client = _impatient_client(remote, session)
+            try:
+                client.interrupt_tag(tag)
+            except (PySparkException, grpc.RpcError) as error:
+                log.info("the job %s of a killed run may still run in Spark: %s", tag, error)
+            finally:
+                client.close()
+
+
+def _impatient_client(remote: str, session: str) -> SparkConnectClient:
+    """Another client of a session, for what is not worth a wait."""
+    there = DefaultChannelBuilder(remote, [("grpc.service_config", _deadlines(_LOOK_S))])
+    there.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
+    client = SparkConnectClient(there)
+    client.set_retry_policies([_patience(_LOOK_S)])
+    return client
+
+
+@atexit.register
+def _release_sessions() -> None:
+    """A server keeps the session of a process that has ended for an hour, and all that it holds:
+    short runs would fill it.
+    """
+    for (remote, _), session in _sessions.items():
+        if not _of_connect(session).is_stopped:
+            client = _impatient_client(remote, session_id(session))
+            with suppress(PySparkException, grpc.RpcError):
+                client.release_session()
+            client.close()
 
 
 def _discard(session: SparkSession) -> None:

@@ -33,8 +33,11 @@ LOOK_SECONDS = 30.0
 LOOKS_MISSED_MAX = 2
 
 
-def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
+def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = None) -> T:
     """The result of ``job``, a Spark job of ``spark``; an interruption ends the job, too.
+
+    By its ``name`` another process can end it, should this one be killed:
+    :mod:`eo_pipeline.spark.left_jobs`.
 
     The job runs in a thread of its own and this one waits for it. A thread that is interrupted
     while it speaks to Spark itself can do nothing more there: over py4j its connection is taken
@@ -45,7 +48,7 @@ def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
         ConnectionError: Spark does not answer any more.
         BaseException: the interruption; the job has ended by then, or :data:`CANCEL_SECONDS` have.
     """
-    tag = f"eo-{uuid.uuid4().hex}"
+    tag = tag_of(name or uuid.uuid4().hex)
     done: Future[T] = Future()
 
     def tagged() -> T:
@@ -61,6 +64,11 @@ def interruptible(spark: SparkSession, job: Callable[[], T]) -> T:
     finally:
         if not done.done():  # so this thread was interrupted, or Spark is frozen
             _cancel(spark, tag, done)
+
+
+def tag_of(name: str) -> str:
+    """What Spark calls the job ``name``."""
+    return f"eo-{name}"
 
 
 def _waited_for(done: Future[T], spark: SparkSession) -> T:

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.files import sync, write_atomically
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.staging.lost import LostAttempts
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
 from eo_pipeline.staging.owner import is_dead, own
@@ -34,11 +35,8 @@ from eo_pipeline.staging.witness import Witnesses
 
 MANIFEST = "manifest.json"
 REFUSED = "refused.json"
+_SESSION = "spark.session"
 _SET_ASIDE = "_set_aside"
-_LOST = "_lost"
-
-#: For how many versions it is remembered that an attempt was lost.
-_VERSIONS_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,17 @@ class Attempt:
 
     def dead_letters_folder(self) -> Path:
         return self.data / "dead_letters"
+
+    @property
+    def name(self) -> str:
+        """Of the attempt, and no other."""
+        return name_of(self.id)
+
+    def runs_in(self, session: str) -> None:
+        """Its job is about to begin in this session of a Spark Connect server, which goes on with
+        it if this process is killed.
+        """
+        (self.folder / _SESSION).write_text(session)
 
     def empty(self) -> None:
         """Remove the rows, because they are staged once more. Nothing was promised yet."""
@@ -133,20 +142,35 @@ class Attempt:
         # in this order: a promise may have been the last thing its owner did
         return is_dead(self.folder) and not (self.folder / MANIFEST).exists()
 
-    def delete(self, *, rows: bool = True) -> None:
+    def delete(self) -> None:
         """Remove the attempt, manifest first: what is half-removed must not look committable. The
-        folder goes last, since what lies elsewhere is found by it.
+        folder goes last, since what lies elsewhere is found by it. That it was lost is remembered:
+        its job may still run and write there again; see ``StagingArea.sweep`` and ``left_jobs``.
+        """
+        self._delete(is_lost=True)
 
-        ``rows=False``: committed, and the files are the table now. They stay where they are, and
-        nothing else does: no dead letters (the ledger has them), nothing that Spark left.
+    def delete_committed(self, *, rows: bool) -> None:
+        """Remove what the ledger does not need any more. ``rows=False``: the files are the table
+        now. They stay where they are, and nothing else does: no dead letters (the ledger has them),
+        nothing that Spark left.
         """
         if not rows and self.data != self.folder:
             self._leave_rows_alone()
+        self._delete(is_lost=False, data=rows)
+
+    def _delete(self, *, is_lost: bool, data: bool = True) -> None:
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        if rows and self.data != self.folder:
-            self._remember_as_lost()
+        session = self._session()
+        if is_lost and (session is not None or self.data != self.folder):
+            LostAttempts(self.folder.parent).remember(self.id, session)
+        if data and self.data != self.folder:
             _remove(self.data)
         _remove(self.folder)
+
+    def _session(self) -> str | None:
+        with suppress(FileNotFoundError):
+            return (self.folder / _SESSION).read_text()
+        return None
 
     def _leave_rows_alone(self) -> None:
         with suppress(ManifestDamagedError):
@@ -163,13 +187,6 @@ class Attempt:
                 for path in (here / name for name in folders):
                     with suppress(OSError):  # not empty, or gone
                         path.rmdir()
-
-    def _remember_as_lost(self) -> None:
-        """A job that nobody waits for any more may write there again; see ``StagingArea.sweep``."""
-        marks = self.folder.parent / _LOST
-        with suppress(FileNotFoundError):
-            marks.mkdir(exist_ok=True)
-            (marks / self.folder.name).touch()
 
 
 class StagingArea:
@@ -213,14 +230,23 @@ class StagingArea:
 
     def sweep(self, head: LedgerEntry) -> None:
         """Remove what Spark jobs of killed clients wrote for attempts after these were removed."""
-        if self._rows is None:
-            return  # they are found as attempts
-        marks = self._folder / head.ledger_id / _LOST
-        for entry_id in entry_ids_in(marks):
-            name = name_of(entry_id)
-            _remove(self._rows / name)
-            if entry_id.version + _VERSIONS_REMEMBERED <= head.version:
-                (marks / name).unlink(missing_ok=True)
+        lost = LostAttempts(self._folder / head.ledger_id)
+        if self._rows is not None:  # elsewhere they are found as attempts
+            for entry_id in lost.ids():
+                _remove(self._rows / name_of(entry_id))
+        lost.forget_before(head.version)
+
+    def left_jobs(self, ledger_id: str) -> Iterator[tuple[str, str]]:
+        """Names of lost attempts whose Spark jobs may still run, and their sessions; each only
+        once, if the caller takes the next.
+        """
+        lost = LostAttempts(self._folder / ledger_id)
+        for entry_id, session in lost.jobs():
+            yield name_of(entry_id), session
+            if self._rows is None:
+                lost.forget(entry_id)
+            else:
+                lost.forget_job(entry_id)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
