@@ -1,7 +1,7 @@
 """Which tests run in one process: those of a file, which share servers and fixtures.
 
-``make test`` runs the suite in two processes, each with servers of its own. The files that take
-longest come first, so that both end together.
+``make test`` runs the suite in several processes (WORKERS), each with servers of its own. The
+files that take longest come first, so that all end together.
 
 Not by xdist's ``loadgroup``: of its marks pytest 9.2 sees nothing, and every test goes to whichever
 process is free.
