@@ -4,8 +4,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# two processes, each with servers of its own; a file's tests stay together: tests/conftest.py
-IN_PARALLEL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder -p tests.progress
+# processes that share the tests, each with servers of its own (4 GB) and best with a core of its own;
+# a file's tests stay together: tests/parallel.py
+WORKERS ?= 2
+IN_PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder -p tests.progress
 # `make chaos SHORT=1`: an eighth, another one every day; SEED= repeats one
 SEED ?= $(shell date +%Y%j)
 # an activated environment or another Spark must not leak into ours
@@ -32,7 +34,7 @@ stop: ## end what `make dev` runs
 clean: stop ## remove all data (.eo); the virtual environment stays
 	@rm -rf .eo && echo "Removed .eo."
 
-test: $(VENV)/.ready-dev ## the whole test suite, against real servers
+test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=2: processes that share it)
 	@$(BIN)/python -m demo setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh

@@ -61,6 +61,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
         jars=kafka_broker_jars(STATE),
         properties={**_IMPATIENT, **_GUARDED},
         sasl_users=SASL_USERS,
+        java_options=["-XX:TieredStopAtLevel=1"],  # as for Spark, see tests/spark_conf
     ) as server:
         yield server
 

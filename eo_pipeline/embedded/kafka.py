@@ -74,7 +74,8 @@ class EmbeddedKafka(EmbeddedServer):
     ``port`` is taken if it is free when the object is made, and any free one otherwise. ``jars``
     is the broker's class path; without it the jars are resolved beside ``folder``. ``properties``
     are broker properties that win over this class's own. ``sasl_users`` (name to password) adds a
-    listener that lets only them in, by SASL/PLAIN without TLS.
+    listener that lets only them in, by SASL/PLAIN without TLS. ``java_options`` are further ones of
+    the broker's JVM.
     """
 
     NAME: ClassVar[str] = "Kafka"
@@ -87,6 +88,7 @@ class EmbeddedKafka(EmbeddedServer):
         jars: Sequence[Path] | None = None,
         properties: Mapping[str, str] | None = None,
         sasl_users: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         super().__init__(folder)
         self._port = free_port(port)
@@ -95,6 +97,7 @@ class EmbeddedKafka(EmbeddedServer):
         self._jars = jars
         self._properties = dict(properties or {})
         self._sasl_users = sasl_users
+        self._java_options = java_options
 
     @property
     def bootstrap_servers(self) -> str:
@@ -153,6 +156,7 @@ class EmbeddedKafka(EmbeddedServer):
             "-Xms128m",
             "-Xmx768m",
             "-XX:+ExitOnOutOfMemoryError",
+            *self._java_options,
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
             "-cp",
             os.pathsep.join(map(str, jars)),

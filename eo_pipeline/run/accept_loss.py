@@ -45,7 +45,7 @@ class AcceptLossPlan(ChangePlan):
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """A hole may have grown since it was looked at; one of another kind was not looked at."""
-        refuse_stale(self.head, steps.recover())
+        refuse_stale(self.pipeline, self.head, steps.recover())
         cluster = steps.admin.cluster()
         now = losses_of(self.head, cluster, steps.source)
         accepted = still_lost(self.found, now)

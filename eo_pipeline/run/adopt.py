@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from eo_pipeline.errors import LedgerDamagedError, NothingToDoError, StalePlanError
+from eo_pipeline.errors import LedgerDamagedError, NothingToDoError
 from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, OpenSteps
 from eo_pipeline.run.recover import Recovery
+from eo_pipeline.run.targets import refuse_stale, stale
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.staging.witness import Witness
@@ -54,16 +55,11 @@ class AdoptPlan(ChangePlan):
         """No entry if the ledger is empty: the next run starts anew."""
         head = steps.session.verified(steps.session.recover())
         confirmed = steps.recovery.witnesses(head)
-        if _id(head) != _id(self.head) or _ids(steps.recovery.lost(confirmed)) != self.lost:
-            planned = self.head.version if self.head else None
-            found = (head.version, head.transaction_id) if head else (None, None)
-            raise StalePlanError(self.pipeline, planned, *found)
+        refuse_stale(self.pipeline, self.head, head)
+        if _ids(steps.recovery.lost(confirmed)) != self.lost:
+            raise stale(self.pipeline, self.head, head)
         entry = adopt_head(steps.recovery, head, confirmed, steps.run_id, remarks)
         return (entry,) if entry is not None else ()
-
-
-def _id(head: LedgerEntry | None) -> EntryId | None:
-    return head.id if head else None
 
 
 def _ids(lost: Sequence[Witness]) -> tuple[EntryId, ...]:

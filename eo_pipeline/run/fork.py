@@ -71,7 +71,7 @@ class ForkPlan(RereadingPlan):
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """Writes the new ledger's first entry. The old pipeline is looked at and left as it is."""
-        refuse_stale(self.head, steps.session.head())
+        refuse_stale(self.pipeline, self.head, steps.session.head())
         self.check(steps)
         with self.open_fork(steps.run_id, steps.on_checkpoint) as new:
             head = new.recover()

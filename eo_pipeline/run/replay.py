@@ -43,7 +43,7 @@ class ReplayPlan(RereadingPlan):
         return _check(steps, self.head, self.checkpoints, accept_compacted=self.accept_compacted)
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        refuse_stale(self.head, steps.recover())
+        refuse_stale(self.pipeline, self.head, steps.recover())
         self.check(steps)
         head, done = self.head, []
         for checkpoint in self.checkpoints:

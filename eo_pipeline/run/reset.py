@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from eo_pipeline.errors import StalePlanError
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps, counted
+from eo_pipeline.run.targets import refuse_stale
 from eo_pipeline.staging.attempt import Attempt
 
 
@@ -47,10 +47,7 @@ class ResetPlan:
         """
         with self.open_steps() as steps:
             head, staging = steps.session.head(), steps.recovery.staging
-            if _id(head) != _id(self.head):
-                planned = self.head.version if self.head else None
-                found = (head.version, head.transaction_id) if head else (None, None)
-                raise StalePlanError(self.pipeline, planned, *found)
+            refuse_stale(self.pipeline, self.head, head)
             steps.session.reset(dry_run=False)
             for attempt in _staged(steps, head):
                 attempt.delete()
@@ -78,7 +75,3 @@ def _staged(steps: Steps, head: LedgerEntry | None) -> list[Attempt]:
 
 def _counted(attempts: list[Attempt]) -> list[str]:
     return [counted(len(attempts), "staged attempt")] if attempts else []
-
-
-def _id(head: LedgerEntry | None) -> EntryId | None:
-    return head.id if head else None

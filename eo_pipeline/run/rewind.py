@@ -55,7 +55,7 @@ class RewindPlan(RereadingPlan):
         )
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        refuse_stale(self.head, steps.recover())
+        refuse_stale(self.pipeline, self.head, steps.recover())
         self.check(steps)
         done = steps.publish_alone(self._entry(steps.run_id, remarks))
         steps.recovery.delete_decided_attempts(done)

@@ -50,7 +50,7 @@ class SetAsidePlan:
             StalePlanError: the ledger has moved on since, so that perhaps none is in the way.
         """
         with self.open_steps() as steps:
-            refuse_stale(self.head, steps.session.verified(steps.session.head()))
+            refuse_stale(self.pipeline, self.head, steps.session.verified(steps.session.head()))
             return tuple(found.set_aside() for found, _ in steps.recovery.damaged(self.head))
 
 

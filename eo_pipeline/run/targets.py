@@ -55,15 +55,21 @@ def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
     return list(follow(session.history(since), since))
 
 
-def refuse_stale(planned: LedgerEntry, head: LedgerEntry | None) -> None:
-    """Return if the ledger's ``head`` is still the one that was ``planned`` from.
+def refuse_stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry | None) -> None:
+    """Return if the ledger's ``head`` is still the one that was ``planned`` from; ``None`` is that
+    of an empty ledger.
 
     Raises:
         StalePlanError: it is not.
     """
-    if head is None or head.id != planned.id:
-        found = (head.version, head.transaction_id) if head else (None, None)
-        raise StalePlanError(planned.pipeline, planned.version, *found)
+    if (head.id if head else None) != (planned.id if planned else None):
+        raise stale(pipeline, planned, head)
+
+
+def stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry | None) -> StalePlanError:
+    """The error of a plan made at ``planned``, now that the ledger is at ``head``."""
+    found = (head.version, head.transaction_id) if head else (None, None)
+    return StalePlanError(pipeline, planned.version if planned else None, *found)
 
 
 def find_live_entry(

@@ -115,6 +115,27 @@ def refusing(name: str, store: str) -> Iterator[None]:
         ) from error
 
 
+#: The days and microseconds since 1970 in which the years 1 to 9999 begin and end.
+_DAYS = (-719_162, 2_932_896)
+_MICROS_A_DAY = 24 * 60 * 60 * 1_000_000
+_MICROS = (_DAYS[0] * _MICROS_A_DAY, (_DAYS[1] + 1) * _MICROS_A_DAY - 1)
+
+
+def has_common_years(values: pa.Array) -> bool:
+    """Whether all dates and times of ``values`` are in the years 1 to 9999, which Python and the
+    stores have in common; true for any other values.
+    """
+    if pa.types.is_date32(values.type):
+        numbers, (first, last) = values.cast(pa.int32()), _DAYS
+    elif pa.types.is_timestamp(values.type):
+        micros = values.cast(pa.timestamp("us", values.type.tz), safe=False)
+        numbers, (first, last) = micros.cast(pa.int64()), _MICROS
+    else:
+        return True
+    found = pc.min_max(numbers).as_py()
+    return found["min"] is None or (first <= found["min"] and found["max"] <= last)
+
+
 def json_array(values: pa.Array) -> pa.Array:
     """Nested Arrow values as an array of JSON strings; null stays null.
 

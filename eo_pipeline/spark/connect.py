@@ -25,6 +25,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
+from eo_pipeline.spark.clients import is_connect
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def _of_the_caller() -> SparkSession | None:
     active = SparkSession.getActiveSession()
     if active is None or active in _sessions.values():
         return None
-    if not type(active).__module__.startswith("pyspark.sql.connect"):
+    if not is_connect(active):
         raise SetupError(
             "This process has a Spark of its own already, and pyspark cannot speak to a Spark "
             "Connect server beside it: stop that session, or use another process."

@@ -18,6 +18,7 @@ from eo_pipeline.errors import (
     TransformError,
 )
 from eo_pipeline.jvm.driver import driver_is_dead
+from eo_pipeline.spark.clients import is_connect
 
 #: What a Spark that fails, or is gone, raises: over py4j also Python's own, of its connection.
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
@@ -87,7 +88,7 @@ def _is_deterministic(error: Exception, condition: str) -> bool:
 
 
 def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableError:
-    if not _is_connect(spark):
+    if not is_connect(spark):
         return SparkUnavailableError(
             f"{job} lost its Spark: the JVM of this process has ended, killed from outside or by "
             "the kernel for memory (spark.driver_memory). Nothing was committed. Run again: a run "
@@ -109,15 +110,11 @@ def server_is_lost(spark: SparkSession) -> bool:
     The job's error does not tell: a server that was started again answers, but knows nothing of
     this session. So the session is asked, for ``spark.connect_timeout`` at most.
     """
-    if not _is_connect(spark):
+    if not is_connect(spark):
         return driver_is_dead()
     from eo_pipeline.spark.connect import knows_its_session
 
     return not knows_its_session(spark)
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _free(folder: Path) -> str:

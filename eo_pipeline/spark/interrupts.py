@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
+from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.failures import server_is_lost
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def _cancel(spark: SparkSession, tag: str, done: Future[T]) -> None:
 
 
 def _cancel_now(spark: SparkSession, tag: str) -> None:
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         spark.interruptTag(tag)
     else:
         # here a tag is known only to the thread that added it, which is waiting for the job

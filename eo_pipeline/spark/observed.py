@@ -10,6 +10,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+from eo_pipeline.spark.clients import is_connect
+
 #: The moment Spark planned the action, the same in every metric of it and in no other action's.
 ACTION = "action"
 
@@ -31,7 +33,7 @@ class Observed:
         """
         moment = F.unix_micros(F.current_timestamp()).alias(ACTION)
         name = f"eo-{uuid.uuid4().hex}"
-        if _is_connect(frame):
+        if is_connect(frame):
             # no Observation: pyspark cannot put together a plan that has one twice
             self._observation = None
             self._names = [f"{name}-{n}" for n in range(times)]
@@ -51,10 +53,6 @@ class Observed:
         info = acted.executionInfo
         flows = dict(info.flows) if info is not None else {}
         return next(filter(None, (flows.get(name) for name in self._names)), None)
-
-
-def _is_connect(frame: DataFrame) -> bool:
-    return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
 def _first_actions(observation: Observation, wait_s: float) -> Mapping[str, Any] | None:

@@ -87,12 +87,10 @@ class Attempt:
                 schema = schema if schema is not None else parquet.schema_arrow
             name = path.relative_to(self.data).as_posix()
             files.append(StagedFile(name, path.stat().st_size, rows))
-        filled = tuple(file for file in files if file.rows)
         return StagedTable(
             schema=_without_metadata(schema if schema is not None else schema_of_none()),
-            rows=sum(file.rows for file in filled),
             root=self.data,
-            files=filled,
+            files=tuple(file for file in files if file.rows),
         )
 
     def write_manifest(self, manifest: Manifest) -> None:

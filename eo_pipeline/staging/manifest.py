@@ -108,5 +108,4 @@ def _stored(table: StagedTable | None) -> _StoredTable | None:
 def _staged(table: _StoredTable | None, root: Path) -> StagedTable | None:
     if table is None:
         return None
-    rows = sum(file.rows for file in table.files)
-    return StagedTable(schema=table.schema, rows=rows, root=root, files=table.files)
+    return StagedTable(schema=table.schema, root=root, files=table.files)

@@ -31,14 +31,13 @@ class StagedTable:
     """Rows of one table, either in ``files`` below ``root`` or in ``table``; never both."""
 
     schema: pa.Schema
-    rows: int
     root: Path | None = None
     files: tuple[StagedFile, ...] = ()
     table: pa.Table | None = None
 
     @classmethod
     def in_memory(cls, table: pa.Table) -> StagedTable:
-        return cls(schema=table.schema, rows=table.num_rows, table=table)
+        return cls(schema=table.schema, table=table)
 
     def paths(self) -> list[Path]:
         """Absolute paths of the files. Empty for rows in memory."""
@@ -46,9 +45,11 @@ class StagedTable:
         return [] if root is None else [root / file.path for file in self.files]
 
     @property
-    def held(self) -> int:
+    def rows(self) -> int:
         """How many rows :meth:`batches` will give."""
-        return self.table.num_rows if self.table else sum(file.rows for file in self.files)
+        if self.table is not None:
+            return int(self.table.num_rows)
+        return sum(file.rows for file in self.files)
 
     def verify(self) -> None:
         """Raise :class:`RefusedError` unless every file is there with the size it was given, and
@@ -129,7 +130,7 @@ class StagedOutput:
             RefusedError: with the numbers, or the file's name.
         """
         said = (entry.counts.rows, entry.counts.dead_letters)
-        found = tuple(table.held if table else 0 for table in (self.rows, self.dead_letters))
+        found = tuple(table.rows if table else 0 for table in (self.rows, self.dead_letters))
         if found != said:
             raise RefusedError(
                 f"Pipeline {entry.pipeline!r}, version {entry.version}: {found[0]} rows and "

@@ -113,4 +113,4 @@ def to_files(staged: StagedTable, folder: Path, files: int = 2) -> StagedTable:
         piece = staged.table.slice(start, step)
         pq.write_table(piece, path)
         written.append(StagedFile(path.name, path.stat().st_size, piece.num_rows))
-    return StagedTable(schema=staged.schema, rows=staged.rows, root=folder, files=tuple(written))
+    return StagedTable(schema=staged.schema, root=folder, files=tuple(written))

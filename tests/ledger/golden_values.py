@@ -73,8 +73,8 @@ _SCHEMA = pa.schema(
 def manifest(root: Path) -> Manifest:
     """Of an attempt whose files lie below ``root``."""
     files = (StagedFile("rows/part-0.parquet", 1234, 9), StagedFile("rows/é/part-1.parquet", 99, 1))
-    letters = StagedTable(pa.schema([("error", pa.string())]), 0, root)
-    return Manifest(ENTRIES[1], StagedOutput(StagedTable(_SCHEMA, 10, root, files), letters))
+    letters = StagedTable(pa.schema([("error", pa.string())]), root)
+    return Manifest(ENTRIES[1], StagedOutput(StagedTable(_SCHEMA, root, files), letters))
 
 
 def manifest_without_rows() -> Manifest:

@@ -112,10 +112,11 @@ def test_a_version_missing_in_the_middle_is_damage_and_no_other_version() -> Non
 
 def test_a_plan_is_stale_once_the_head_is_another_or_gone() -> None:
     planned, other = entries(1)[-1], entries(1)[-1]
-    refuse_stale(planned, planned)
-    for head in (other, None):
+    for same in (planned, None):
+        refuse_stale("p", same, same)
+    for was, head in ((planned, other), (planned, None), (None, planned)):
         with pytest.raises(StalePlanError):
-            refuse_stale(planned, head)
+            refuse_stale("p", was, head)
 
 
 def test_what_is_read_again_goes_from_the_target_to_where_the_head_stands() -> None:

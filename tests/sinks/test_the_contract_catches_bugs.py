@@ -135,7 +135,7 @@ class CommitsByBatch(SqlPublication):
             return
         half = rows.rows // 2
         for table in (rows.table.slice(0, half), rows.table.slice(half)):
-            self.session.table.append(replace(rows, table=table, rows=table.num_rows))
+            self.session.table.append(replace(rows, table=table))
             commit_and_begin(self.store)
 
 

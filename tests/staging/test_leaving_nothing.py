@@ -42,7 +42,7 @@ def staged(attempt: Attempt) -> StagedOutput:
     attempt.dead_letters_folder().mkdir()
     (attempt.dead_letters_folder() / "part-0.parquet").write_bytes(b"letters")
     files = tuple(f.__class__(f"rows/{f.path}", f.size, f.rows) for f in rows.files)
-    return StagedOutput(rows=StagedTable(rows.schema, rows.rows, root=attempt.data, files=files))
+    return StagedOutput(rows=StagedTable(rows.schema, root=attempt.data, files=files))
 
 
 def recover(area: StagingArea, *entries: LedgerEntry, copies_rows: bool = False) -> None:

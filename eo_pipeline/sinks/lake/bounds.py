@@ -6,16 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from eo_pipeline.errors import RefusedError
-
-#: The days and microseconds since 1970 in which the years 1 to 9999 begin and end.
-_DAYS = (-719_162, 2_932_896)
-_MICROS_A_DAY = 24 * 60 * 60 * 1_000_000
-_MICROS = (_DAYS[0] * _MICROS_A_DAY, (_DAYS[1] + 1) * _MICROS_A_DAY - 1)
+from eo_pipeline.sinks.arrow import has_common_years
 
 
 def refuse_unbounded_rows(table: pa.Table, store: str) -> None:
@@ -30,7 +25,7 @@ def refuse_unbounded_rows(table: pa.Table, store: str) -> None:
                 chunk.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise _refused(name, store, str(error)) from error
-            if not all(map(_has_python_years, _leaves(chunk))):
+            if not all(map(has_common_years, _leaves(chunk))):
                 raise _refused(name, store, "years outside 1 to 9999")
 
 
@@ -74,15 +69,3 @@ def _leaves(values: pa.Array) -> Iterator[pa.Array]:
         yield from _leaves(values.flatten())
     else:
         yield values
-
-
-def _has_python_years(values: pa.Array) -> bool:
-    if pt.is_date32(values.type):
-        numbers, (first, last) = values.cast(pa.int32()), _DAYS
-    elif pt.is_timestamp(values.type):
-        micros = values.cast(pa.timestamp("us", values.type.tz), safe=False)
-        numbers, (first, last) = micros.cast(pa.int64()), _MICROS
-    else:
-        return True
-    found = pc.min_max(numbers).as_py()
-    return found["min"] is None or (first <= found["min"] and found["max"] <= last)

@@ -15,7 +15,7 @@ import pymysql
 from pyarrow import csv
 
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.arrow import Kind, json_array, refusing
+from eo_pipeline.sinks.arrow import Kind, has_common_years, json_array, refusing
 from eo_pipeline.sinks.mysql.store import (
     NOT_ALLOWED,
     PACKET_BYTES,
@@ -32,12 +32,6 @@ from eo_pipeline.staging.rows import StagedTable
 MySqlColumn = Column[WireType, ColumnType]
 
 _MICROSECOND_DIGITS = 6
-
-#: The years 1 to 9999 in days (a date) and microseconds (a time), first and last.
-_YEARS = {
-    pa.int32(): (-719_162, 2_932_896),
-    pa.int64(): (-62_135_596_800_000_000, 253_402_300_799_999_999),
-}
 
 #: Texts in quotes, null as the bare word NULL: so are null, the text NULL and an empty text told
 #: apart. Without ``null_string`` a null would be written as nothing, which MySQL reads as a text.
@@ -229,15 +223,8 @@ def _converted(values: pa.Array, column: MySqlColumn) -> pa.Array:
     if kind is Kind.TEXT:
         values.validate(full=True)  # an INSERT is made of texts that Python can read
     if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
-        return _of_four_digits(_in_utc(values, column), pa.int64(), column)
-    return _of_four_digits(values, pa.int32(), column) if kind is Kind.DATE else values
-
-
-def _of_four_digits(values: pa.Array, number: pa.DataType, column: MySqlColumn) -> pa.Array:
-    """``values``, days or microseconds, if all of them are in the years 1 to 9999."""
-    first, last = _YEARS[number]
-    ends = pc.min_max(values.cast(number)).as_py()
-    if ends["min"] is not None and (ends["min"] < first or ends["max"] > last):
+        values = _in_utc(values, column)
+    if not has_common_years(values):
         raise _refused(column, "a year before 1 or after 9999")
     return values
 

@@ -72,8 +72,7 @@ class TestLayout:
             pq.write_table(part, folder / f"{number}.parquet")
             size = (folder / f"{number}.parquet").stat().st_size
             written.append(StagedFile(f"{number}.parquet", size, part.num_rows))
-        total = sum(part.num_rows for part in parts)
-        return StagedOutput(StagedTable(parts[0].schema, total, folder, tuple(written)))
+        return StagedOutput(StagedTable(parts[0].schema, folder, tuple(written)))
 
     def test_staged_files_of_one_partition_each(
         self, sink: IcebergSink, session: IcebergSession, tmp_path: Path
@@ -107,7 +106,7 @@ class TestLayout:
         [path] = output.rows.paths() if output.rows else []
         pq.write_table(table.slice(0, 1), path, write_statistics=False)
         file = StagedFile(path.name, path.stat().st_size, 1)
-        bare = StagedTable(table.schema, 1, path.parent, (file,))
+        bare = StagedTable(table.schema, path.parent, (file,))
         with pytest.raises(RefusedError, match="statistics are missing"):
             session.publish(child_of(head, 1), StagedOutput(bare))
 
