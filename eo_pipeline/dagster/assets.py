@@ -45,6 +45,7 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
         deps=declared.topics,
         description=automation.description or f"Follows {_topics(declared)} exactly.",
         metadata=sink,
+        code_version=pipeline.code_version,
         group_name=declared.group,
         owners=automation.owners,
         tags=automation.tags,

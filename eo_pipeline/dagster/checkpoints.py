@@ -61,6 +61,7 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
             "offset ranges again, with today's transform, and replaces their rows in the table, a "
             "transaction for each. Offsets do not move."
         ),
+        code_version=declared.pipeline.code_version,
         group_name=declared.checkpoints_group,
         owners=declared.automation.owners,
         tags=declared.automation.tags,

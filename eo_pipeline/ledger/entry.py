@@ -53,6 +53,10 @@ class EntryId(NamedTuple):
     transaction_id: str
 
 
+#: Of ``LedgerEntry.details``: which code made the entry's rows.
+CODE_VERSION = "code_version"
+
+
 @dataclass(frozen=True)
 class Checksum:
     """What rows hold, whatever their order: a ``digest`` by the rules that ``algorithm`` names, of

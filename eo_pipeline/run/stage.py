@@ -22,6 +22,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.counting import Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
@@ -76,6 +77,11 @@ class Stager:
     lineage: bool
     #: the table's columns that take no null
     never_null: Collection[str] = frozenset()
+
+    @property
+    def code_version(self) -> str | None:
+        """See :func:`eo_pipeline.run.code_version.code_version`."""
+        return code_version(self.source, self.transform, lineage=self.lineage)
 
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None

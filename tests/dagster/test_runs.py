@@ -6,6 +6,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
 
 from eo_pipeline.dagster.assets import build_asset
 from eo_pipeline.dagster.automation import Automation
@@ -84,6 +86,35 @@ def test_the_events_are_those_of_the_assets_as_they_were_renamed(
     assert versions(instance, dg.AssetKey(["sales", "events"])) == [1, 2]
     assert versions(instance, dg.AssetKey(["sales", "events_offsets"])) == [0, 1, 2]
     assert not instance.fetch_materializations(dg.AssetKey("events"), limit=1).records
+
+
+def test_an_edited_transform_marks_the_table_and_each_checkpoint_says_which_made_it(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(50)
+    materialize(declared, instance)
+    assert table_status(declared, instance) == ("FRESH", [])
+
+    edited = DagsterPipeline(bench.pipeline(transform="tests.run.transforms:shouting"), AT_ONCE)
+    assert table_status(edited, instance) == ("STALE", ["has a new code version"])
+
+    bench.topic.write(50)
+    materialize(edited, instance)
+    assert table_status(edited, instance) == ("FRESH", [])
+    made_by = [entry.details.get("code_version") for entry in edited.pipeline.history()]
+    assert made_by == [None, declared.pipeline.code_version, edited.pipeline.code_version]
+    assert [value(e.metadata, "code_version") for e in events(instance, edited.checkpoints)] == (
+        made_by[1:]
+    )
+
+
+def table_status(declared: DagsterPipeline, instance: dg.DagsterInstance) -> tuple[str, list[str]]:
+    """What the UI shows beside the table, and why."""
+    graph = without_topics(declared).resolve_asset_graph()
+    loading = LoadingContextForTest(instance)
+    resolver = CachingStaleStatusResolver(instance, graph, loading)
+    causes = [cause.reason for cause in resolver.get_stale_causes(declared.table)]
+    return resolver.get_status(declared.table).value, causes
 
 
 def test_the_metadata_says_what_was_read_and_how_fast(
