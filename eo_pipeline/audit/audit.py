@@ -89,9 +89,9 @@ class Audit:
             return Values()
         if snapshot.is_damaged:
             return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
-        steps, part = self.steps, folder / "values.parquet"
+        steps = self.steps
         self.progress("reading what the table's rows hold")
-        look = Look(steps.session, steps.spark, steps.pipeline, part)
+        look = Look(steps.session, steps.spark, steps.pipeline, folder)
         keeps = steps.stager.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.branch import Checkpoint
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, new_transaction_id
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.spark import (
     SPARK_ERRORS,
@@ -83,14 +83,14 @@ class ValueSums:
         self._found: dict[int, _Summed] = defaultdict(_Summed)
         self._why: dict[int, str] = {}
 
-    def add(self, batches: Iterable[pa.RecordBatch], part: Path) -> None:
-        """Read all of ``batches``; ``part`` is a file that may be made, and is gone afterwards.
+    def add(self, batches: Iterable[pa.RecordBatch], folder: Path) -> None:
+        """Read all of ``batches``; files that are made in ``folder`` are gone afterwards.
 
         Raises:
             SparkJobError: the job failed.
         """
-        for each in _parts(self._mine(batches), part):
-            self._add_part(each)
+        for part in _parts(self._mine(batches), folder):
+            self._add_part(part)
 
     def proofs(self) -> Proofs:
         """What was found, against what was asked."""
@@ -162,13 +162,14 @@ class ValueSums:
                 self._why[version] = why
 
 
-def _parts(batches: Iterable[pa.RecordBatch], part: Path) -> Iterator[Path]:
-    """``part``, once for each part of the rows that it holds then: a part ends where it is large
-    enough, and where the columns become others.
+def _parts(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
+    """A file for each part of the rows, there until the next: a part ends where it is large enough,
+    and where the columns become others.
     """
     for schema, group in groupby(batches, lambda batch: batch.schema):
         alike = iter(group)
         for first in alike:
+            part = folder / f"values-{new_transaction_id()}.parquet"
             with pq.ParquetWriter(part, schema) as writer:
                 written = 0
                 for batch in chain([first], alike):
@@ -195,14 +196,14 @@ def not_compared(checkpoints: Sequence[Checkpoint], reason: str) -> Values:
 
 @dataclass(frozen=True)
 class Look:
-    """One look at what the table and the dead letters hold; ``part`` is a file that may be made
-    meanwhile. Spark is asked for only if there is something to compare.
+    """One look at what the table and the dead letters hold; ``folder`` is for files meanwhile.
+    Spark is asked for only if there is something to compare.
     """
 
     session: SinkSession
     spark: Callable[[], SparkSession]
     pipeline: str
-    part: Path
+    folder: Path
 
     def values(self, checkpoints: Sequence[Checkpoint], *, keeps_every_row: bool) -> Values:
         """Of these live checkpoints.
@@ -230,7 +231,7 @@ class Look:
             return Proofs(unknown={NOT_MADE: len(asked)} if asked else {})
         try:
             sums = ValueSums(self.spark(), self.pipeline, asked)
-            sums.add(read(min(asked)), self.part)
+            sums.add(read(min(asked)), self.folder)
         except RefusedError as error:
             return Proofs(unknown={str(error): len(asked)})
         return sums.proofs()
