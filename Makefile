@@ -12,10 +12,10 @@ SEED ?= $(shell date +%Y%j)
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test chaos lint docs
+.PHONY: help setup run dev stop clean test chaos bench bench-quick lint docs
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## virtual environment, pinned packages, broker and connector jars
 	@$(BIN)/python -m demo setup
@@ -44,6 +44,14 @@ chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments
 	@sh tests/install_mysql.sh
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
+
+bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: an hour or more
+	@$(BIN)/python -m demo setup
+	@$(BIN)/python -m benchmarks.suite $(ARGS)
+
+bench-quick: $(VENV)/.ready-dev ## the same with fewer records, in less than ten minutes
+	@$(BIN)/python -m demo setup
+	@$(BIN)/python -m benchmarks.suite --quick $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from demo.processes import send_signal, start_of
-from eo_pipeline.embedded.locks import hold
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.locks import hold
+from eo_pipeline.jvm.processes import send_signal, start_of
 
 PROJECT = Path(__file__).parents[1]
 
@@ -80,7 +80,7 @@ class Owner:
 
     command: str
     pid: int
-    #: see :func:`demo.processes.start_of`: a pid alone may by now be another process
+    #: see :func:`eo_pipeline.jvm.processes.start_of`: a pid alone may by now be another process
     started: str
     ui: str | None = None
 

@@ -20,6 +20,7 @@ from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.fork import ForkPlan, plan_fork
 from eo_pipeline.run.forward import Runner, checkpoints_limit
 from eo_pipeline.run.interruption import watched
@@ -101,6 +102,11 @@ class Pipeline(Settings):
             return cls.from_config(read_document(path))
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
+
+    @property
+    def code_version(self) -> str | None:
+        """Changes when the schema or the transform's module is edited; None if nobody can tell."""
+        return code_version(self.source, self.transform, lineage=self.lineage)
 
     def run(
         self,

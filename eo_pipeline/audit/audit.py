@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from eo_pipeline.audit.report import (
     CheckpointAudit,
     FindingKind,
 )
-from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, scratch, take_snapshot
+from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, look_again, scratch, take_snapshot
+from eo_pipeline.audit.values import Look, Values, not_compared
 from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
@@ -76,9 +77,26 @@ class Audit:
                     folder / "rows.parquet",
                     self.progress,
                 )
+            with self._timed("values"):
+                values = self._values(snapshot, folder)
             with self._timed("kafka"):
                 evidence = self._evidence(snapshot, folder)
-        return self._report(evidence, last)
+        return self._report(replace(evidence, values=values), last)
+
+    def _values(self, snapshot: Snapshot, folder: Path) -> Values:
+        """Nothing, if what they would be compared with, or they themselves, became others."""
+        if not snapshot.settled or snapshot.refused is not None:
+            return Values()
+        if snapshot.is_damaged:
+            return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
+        steps, part = self.steps, folder / "values.parquet"
+        self.progress("reading what the table's rows hold")
+        look = Look(steps.session, steps.spark, steps.pipeline, part)
+        keeps = steps.stager.sink.keeps_every_row
+        values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
+        _, went_back = look_again(steps.session, snapshot.head)
+        why = "the ledger went back while they were read; run the audit again"
+        return not_compared(snapshot.checkpoints, why) if went_back else values
 
     def _evidence(self, snapshot: Snapshot, folder: Path) -> Evidence:
         for attempt in range(1, _KAFKA_READS_MAX + 1):
@@ -234,7 +252,7 @@ def _listed(audited: Sequence[CheckpointAudit]) -> tuple[CheckpointAudit, ...]:
 _SUMMED = (
     *("offsets", "unreadable", "records_counted", "records", "dead_letters_counted"),
     *("dead_letters", "rows_counted", "rows_expected", "rows_found"),
-    *("missing", "duplicated", "foreign", "unproved", "differs"),
+    *("missing", "duplicated", "foreign", "unproved", "as_committed", "differs"),
 )
 
 

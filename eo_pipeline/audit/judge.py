@@ -18,6 +18,7 @@ from eo_pipeline.audit.report import (
     Holes,
 )
 from eo_pipeline.audit.snapshot import Snapshot
+from eo_pipeline.audit.values import Proofs, Values
 from eo_pipeline.ledger.branch import Checkpoint
 
 _TEXTS = {
@@ -49,8 +50,15 @@ _SKIPPED = (
     "is the difference between the skipped records that the ledger counted and those in Kafka by "
     "today's source settings"
 )
+_CHANGED = "checkpoints have as many rows as were committed, and do not hold what was committed"
+_LETTERS_COUNT = "dead letters more or fewer are there than were committed"
+_LETTERS_CHANGED = (
+    "checkpoints have as many dead letters as were committed, and do not hold what was committed"
+)
 _MISCOUNTED = "is the difference between the rows that the ledger counted and those in the table"
 
+#: What a checksum proves although Kafka cannot.
+_PROVED_BY_VALUES = (RowKind.GONE, RowKind.COMPACTED, RowKind.UNTRACED)
 _FOREIGN = frozenset(
     {
         *(RowKind.DROPPED, RowKind.BAD, RowKind.TOMBSTONE),
@@ -80,6 +88,7 @@ class Evidence:
     compacted: frozenset[str]
     expected: bool
     keeps_every_row: bool
+    values: Values = field(default_factory=Values)
 
 
 @dataclass
@@ -190,6 +199,9 @@ class _CheckpointCounts:
         if self._read_back:
             yield from self._rows()
             yield FindingKind.MISCOUNTED, _MISCOUNTED, self._unexplained(), []
+        yield FindingKind.CHANGED, _CHANGED, int(self._changed), []
+        for text, count in self._dead_letters().items():
+            yield FindingKind.DEAD_LETTERS, text, count, []
         if self._records.holes is Holes.LOSS:
             yield FindingKind.LOST, _LOST, self._records.fewer, []
         elif self._records.holes is Holes.COMPACTION:
@@ -210,15 +222,35 @@ class _CheckpointCounts:
             differing[_SKIPPED] = abs(counts.tombstones - skipped)
         return differing
 
+    @property
+    def _as_committed(self) -> bool | None:
+        return _verdict(self._evidence.values.rows, self._checkpoint.version)
+
+    @property
+    def _changed(self) -> bool:
+        """Whether values are what differs: of fewer or more rows the checksum is another anyway."""
+        return self._as_committed is False and self._found == self._checkpoint.counts.rows
+
+    def _dead_letters(self) -> dict[str, int]:
+        """By what the dead letters differ from those that were committed."""
+        letters, counts = self._evidence.values.letters, self._checkpoint.counts
+        found = letters.found.get(self._checkpoint.version)
+        if found is None:
+            return {}
+        if more := abs(found - counts.dead_letters):
+            return {_LETTERS_COUNT: more}
+        return {_LETTERS_CHANGED: int(_verdict(letters, self._checkpoint.version) is False)}
+
     def _rows(self) -> Iterator[tuple[FindingKind, str, int, list[Example]]]:
         for kind, tally in self._kinds.items():
-            if kind is RowKind.FINE:
+            if kind is RowKind.FINE or (kind in _PROVED_BY_VALUES and self._as_committed):
                 continue
             if kind is RowKind.MISSING and self._absence_proves_nothing():
                 if not self._evidence.keeps_every_row:
                     yield FindingKind.UNPROVED, _REPLACED, tally.expected - tally.found, []
             elif kind is RowKind.NO_RECORD and self._kafka_lost_them():
-                yield FindingKind.UNPROVED, _ROWS_OF_LOST, tally.found, tally.examples
+                if not self._as_committed:
+                    yield FindingKind.UNPROVED, _ROWS_OF_LOST, tally.found, tally.examples
             else:
                 yield _KINDS[kind], _TEXTS[kind], _differing(kind, tally), tally.examples
 
@@ -265,12 +297,14 @@ class _CheckpointCounts:
             or (self._read_back and self._unexplained())
             or self._records.holes is Holes.LOSS
             or any(self._miscounted_records().values())
+            or self._changed
+            or any(self._dead_letters().values())
         )
 
     def audited(self) -> CheckpointAudit:
         version, counts = self._checkpoint.version, self._checkpoint.counts
         tallies, compared = self._kinds.values(), self._records.found is not None
-        unproved = self._count(RowKind.GONE, RowKind.COMPACTED, RowKind.UNTRACED)
+        unproved = 0 if self._as_committed else self._count(*_PROVED_BY_VALUES)
         proved = self._evidence.expected and compared
         return CheckpointAudit(
             version=version,
@@ -290,7 +324,15 @@ class _CheckpointCounts:
             foreign=self._foreign,
             unproved=unproved,
             differs=self._differs(),
+            as_committed=self._as_committed,
+            dead_letters_found=self._evidence.values.letters.found.get(version),
         )
+
+
+def _verdict(proofs: Proofs, version: int) -> bool | None:
+    if version in proofs.changed:
+        return False
+    return True if version in proofs.as_committed else None
 
 
 def _differing(kind: RowKind, tally: Tally) -> int:

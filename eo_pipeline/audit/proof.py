@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from eo_pipeline.audit.judge import Evidence
 from eo_pipeline.audit.report import CheckpointAudit
 
-_VALUES = (
-    "What the other columns hold: rows are compared by the record they came from, not by value."
+_VALUES = "What the columns of {checkpoints} checkpoints hold: {reason}."
+_DEAD_LETTERS = "What the dead letters of {checkpoints} checkpoints hold: {reason}."
+_MALICE = (
+    "That nobody chose values by their checksum: it is made for accidents, 64 bits of a hash that "
+    "is no secret."
 )
-_DEAD_LETTERS = "What the dead-letter table holds: bad records were only counted, in Kafka."
 _NO_LINEAGE = (
     "That each row came from its own record: lineage is off (lineage: false), so that only the "
     "number of rows of each checkpoint was compared with the ledger's count."
@@ -27,6 +29,15 @@ _TRANSFORM = (
 _ALL_AS_COUNTED = (
     "In all checkpoints that differ the table holds as many rows as the ledger counted: rather the "
     "transform or the source settings changed than the table."
+)
+
+
+#: Columns that a report names.
+COLUMNS_NAMED = 20
+
+_AS_COMMITTED = (
+    "Where rows differ from the records in Kafka they hold what was committed, to the last value: "
+    "the transform, the source settings or Kafka changed since, and not the table."
 )
 
 
@@ -50,6 +61,20 @@ def proves(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[s
             "Each row against the record it came from, by topic, partition, offset and checkpoint: "
             f"that none is {absent}there too often, or foreign, as today's transform makes rows."
         )
+    yield from _by_checksum(evidence)
+
+
+def _by_checksum(evidence: Evidence) -> Iterator[str]:
+    rows, letters = evidence.values.rows, evidence.values.letters
+    if compared := rows.as_committed | rows.changed:
+        columns = ", ".join(rows.columns[:COLUMNS_NAMED])
+        more = len(rows.columns) - COLUMNS_NAMED
+        yield (
+            f"What the rows of {len(compared)} checkpoints hold, value by value, against what was "
+            f"committed, whatever Kafka holds: {columns}{f' and {more} more' if more > 0 else ''}."
+        )
+    if compared := letters.as_committed | letters.changed:
+        yield f"What the dead letters of {len(compared)} checkpoints hold, in the same way."
 
 
 def cannot_prove(
@@ -64,9 +89,16 @@ def cannot_prove(
     for cause, offsets in sorted(coverage.causes.items()):
         yield f"Which rows {offsets} offsets made, which Kafka cannot show again: {cause}."
     if snapshot.refused is None:
-        yield _VALUES
+        yield from _of_values(evidence)
         yield from _of_rows(evidence, audited)
-    yield _DEAD_LETTERS
+
+
+def _of_values(evidence: Evidence) -> Iterator[str]:
+    for proofs, text in ((evidence.values.rows, _VALUES), (evidence.values.letters, _DEAD_LETTERS)):
+        for reason, checkpoints in sorted(proofs.unknown.items()):
+            yield text.format(checkpoints=checkpoints, reason=reason)
+    if evidence.values.rows.as_committed:
+        yield _MALICE
 
 
 def _of_rows(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[str]:
@@ -77,5 +109,8 @@ def _of_rows(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator
         return
     yield _TRANSFORM
     differing = [each for each in audited if each.differs]
-    if differing and all(each.rows_found == each.rows_counted for each in differing):
+    by_record = [each for each in differing if each.missing or each.duplicated or each.foreign]
+    if by_record and all(each.as_committed for each in by_record):
+        yield _AS_COMMITTED
+    elif differing and all(each.rows_found == each.rows_counted for each in differing):
         yield _ALL_AS_COUNTED

@@ -24,6 +24,8 @@ class FindingKind(StrEnum):
     MISSING = "missing"  # fewer rows of a record than the transform makes
     DUPLICATED = "duplicated"  # more rows of a record than the transform makes
     FOREIGN = "foreign"  # rows that no record of their checkpoint accounts for
+    CHANGED = "changed"  # other values than those that were committed
+    DEAD_LETTERS = "dead_letters"  # the dead letters are not those that were committed
     MISCOUNTED = "miscounted"  # the ledger counted another number of rows or records
     LOST = "lost"  # Kafka lost records it should still hold
     UNPROVED = "unproved"  # there is nothing left to compare with
@@ -103,6 +105,8 @@ class CheckpointAudit:
     ``written_by`` is the version that wrote its rows last: itself or a replay. ``offsets`` is the
     span of its ranges, ``unreadable`` the part of it that Kafka no longer holds. Records, dead
     letters and expected rows are those of the rest; None where they could not be counted.
+    ``as_committed`` is True if a checksum proves that its rows hold what was committed, False if
+    they do not, None if there is none to tell; ``dead_letters_found`` are those that are there now.
     """
 
     version: int
@@ -122,6 +126,8 @@ class CheckpointAudit:
     foreign: int = 0
     unproved: int = 0
     differs: bool = False
+    as_committed: bool | None = None
+    dead_letters_found: int | None = None
 
 
 @dataclass(frozen=True)

@@ -103,17 +103,21 @@ def take_snapshot(
         snapshot = _ledger(session, head(), last)
         progress(f"reading where the table's rows came from, version {snapshot.since} and later")
         count, refused = _read_rows(session, snapshot.since, rows)
-        later = [(e.version, e.operation) for e in session.history(snapshot.head.version + 1)]
+        newest, went_back = look_again(session, snapshot.head)
         snapshot = replace(
-            snapshot,
-            newest=later[-1][0] if later else snapshot.head.version,
-            settled=not any(operation in _GOES_BACK for _, operation in later),
-            rows=count,
-            refused=refused,
+            snapshot, newest=newest, settled=not went_back, rows=count, refused=refused
         )
         if snapshot.settled:
             break
     return snapshot
+
+
+def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
+    """The newest version, and whether the ledger has gone back since ``head``."""
+    newest, went_back = head.version, False
+    for entry in session.history(head.version + 1):
+        newest, went_back = entry.version, went_back or entry.operation in _GOES_BACK
+    return newest, went_back
 
 
 def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapshot:

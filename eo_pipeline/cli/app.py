@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from eo_pipeline.cli import changing, forking, looking
+from eo_pipeline.cli import changing, forking, looking, spark
 from eo_pipeline.cli.auditing import audit
 from eo_pipeline.cli.codes import (
     EPILOG,
@@ -103,6 +103,9 @@ for _command in (
     json_schema,
 ):
     app.command(epilog=EPILOG)(_command)
+
+
+app.add_typer(spark.app, name="spark", epilog=EPILOG)
 
 
 def main() -> None:

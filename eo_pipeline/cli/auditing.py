@@ -42,7 +42,12 @@ def audit(
         raise typer.Exit(ExitCode.DIFFERENCES)
 
 
-_COLUMNS = ("checkpoint", "records", "rows", "missing", "duplicated", "foreign", "unproved", "")
+_COLUMNS = (
+    *("checkpoint", "records", "rows", "missing", "duplicated", "foreign", "unproved"),
+    *("values", ""),
+)
+
+_VALUES = {True: "as committed", False: "differ", None: "-"}
 
 #: Checkpoints in the table; those that differ come first.
 _ROWS_MAX = 50
@@ -86,5 +91,6 @@ def _row(each: CheckpointAudit) -> list[str]:
         "-" if each.records is None else number(each.records),
         "-" if each.rows_found is None else number(each.rows_found),
         *map(number, counts),
+        _VALUES[each.as_committed],
         "differs" if each.differs else "",
     ]

@@ -22,7 +22,8 @@ class ExitCode(IntEnum):
 
 EPILOG = (
     "Exit codes: 0 done; 1 failed, or declined; 2 the command line, a document or this machine "
-    "must be put right first; 3 the audit found differences, or the doctor a fault; 4 try again "
+    "must be put right first; 3 the audit found differences, the doctor a fault, or no "
+    "warm Spark answers; 4 try again "
     "(a server is away, another run was faster); 5 Kafka no longer holds what comes next; "
     "130 interrupted (143 by SIGTERM, 129 by a closed terminal)."
 )

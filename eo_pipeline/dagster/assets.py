@@ -15,17 +15,19 @@ from eo_pipeline.dagster.reporting import HoldingEventReporter
 def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
     """One step for both assets, because one transaction makes both true.
 
-    ``can_subset=False``: there is no table without offsets. Skippable: a run with nothing new
-    materializes nothing. The pool lets one run of a pipeline work at a time; that saves work, the
-    ledger's compare-and-swap is what keeps two runs apart.
+    ``can_subset=True``: whoever selects one of the two gets both, because there is no table without
+    offsets. Dagster takes as results those that were selected, the others are logged. Skippable: a
+    run with nothing new materializes nothing. The pool lets one run of a pipeline work at a time;
+    that saves work, the ledger's compare-and-swap is what keeps two runs apart.
     """
 
     @dg.multi_asset(
         name=declared.op,
         description=f"Reads what is new in Kafka and commits it to {declared.pipeline.name}.",
         specs=[table_spec(declared), offsets_spec(declared)],
-        can_subset=False,
-        pool=declared.op,
+        can_subset=True,
+        pool=declared.pool,
+        op_tags=declared.automation.op_tags,
         required_resource_keys={declared.spark},
     )
     def ingest(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
@@ -38,11 +40,12 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     """The table: what people query."""
     pipeline, automation = declared.pipeline, declared.automation
     sink = sink_metadata(pipeline.sink)
-    return dg.AssetSpec(
-        declared.table,
+    return declared.spec(
+        "table",
         deps=declared.topics,
         description=automation.description or f"Follows {_topics(declared)} exactly.",
         metadata=sink,
+        code_version=pipeline.code_version,
         group_name=declared.group,
         owners=automation.owners,
         tags=automation.tags,
@@ -54,8 +57,8 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
 
 def offsets_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     """The offsets: what was read, version by version."""
-    return dg.AssetSpec(
-        declared.offsets,
+    return declared.spec(
+        "offsets",
         deps=declared.topics,
         description=(
             f"The ledger of {declared.pipeline.name!r}: which offsets of {_topics(declared)} each "
@@ -89,4 +92,4 @@ def _run(
         )
     if not report.checkpoints:
         context.log.info(f"nothing new: version {report.head.version} holds all Kafka has")
-    yield from reports.results()
+    yield from reports.results(context.selected_asset_keys)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -52,7 +52,9 @@ class Automation(dg.Model, dg.Resolvable):
         10, description="How many checkpoints, the newest, the asset check `audit` looks at."
     )
     sensors: Literal["running", "stopped"] = Field(
-        "running", description="Whether sensors and schedule are on before anybody touched them."
+        "stopped",
+        description="Whether sensors and schedule are on before anybody touched them; stopped, as "
+        "in Dagster itself, they wait for somebody to switch them on.",
     )
     retries: NonNegativeInt = Field(
         3, description="How often a step tries again when sink or broker was away for a moment."
@@ -64,6 +66,17 @@ class Automation(dg.Model, dg.Resolvable):
     owners: list[str] = Field([], description="E-mail addresses, or team:name.")
     tags: dict[str, str] = Field({}, description="Tags of the pipeline's two assets.")
     description: str | None = Field(None, description="What the table holds, for the catalog.")
+    run_tags: dict[str, str] = Field(
+        {}, description="Tags of the runs that jobs, schedule and sensors start."
+    )
+    op_tags: dict[str, Any] = Field(
+        {}, description="Tags of the steps, for example dagster-k8s/config or dagster/priority."
+    )
+    pool: str | None = Field(
+        None,
+        description="Pool of the steps, of which its limit lets some run at a time; one of the "
+        "pipeline's own if absent. Pipelines may share one.",
+    )
     freshness: Freshness | None = Field(None, description="How old the table may become.")
 
     def seconds_before_retry(self, retry: int) -> float:

@@ -30,7 +30,8 @@ def build_checkpoints(declared: DagsterPipeline) -> dg.AssetsDefinition:
         partitions_def=checkpoint_partitions(declared),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=False,
-        pool=declared.op,
+        pool=declared.pool,
+        op_tags=declared.automation.op_tags,
         required_resource_keys={declared.spark},
     )
     def replay(
@@ -51,8 +52,8 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     It depends on the topics, which a replay reads. Below the offset asset every version would show
     every checkpoint as out of date.
     """
-    return dg.AssetSpec(
-        declared.checkpoints,
+    return declared.spec(
+        "checkpoints",
         deps=declared.topics,
         description=(
             f"The checkpoints of {declared.pipeline.name!r} that stand, a partition each, named by "
@@ -60,6 +61,7 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
             "offset ranges again, with today's transform, and replaces their rows in the table, a "
             "transaction for each. Offsets do not move."
         ),
+        code_version=declared.pipeline.code_version,
         group_name=declared.checkpoints_group,
         owners=declared.automation.owners,
         tags=declared.automation.tags,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import dagster as dg
+from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import Field
 
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.names import DagsterPipeline, Part
 from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
 from eo_pipeline.dagster.yaml_values import errors_at_their_fields, resolve_texts
 from eo_pipeline.json_schema import model_schema, sink_schema
@@ -77,6 +78,26 @@ class KafkaPipelineComponent(Automation, dg.Component):
         ),
     ] = None
 
+    translation: Annotated[
+        TranslationFn[Part] | None,
+        TranslationFnResolver[Part](lambda asset: {"asset": asset}),
+    ] = Field(
+        None,
+        repr=False,
+        description="Another key, key_prefix, group_name, owners, tags, kinds ... for each of the "
+        "assets. {{ spec }} is it as it comes, {{ asset }} is table, offsets or checkpoints.",
+    )
+
+    def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
+        """What becomes of each asset; override it in a subclass to say it in Python.
+
+        Args:
+            spec: the asset as it comes, after no translation. Its key is all that is there when
+                the key is asked for.
+            asset: which it is, ``"table"``, ``"offsets"`` or ``"checkpoints"``.
+        """
+        return self.translation(spec, asset) if self.translation else spec
+
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """How `dg list components` and the catalog present it."""
@@ -103,4 +124,4 @@ class KafkaPipelineComponent(Automation, dg.Component):
         """Everything of this one pipeline."""
         pipeline = Pipeline.from_config(self.pipeline_config())
         automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
-        return without_topics(DagsterPipeline(pipeline, automation))
+        return without_topics(DagsterPipeline(pipeline, automation, self.get_asset_spec))

@@ -11,22 +11,29 @@ from eo_pipeline.dagster.checkpoints import build_checkpoints
 from eo_pipeline.dagster.checks import build_checks
 from eo_pipeline.dagster.going_back import build_going_back
 from eo_pipeline.dagster.jobs import build_job, build_schedule
-from eo_pipeline.dagster.names import DagsterPipeline, topic_spec
+from eo_pipeline.dagster.names import DagsterPipeline, Translation, topic_spec
 from eo_pipeline.dagster.resources import SparkResource
 from eo_pipeline.dagster.sensors import build_sensors
 from eo_pipeline.pipeline import Pipeline
 
 
 def pipeline_definitions(
-    pipeline: Pipeline, automation: Automation | None = None
+    pipeline: Pipeline,
+    automation: Automation | None = None,
+    *,
+    translation: Translation | None = None,
 ) -> dg.Definitions:
     """Assets, checks, jobs, schedule, sensors and the Spark resource of one pipeline.
 
     Touches neither Kafka nor the sink. Merge the definitions of several pipelines, and set
     ``executor=dg.in_process_executor`` beside them: a run's checkpoints then share one Spark
     session, also when it was started by the UI's Materialize button.
+
+    ``translation`` gets each asset's spec, and which it is (``"table"``, ``"offsets"``,
+    ``"checkpoints"``), and returns what it shall be: ``lambda spec, _: spec.replace_attributes(
+    key=spec.key.with_prefix("sales"))``. It makes the key of the key alone.
     """
-    declared = DagsterPipeline(pipeline, automation or Automation())
+    declared = DagsterPipeline(pipeline, automation or Automation(), translation)
     topics = dg.Definitions(assets=[topic_spec(key) for key in declared.topics])
     return dg.Definitions.merge(topics, without_topics(declared))
 

@@ -52,7 +52,7 @@ def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
         rewind,
         f"Takes the rows of all checkpoints after one out of {declared.pipeline.name!r}, in one "
         "transaction. The next run reads on from that checkpoint's offsets.",
-        pool=declared.op,
+        pool=declared.pool,
     )
 
 
@@ -93,7 +93,7 @@ def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
         "transform, and replaces their rows, a transaction for each. Also checkpoints that do not "
         "lie side by side, in one run.",
         resources=[declared.spark],
-        pool=declared.op,
+        pool=declared.pool,
     )
 
 
@@ -126,7 +126,7 @@ def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
         fork,
         f"Begins a new pipeline where a checkpoint of {declared.pipeline.name!r} stood. This one "
         "stays as it is.",
-        pool=declared.op,
+        pool=declared.pool,
     )
 
 
@@ -164,7 +164,7 @@ def _accept_loss_job(declared: DagsterPipeline) -> dg.JobDefinition:
         accept_loss,
         f"Lets {declared.pipeline.name!r} go on past records that Kafka no longer holds. The hole "
         "becomes a version of the ledger.",
-        pool=declared.op,
+        pool=declared.pool,
     )
 
 

@@ -7,22 +7,29 @@ from pathlib import Path
 import dagster as dg
 from dagster_shared.record import replace
 
-from eo_pipeline.dagster.names import TOPIC_GROUP, topic_spec
+from eo_pipeline.dagster.names import OP_PREFIX, TOPIC_GROUP, topic_spec
 
 
 def load_pipelines(folder: Path) -> dg.Definitions:
-    """Everything declared below ``folder``'s ``defs``, each run in one process, so that its
-    checkpoints share one Spark session.
+    """Everything declared below ``folder``'s ``defs``, and the topics that pipelines read.
 
-    ``dg.load_from_defs_folder`` alone does as well; the topics are then nameless boxes in the
-    graph, and Dagster's own executor starts a process for every step.
+    Where there are only pipelines, each run is one process, so that its steps share one Spark
+    session; the executor of anything else is its owner's to choose. ``dg.load_from_defs_folder``
+    alone does as well; the topics are then nameless boxes in the graph.
     """
     declared = dg.load_from_defs_folder(path_within_project=folder)
     # loading turns checks into plain asset definitions, and Dagster warns of a beta parameter when
     # it turns them back by itself
     checks = [check.coerce_to_checks_def() for check in declared.asset_checks or ()]
     assets = [*(declared.assets or ()), *_topics(declared)]
-    return replace(declared, assets=assets, asset_checks=checks, executor=dg.in_process_executor)
+    executor = declared.executor or (dg.in_process_executor if _are_pipelines(declared) else None)
+    return replace(declared, assets=assets, asset_checks=checks, executor=executor)
+
+
+def _are_pipelines(declared: dg.Definitions) -> bool:
+    definitions = [a for a in declared.assets or () if isinstance(a, dg.AssetsDefinition)]
+    steps = [made.op.name for made in definitions if made.is_executable]
+    return all(name.startswith(OP_PREFIX) for name in steps)
 
 
 def _topics(declared: dg.Definitions) -> list[dg.AssetSpec]:

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from eo_pipeline.ledger.branch import Checkpoint
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import CODE_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
@@ -23,6 +23,10 @@ LEDGER_ONLY = frozenset({Operation.START, Operation.FORK, Operation.ADOPT, Opera
 Metadata = Mapping[str, Any]
 
 
+#: What of an entry's details is shown.
+_DETAILS = ("reason", "asked_by", CODE_VERSION)
+
+
 def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """What both assets say of a checkpoint, from the ledger alone."""
     counts = entry.counts
@@ -30,7 +34,7 @@ def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
         "version": entry.version,
         "operation": entry.operation.value,
         **({"target": entry.target} if entry.target is not None else {}),
-        **{key: entry.details[key] for key in ("reason", "asked_by") if entry.details.get(key)},
+        **{key: entry.details[key] for key in _DETAILS if entry.details.get(key)},
         "records": counts.records,
         "rows": counts.rows,
         "dead_letters": counts.dead_letters,

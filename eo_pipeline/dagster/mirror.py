@@ -23,11 +23,14 @@ from eo_pipeline.dagster.metadata import (
     table_metadata,
 )
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import CODE_VERSION, EntryId, LedgerEntry, Operation
 from eo_pipeline.run.reports import CheckpointReport
 
 #: Where Dagster keeps the data version of an event that is not a step's output.
 DATA_VERSION_TAG = "dagster/data_version"
+
+#: ... and which code it keeps for one that is.
+CODE_VERSION_TAG = "dagster/code_version"
 
 #: Identifies the ledger entry an event reports: a version alone comes again after a restored
 #: backup.
@@ -41,11 +44,14 @@ class EntryEvent:
     key: dg.AssetKey
     id: EntryId
     metadata: Mapping[str, Any]
+    code_version: str | None = None
     partition: str | None = None
 
     def materialization(self) -> dg.AssetMaterialization:
         """For every event but a step's last: logged at once, or by a sensor."""
         version = {DATA_VERSION_TAG: str(self.id.version)}
+        if self.code_version is not None:
+            version[CODE_VERSION_TAG] = self.code_version
         return dg.AssetMaterialization(
             self.key,
             metadata=self.metadata,
@@ -85,7 +91,9 @@ def _events(
     offsets = EntryEvent(declared.offsets, entry.id, first | offsets_metadata(entry) | last)
     if entry.operation in LEDGER_ONLY:
         return [offsets]
-    table = EntryEvent(declared.table, entry.id, first | table_metadata(entry) | last | columns)
+    code = entry.details.get(CODE_VERSION)
+    of_table = first | table_metadata(entry) | last | columns
+    table = EntryEvent(declared.table, entry.id, of_table, code)
     checkpoint = entry_metadata(entry) | ranges_metadata(entry) | run | last
     return [*_checkpoint(declared, entry, checkpoint), table, offsets]
 
@@ -96,7 +104,8 @@ def _checkpoint(
     """The event of the checkpoint whose rows the entry wrote: its own, or the one it replayed."""
     if entry.operation not in (Operation.FORWARD, Operation.REPLAY) or not entry.ranges:
         return []
-    return [EntryEvent(declared.checkpoints, entry.id, metadata, str(entry.checkpoint))]
+    code = entry.details.get(CODE_VERSION)
+    return [EntryEvent(declared.checkpoints, entry.id, metadata, code, str(entry.checkpoint))]
 
 
 def reported_id(event: dg.AssetMaterialization) -> EntryId | None:

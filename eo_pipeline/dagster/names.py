@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 import dagster as dg
 
 from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
+
+#: The assets of a pipeline, by what they are.
+Part = Literal["table", "offsets", "checkpoints"]
+
+#: What somebody makes of an asset as it comes: another key, group, owner ...
+Translation = Callable[[dg.AssetSpec, Part], dg.AssetSpec]
 
 #: Run tag with the pipeline's name. Jobs carry it; the step adds it to runs started elsewhere.
 PIPELINE_TAG = "eo/pipeline"
@@ -18,6 +27,9 @@ OPERATION_TAG = "eo/operation"
 
 #: The operation that moves nothing, so that nobody need wait for it.
 AUDIT = "audit"
+
+#: How the names of all steps begin.
+OP_PREFIX = "eo_"
 
 #: Asset group of the topics: a topic is shared by all pipelines that read it.
 TOPIC_GROUP = "kafka"
@@ -29,6 +41,7 @@ class DagsterPipeline:
 
     pipeline: Pipeline
     automation: Automation
+    translation: Translation | None = None
 
     @cached_property
     def identifier(self) -> str:
@@ -38,17 +51,43 @@ class DagsterPipeline:
     @cached_property
     def table(self) -> dg.AssetKey:
         """The table asset: the pipeline's name, so that downstream assets name it naturally."""
-        return dg.AssetKey(self.pipeline.name)
+        return self._key("table")
 
     @cached_property
     def offsets(self) -> dg.AssetKey:
         """The versioned offset asset: mirrors the ledger."""
-        return dg.AssetKey(f"{self.pipeline.name}_offsets")
+        return self._key("offsets")
 
     @cached_property
     def checkpoints(self) -> dg.AssetKey:
         """The checkpoints with rows, a partition each."""
-        return dg.AssetKey(f"{self.pipeline.name}_checkpoints")
+        return self._key("checkpoints")
+
+    def spec(self, part: Part, **attributes: Any) -> dg.AssetSpec:
+        """One of the three assets, translated.
+
+        Raises:
+            ConfigError: the translation makes another key of it now than of its key alone, so that
+                events and checks would miss it.
+        """
+        spec = self._translated(dg.AssetSpec(self._own_key(part), **attributes), part)
+        if spec.key != self._key(part):
+            raise ConfigError(
+                f"translation: {self._own_key(part).to_user_string()!r} became both "
+                f"{self._key(part).to_user_string()!r} and {spec.key.to_user_string()!r}. Make the "
+                "new key of spec.key alone."
+            )
+        return spec
+
+    def _own_key(self, part: Part) -> dg.AssetKey:
+        name = self.pipeline.name
+        return dg.AssetKey(name if part == "table" else f"{name}_{part}")
+
+    def _key(self, part: Part) -> dg.AssetKey:
+        return self._translated(dg.AssetSpec(self._own_key(part)), part).key
+
+    def _translated(self, spec: dg.AssetSpec, part: Part) -> dg.AssetSpec:
+        return self.translation(spec, part) if self.translation else spec
 
     @property
     def partitions(self) -> str:
@@ -81,8 +120,13 @@ class DagsterPipeline:
 
     @property
     def op(self) -> str:
-        """The step, and the pool that lets one of them run at a time."""
-        return f"eo_{self.identifier}"
+        """The step."""
+        return f"{OP_PREFIX}{self.identifier}"
+
+    @property
+    def pool(self) -> str:
+        """Where the pipeline's steps wait for each other."""
+        return self.automation.pool or self.op
 
     @property
     def job(self) -> str:
@@ -96,8 +140,13 @@ class DagsterPipeline:
         return f"{self.identifier}_spark"
 
     @property
-    def run_tags(self) -> dict[str, str]:
+    def known_by(self) -> dict[str, str]:
+        """The tag that every run of the pipeline has, whoever started it."""
         return {PIPELINE_TAG: self.pipeline.name}
+
+    @property
+    def run_tags(self) -> dict[str, str]:
+        return self.automation.run_tags | self.known_by
 
     def run_tags_of(self, operation: str) -> dict[str, str]:
         """Of runs that somebody starts on purpose, to do something else than read on."""

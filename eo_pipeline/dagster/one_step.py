@@ -29,6 +29,7 @@ def one_step_job(
         description=description,
         out=dg.Out(dg.Nothing),
         pool=pool,
+        tags=declared.automation.op_tags,
         required_resource_keys=set(resources),
     )(compute)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import TracebackType
@@ -67,12 +67,14 @@ class HoldingEventReporter(EventReporter):
             super()._log(earlier)
         self._held[event.key] = event  # at the end: the order is that of the ledger
 
-    def results(self) -> Iterator[dg.MaterializeResult[None]]:
-        """What the step yields, once it has nothing more to tell."""
+    def results(self, selected: Set[dg.AssetKey]) -> Iterator[dg.MaterializeResult[None]]:
+        """What the step yields, once it has nothing more to tell: of the assets ``selected``. What
+        is not the step's to yield is logged: an asset that nobody selected, and the checkpoints.
+        """
         for event in self._held.values():
-            if event.partition is None:
+            if event.key in selected:
                 yield event.result()
-            else:  # of the asset of checkpoints, which this step does not make
+            else:
                 self.context.log_event(event.materialization())
 
     def __enter__(self) -> Self:

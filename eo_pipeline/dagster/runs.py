@@ -65,4 +65,4 @@ def _first(instance: dg.DagsterInstance, wanted: dg.RunsFilter) -> dg.DagsterRun
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:
-    return dg.RunsFilter(statuses=statuses or None, tags=declared.run_tags)
+    return dg.RunsFilter(statuses=statuses or None, tags=declared.known_by)

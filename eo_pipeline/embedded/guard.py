@@ -69,7 +69,7 @@ class GuardedProcess:
     ) -> GuardedProcess:
         """Start ``command``; its output is appended to ``log``.
 
-        It inherits the descriptors ``keep`` (see :func:`eo_pipeline.embedded.locks.hold`), and
+        It inherits the descriptors ``keep`` (see :func:`eo_pipeline.jvm.locks.hold`), and
         runs as ``account`` if one is given, which takes root. To stop, it gets ``stop_signal``
         and, ``grace_s`` later, SIGKILL.
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from eo_pipeline.embedded.locks import hold
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.locks import hold
 from eo_pipeline.jvm.submit import pyspark_home
 from eo_pipeline.jvm.trust import trust_options
 from eo_pipeline.spark import CONNECTOR

@@ -11,6 +11,7 @@ from typing import ClassVar
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
+from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
     CLIENT_VARIABLES,
@@ -72,7 +73,9 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.driver.bindAddress": HOST,
             "spark.driver.host": HOST,
-            "spark.jars": ",".join(map(str, jars)),
+            "spark.driver.extraClassPath": ":".join(map(str, jars)),
+            # a worker that is kept knows a transform's modules as they were when it first saw them
+            "spark.python.worker.reuse": "false",
             "spark.log.level": "ERROR",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
@@ -90,7 +93,12 @@ class EmbeddedSpark(EmbeddedServer):
         variables = (f"{name}={value}" for name, value in submit_environment(home).items())
         # this one is a server, not another one's client
         unset = (f"--unset={name}" for name in CLIENT_VARIABLES)
-        return ["env", *unset, *variables, *submit_command(find_java(), home, arguments)]
+        return [
+            "env",
+            *unset,
+            *variables,
+            *with_archive(submit_command(find_java(), home, arguments)),
+        ]
 
     def _answers(self) -> bool:
         """Another program may have taken the port between our look and our start: the one that

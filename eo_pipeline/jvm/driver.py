@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -24,12 +23,14 @@ from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
-    pyspark_home,
     script_of_its_own,
+    spark_home,
     submit_command,
     submit_environment,
+    with_users_arguments,
 )
 
 #: A file into which Spark writes where it listens, and what PySpark then wants to know.
@@ -40,8 +41,10 @@ _SECRET_VARIABLE = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - a variable's name
 _LOOK_S = 0.05
 
 
-def start_driver(settings: Mapping[str, str]) -> None:
+def start_driver(arguments: Sequence[str]) -> None:
     """Start the JVM that this process's next session will use; it ends with this process.
+
+    ``arguments`` are those of ``spark-submit``; PYSPARK_SUBMIT_ARGS takes the place of the last.
 
     Nothing happens if there is one already, a user's own or that of ``spark-submit``. One that has
     ended is forgotten.
@@ -54,14 +57,13 @@ def start_driver(settings: Mapping[str, str]) -> None:
     if SparkContext._gateway is not None or _PORT_VARIABLE in os.environ:
         return
     java = find_java()
-    home = Path(os.environ.get("SPARK_HOME") or pyspark_home())
+    home = spark_home()
     if sys.platform == "win32" or script_of_its_own(home, java):
         return
-    arguments = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    arguments += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     with tempfile.TemporaryDirectory(prefix="eo-spark-") as folder:
         connection = Path(folder) / "connection"
-        process = _started(submit_command(java, home, arguments), home, connection)
+        command = with_archive(submit_command(java, home, with_users_arguments(arguments)))
+        process = _started(command, home, connection)
         _wait_for(connection, process)
         with connection.open("rb") as told:
             port = read_int(told)  # type: ignore[no-untyped-call]
@@ -70,6 +72,12 @@ def start_driver(settings: Mapping[str, str]) -> None:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
     gateway.proc = process  # as PySpark does: the pipe to it must stay open
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def has_driver() -> bool:
+    """Whether this process has a JVM for Spark that lives: ours, a user's, ``spark-submit``'s."""
+    there = SparkContext._gateway is not None or _PORT_VARIABLE in os.environ
+    return there and not driver_is_dead()
 
 
 def driver_is_dead() -> bool:

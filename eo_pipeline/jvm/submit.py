@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,24 @@ def pyspark_home() -> Path:
     if spec is None or spec.origin is None:
         raise SetupError("pyspark is not installed: pip install 'pyspark[connect]'")
     return Path(spec.origin).parent
+
+
+def spark_home() -> Path:
+    """The Spark that is started: that of SPARK_HOME, or pyspark's own.
+
+    Raises:
+        SetupError: there is none.
+    """
+    named = os.environ.get("SPARK_HOME")
+    return Path(named) if named else pyspark_home()
+
+
+def with_users_arguments(arguments: Sequence[str]) -> list[str]:
+    """Arguments of ``spark-submit`` with those of PYSPARK_SUBMIT_ARGS in the place of the last, as
+    pyspark takes them.
+    """
+    own = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    return list(arguments) if own is None else [*arguments[:-1], *shlex.split(own)]
 
 
 def submit_environment(home: Path) -> dict[str, str]:

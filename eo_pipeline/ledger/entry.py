@@ -53,6 +53,21 @@ class EntryId(NamedTuple):
     transaction_id: str
 
 
+#: Of ``LedgerEntry.details``: which code made the entry's rows.
+CODE_VERSION = "code_version"
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """What rows hold, whatever their order: a ``digest`` by the rules that ``algorithm`` names, of
+    these ``columns``, each with its type as Spark has it in JSON.
+    """
+
+    algorithm: str
+    digest: str
+    columns: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Counts:
     """What one checkpoint read and wrote.
@@ -62,7 +77,9 @@ class Counts:
     that were skipped on request. ``rows_total``: rows written by this pipeline up to and
     including this version, so that nobody has to count the table. ``unknown``: records that became
     rows without the fields that ``value_schema`` does not name (None: not counted, by an older
-    version), ``unknown_fields``: names of such, not always all.
+    version), ``unknown_fields``: names of such, not always all. ``checksum`` is of the rows and
+    ``dead_letters_checksum`` of the dead letters as they were staged (None: not made, by an older
+    version or because the sink could not give them back to be compared).
     """
 
     records: int = 0
@@ -73,6 +90,8 @@ class Counts:
     rows_total: int = 0
     unknown: int | None = None
     unknown_fields: tuple[str, ...] = ()
+    checksum: Checksum | None = None
+    dead_letters_checksum: Checksum | None = None
 
 
 @dataclass(frozen=True)

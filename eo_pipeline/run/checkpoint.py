@@ -21,7 +21,7 @@ from eo_pipeline.errors import (
     SourceUnavailableError,
     SparkJobError,
 )
-from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.stage import Stager
@@ -113,6 +113,8 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
+        if made_by := self.stager.code_version:
+            entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
         transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         with self.timed("commit"):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -112,17 +112,28 @@ class Reading:
         return row.asDict()
 
 
+class Mark(NamedTuple):
+    """A column that rows have while they are counted and never afterwards: ``value`` is made once
+    for each row, and ``metrics`` are of the column ``name``.
+    """
+
+    name: str
+    value: Column
+    metrics: Sequence[Column]
+
+
 class Result:
     """The rows to be staged, counted by the one action on :attr:`frame`, which ``finish`` makes of
-    ``rows``, each of one; with ``more`` metrics over ``rows``, for :attr:`seen`.
+    ``rows``, each of one; with the metrics of ``marks`` besides, for :attr:`seen`.
     """
 
     def __init__(
-        self, rows: DataFrame, finish: Callable[[DataFrame], DataFrame], *more: Column
+        self, rows: DataFrame, finish: Callable[[DataFrame], DataFrame], marks: Sequence[Mark] = ()
     ) -> None:
-        count = F.count(F.lit(1)).alias("rows")
-        self._observed = Observed(rows, count, *more, times=_RESULT_NAMES)
-        self.frame = finish(self._observed.frame)
+        metrics = [F.count(F.lit(1)).alias("rows"), *(m for mark in marks for m in mark.metrics)]
+        marked = rows.withColumns({mark.name: mark.value for mark in marks}) if marks else rows
+        self._observed = Observed(marked, *metrics, times=_RESULT_NAMES)
+        self.frame = finish(self._observed.frame.drop(*(mark.name for mark in marks)))
         self.rows = 0
         self.seen: Mapping[str, Any] = {}
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`

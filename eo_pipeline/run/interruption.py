@@ -145,6 +145,12 @@ class _Watched(SinkSession):
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         return self._session.lineage(since)
 
+    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        return self._session.values(since)
+
+    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        return self._session.dead_letter_values(since)
+
     def close(self) -> None:
         """Whoever opened the session closes it."""
 

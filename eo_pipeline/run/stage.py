@@ -20,10 +20,12 @@ from eo_pipeline.errors import (
     SparkJobError,
     TransformError,
 )
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.counting import Reading, Result, Seen
-from eo_pipeline.run.unfit import UnfitRows, Why, found, looked_at, refused, set_aside, why_unfit
+from eo_pipeline.run.hashing import HashedRows
+from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
@@ -76,6 +78,11 @@ class Stager:
     #: the table's columns that take no null
     never_null: Collection[str] = frozenset()
 
+    @property
+    def code_version(self) -> str | None:
+        """See :func:`eo_pipeline.run.code_version.code_version`."""
+        return code_version(self.source, self.transform, lineage=self.lineage)
+
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
@@ -125,14 +132,15 @@ class Stager:
         self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts] | UnfitRows:
         reading = Reading(decoded, entry.ranges)
-        result = looked_at(
-            self.result(reading.good), self._why, lambda rows: self._columns(rows, entry)
-        )
+        made = self.result(reading.good)
+        hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
+        marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
+        result = Result(made, lambda rows: self._columns(rows, entry), marks)
         rows = self._rows(result, entry, attempt)
         if unfit := found(result):
             return unfit
         seen = reading.seen(result, transformed=self.transform is not None)
-        dead = self._dead_letters(decoded, seen, entry, attempt)
+        dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt)
         counts = Counts(
             records=seen.records,
             bytes=seen.bytes,
@@ -142,6 +150,8 @@ class Stager:
             rows_total=entry.counts.rows_total + rows.rows,
             unknown=seen.unknown,
             unknown_fields=seen.unknown_fields,
+            checksum=hashed.checksum(result) if hashed else None,
+            dead_letters_checksum=dead_checksum,
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
@@ -213,20 +223,25 @@ class Stager:
 
     def _dead_letters(
         self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
-    ) -> StagedTable | None:
+    ) -> tuple[StagedTable | None, Checksum | None]:
         bad = seen.bad
         if not bad:
-            return None
+            return None, None
         if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
             raise BadRecordError(self._bad_records(bad, json.loads(seen.first_bad or "{}")))
-        frame = decoded.dead_letters(entry.checkpoint)
+        letters = decoded.dead_letters(entry.checkpoint)
+        hashed = HashedRows.of_dead_letters(letters, self.sink)
+        result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
+        frame = result.frame if result else letters
         table = _materialize(frame, attempt, Attempt.dead_letters_folder)
         if table.rows != bad:
             raise SparkJobError(
                 f"{bad} bad records were counted and {table.rows} found on the second look: the "
                 "topic lost records in between. Nothing was committed; run again."
             )
-        return table
+        if hashed and result and result.was_counted() and result.rows == bad:
+            return table, hashed.checksum(result)
+        return table, None
 
     def _bad_records(self, bad: int, first: dict[str, Any]) -> str:
         where = f"{first['topic']}[{first['partition']}] offset {first['offset']}"

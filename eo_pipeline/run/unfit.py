@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError
-from eo_pipeline.run.counting import Result
+from eo_pipeline.run.counting import Mark, Result
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
@@ -50,20 +50,19 @@ def why_unfit(sink: Sink, never_null: Collection[str]) -> Why:
     return why
 
 
-def looked_at(result: DataFrame, asked: Why, finish: Callable[[DataFrame], DataFrame]) -> Result:
-    """``result``, to be staged as ``finish`` makes it, each row looked at on its way."""
+def mark_of(result: DataFrame, asked: Why) -> Mark | None:
+    """How each row of ``result`` is looked at on its way; None if every row fits."""
     why = asked(result)
     if why is None:
-        return Result(result, finish)
+        return None
     traced = _coordinates() if KAFKA_COLUMN in result.columns else []
-    marked, why = result.withColumn(_WHY, why), F.col(_WHY)  # one column, so that it is made once
-    example = F.to_json(F.struct(*traced, why.alias("reason")))
-    return Result(
-        marked,
-        lambda rows: finish(rows.drop(_WHY)),
-        F.count(why).alias("unfit"),
-        F.min(F.when(why.isNotNull(), example)).alias("example"),
+    found = F.col(_WHY)
+    example = F.to_json(F.struct(*traced, found.alias("reason")))
+    metrics = (
+        F.count(found).alias("unfit"),
+        F.min(F.when(found.isNotNull(), example)).alias("example"),
     )
+    return Mark(_WHY, why, metrics)
 
 
 def found(result: Result) -> UnfitRows | None:

@@ -16,7 +16,7 @@ from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 class Guarantee(StrEnum):
@@ -122,6 +122,13 @@ class Sink(Settings, ABC):
         a replaced row from a missing one.
         """
         return True
+
+    def gives_back(self, data_type: DataType) -> bool:  # noqa: ARG002
+        """Whether :meth:`SinkSession.values` gives values of ``data_type`` back as they were
+        staged, bit for bit; only of such columns a checksum is made. Asked only where
+        :attr:`keeps_every_row`.
+        """
+        return False
 
     def staging_folders(self) -> StagingFolders:
         """Where attempts must be staged, if not where the pipeline says."""

@@ -87,6 +87,19 @@ def is_scalar(data_type: DataType) -> bool:
     return _kind(data_type) in _SCALARS
 
 
+def is_made_of_scalars(data_type: DataType) -> bool:
+    """True for scalars, and for what holds nothing else at its bottom."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, ArrayType):
+        return is_made_of_scalars(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return is_made_of_scalars(data_type.keyType) and is_made_of_scalars(data_type.valueType)
+    if isinstance(data_type, StructType):
+        return all(is_made_of_scalars(field.dataType) for field in data_type)
+    return is_scalar(data_type)
+
+
 def _kind(data_type: DataType) -> str:
     """``decimal`` of ``decimal(10,2)``, ``string`` of ``string collate UNICODE``."""
     return data_type.simpleString().partition("(")[0].partition(" ")[0]

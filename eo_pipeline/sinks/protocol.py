@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import tenacity
 
@@ -33,9 +33,6 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.sinks.standing import Standing
 from eo_pipeline.staging.rows import StagedOutput
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class CommitOutcome(StrEnum):
@@ -274,23 +271,6 @@ class SinkSession(Standing):
             f"{type(self).__name__} does not drop what a pipeline wrote. Nothing was dropped. By "
             f"hand: delete its table, its dead letters, the ledger of {self.pipeline!r} and its "
             "staging folder; or give the pipeline a new name and table."
-        )
-
-    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Where every row of the table came from, for the audit; in bounded memory, in any order.
-
-        Columns: ``_eo_checkpoint`` (int64), and ``_eo_topic`` (string), ``_eo_partition`` (int32)
-        and ``_eo_offset`` (int64) if the table has them. Rows whose checkpoint is ``since`` or
-        later, and those that belong to none (null); nothing if there is no table yet. One
-        consistent snapshot of the table.
-
-        Raises:
-            RefusedError: rows cannot be read back from this store.
-            SinkUnavailableError: the store does not answer.
-        """
-        raise RefusedError(
-            f"{type(self).__name__} cannot read its rows back, so that an audit can only look at "
-            "the ledger."
         )
 
     @abstractmethod

@@ -5,8 +5,7 @@ those that were committed to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.chain import verify_head
@@ -17,12 +16,10 @@ from eo_pipeline.sinks.identity import (
     refuse_another_table,
     refuse_rows_without_ledger,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from eo_pipeline.sinks.showing import Showing
 
 
-class Standing(ABC):
+class Standing(Showing, ABC):
     """The part of a session that compares. A store tells by :meth:`table_identity` what its table
     is; what it leaves out is not compared.
     """
@@ -36,10 +33,6 @@ class Standing(ABC):
     @abstractmethod
     def entry(self, version: int) -> LedgerEntry | None:
         """See ``SinkSession.entry``."""
-
-    @abstractmethod
-    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """See ``SinkSession.lineage``."""
 
     def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
         """``head``, after it was compared with what it stands on. Cost as that of :meth:`entry`.

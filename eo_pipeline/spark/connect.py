@@ -5,6 +5,7 @@ Left to itself, pyspark tries for ten minutes to reach a server that is away, wi
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
@@ -38,6 +39,8 @@ _REMEDY = "Start the server, or correct spark.remote or SPARK_REMOTE."
 #: The sessions of this process, by server and settings. One that was lost is put in its place.
 _sessions: dict[tuple[str, str], SparkSession] = {}
 _lock = threading.Lock()
+# the sessions of a process are not those of one that it forks
+os.register_at_fork(after_in_child=_sessions.clear)
 
 
 def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSession:
@@ -211,6 +214,17 @@ def knows_its_session(spark: SparkSession) -> bool:
     return True
 
 
+def leave_lost_sessions() -> None:
+    """Let none of this process's sessions be the active one whose server has lost it: a Spark that
+    is started next would be taken for it.
+    """
+    with _lock:
+        for key, session in list(_sessions.items()):
+            if not knows_its_session(session):
+                del _sessions[key]
+                _discard(session)
+
+
 def endpoint_of(spark: SparkSession) -> str:
     """``host:port`` of a Spark Connect session's server; the host alone if others made it."""
     for (remote, _), session in _sessions.items():
@@ -231,17 +245,35 @@ def interrupt_elsewhere(spark: SparkSession, session: str, tag: str) -> None:
     """
     for (remote, _), known in _sessions.items():
         if known is spark:
-            options = [("grpc.service_config", _deadlines(_LOOK_S))]
-            there = DefaultChannelBuilder(remote, options)
-            there.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
-            client = SparkConnectClient(there)
-            client.set_retry_policies([_patience(_LOOK_S)])
+            client = _impatient_client(remote, session)
             try:
                 client.interrupt_tag(tag)
             except (PySparkException, grpc.RpcError) as error:
                 log.info("the job %s of a killed run may still run in Spark: %s", tag, error)
             finally:
                 client.close()
+
+
+def _impatient_client(remote: str, session: str) -> SparkConnectClient:
+    """Another client of a session, for what is not worth a wait."""
+    there = DefaultChannelBuilder(remote, [("grpc.service_config", _deadlines(_LOOK_S))])
+    there.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
+    client = SparkConnectClient(there)
+    client.set_retry_policies([_patience(_LOOK_S)])
+    return client
+
+
+@atexit.register
+def _release_sessions() -> None:
+    """A server keeps the session of a process that has ended for an hour, and all that it holds:
+    short runs would fill it.
+    """
+    for (remote, _), session in _sessions.items():
+        if not _of_connect(session).is_stopped:
+            client = _impatient_client(remote, session_id(session))
+            with suppress(PySparkException, grpc.RpcError):
+                client.release_session()
+            client.close()
 
 
 def _discard(session: SparkSession) -> None:

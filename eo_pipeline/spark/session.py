@@ -9,49 +9,25 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pydantic import Field
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from eo_pipeline.errors import ConfigError, SetupError
-from eo_pipeline.jvm.driver import driver_is_dead, start_driver
+from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
+from eo_pipeline.jvm.driver import driver_is_dead, has_driver, start_driver
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.failures import first_lines
 from eo_pipeline.spark.interrupts import keeping_interrupts
+from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
 from eo_pipeline.spark.staging import STAGING_SETTINGS
-
-_NAME = "eo-pipeline"
+from eo_pipeline.spark.warm.finding import tell_that_it_fails, warm_server
 
 SparkProvider = Callable[[], SparkSession]
 
-#: Newer connectors than the Spark in use do not load; this one does in TESTED_WITH.
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-
-#: The versions of pyspark that CONNECTOR was tested with, by the whole suite. pyproject.toml admits
-#: their patch releases, nothing newer.
-TESTED_WITH = ("4.0.0",)
-
-#: A folder of connector jars resolved beforehand; saves Spark asking a repository at each start.
-JARS_VARIABLE = "EO_SPARK_JARS"
-
-_DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # failures come back as our own errors; Spark's warnings about them only bury the sentence
-    "spark.log.level": "ERROR",
-    **STAGING_SETTINGS,
-    # the throughput collector: 5.2 s -> 3.2 s session start and a third off a cold bulk run
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-}
-
-#: A driver without executors elsewhere has nobody to talk to outside.
-_ON_THIS_MACHINE_ONLY = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-}
+#: Seconds until a warm Spark of this machine that does not answer is passed over.
+_WARM_PATIENCE_S = 5.0
 
 
 class SparkSettings(Settings):
@@ -65,6 +41,8 @@ class SparkSettings(Settings):
         connect_timeout: seconds a Spark Connect server may be away, when a run starts and in the
             middle of its job, before the run ends with SparkUnavailableError.
         driver_memory: heap of a locally started driver.
+        warm: use the server that ``eo spark start`` keeps for this project, if there is one that
+            was started with these settings; ``remote`` wins over it.
         config: any further Spark setting, but those that decide what a time becomes
             (:data:`STAGING_SETTINGS`): batches are always staged in UTC.
     """
@@ -73,6 +51,7 @@ class SparkSettings(Settings):
     remote: str | None = None
     connect_timeout: float = Field(default=10.0, gt=0)
     driver_memory: str = "2g"
+    warm: bool = True
     config: Mapping[str, str] = Field(default_factory=dict)
 
     @property
@@ -99,7 +78,7 @@ class SparkSettings(Settings):
             from eo_pipeline.spark.connect import connect
 
             return connect(self.server, self.config, self.connect_timeout)
-        return self._started(self.server)
+        return (None if self.server else self._warm()) or self._started(self.server)
 
     def _refuse_what_staging_decides(self) -> None:
         for key, value in STAGING_SETTINGS.items():
@@ -116,10 +95,10 @@ class SparkSettings(Settings):
             # left in the environment by a process that spoke Spark Connect and started this one:
             # pyspark would ask for the remote's address instead of starting Spark
             os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-            start_driver({"spark.master": self.master, "spark.app.name": _NAME, **self._local()})
-        builder = SparkSession.Builder().appName(_NAME)
+            start_driver(submit_arguments(self.master, self.launch()))
+        builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
-        for key, value in (self._local() if not remote else dict(self.config)).items():
+        for key, value in (self.launch() if not remote else dict(self.config)).items():
             builder = builder.config(key, value)
         try:
             with keeping_interrupts():
@@ -127,18 +106,32 @@ class SparkSettings(Settings):
         except (PySparkException, Py4JError, OSError) as error:
             raise SetupError(f"Spark did not start: {first_lines(error)}") from error
 
-    def _local(self) -> dict[str, str]:
-        settings = _DEFAULTS | {"spark.driver.memory": self.driver_memory} | _connector()
-        if self.master.startswith("local"):
-            settings |= _ON_THIS_MACHINE_ONLY
-        return settings | dict(self.config)
+    def launch(self) -> dict[str, str]:
+        """All that a Spark is started with by these settings, but its master.
 
+        Raises:
+            ConfigError: ``config`` has what staging decides.
+            SetupError: EO_SPARK_JARS names a folder without jars.
+        """
+        self._refuse_what_staging_decides()
+        return launch_settings(self.master, self.driver_memory, self.config)
 
-def _connector() -> dict[str, str]:
-    folder = os.environ.get(JARS_VARIABLE)
-    if not folder:
-        return {"spark.jars.packages": CONNECTOR}
-    jars = sorted(Path(folder).glob("*.jar"))
-    if not jars:
-        raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")
-    return {"spark.jars": ",".join(str(jar.absolute()) for jar in jars)}
+    def _warm(self) -> SparkSession | None:
+        """A session on the project's warm Spark, if there is one that fits and answers."""
+        if not self.warm or has_driver():
+            return None
+        server = warm_server(self.master, self.launch())
+        from_before = "pyspark.sql.connect.session" in sys.modules
+        if server is None and not from_before:
+            return None
+        # here, because it takes a quarter of a second to import
+        from eo_pipeline.spark.connect import connect, leave_lost_sessions
+
+        if server is not None:
+            patience_s = min(self.connect_timeout, _WARM_PATIENCE_S)
+            try:
+                return connect(server.remote, self.config, patience_s)
+            except (SparkUnavailableError, ConfigError) as error:
+                tell_that_it_fails(server, error)
+        leave_lost_sessions()
+        return None

@@ -12,7 +12,9 @@ from dagster._serdes import serialize_value
 from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.dagster.factory import pipeline_definitions
 from eo_pipeline.dagster.loading import load_pipelines
+from eo_pipeline.dagster.names import Part
 from eo_pipeline.dagster.yaml_values import resolve_texts
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.projects import write_project
 
@@ -56,6 +58,8 @@ def test_a_document_becomes_assets_checks_a_job_sensors_and_a_resource() -> None
     assert keys(definitions) == ours | {"kafka/orders", "kafka/returns"}
     names = {sensor.name for sensor in definitions.sensors or ()}
     assert names == {"orders_lag", "orders_partitions", "orders_reconciler"}
+    statuses = {sensor.default_status for sensor in definitions.sensors or ()}
+    assert statuses == {dg.DefaultSensorStatus.STOPPED}, "Dagster's own default"
     assert definitions.resolve_job_def("orders_job")
     assert set(definitions.resources or ()) == {"orders_spark"}
 
@@ -156,13 +160,87 @@ def test_several_documents_may_share_a_file_and_a_topic(
 
 
 def test_sensors_and_schedule_start_as_the_document_says() -> None:
-    document = MINIMAL % SECRET + 'schedule: "0 * * * *"\nlag_threshold: null\nsensors: stopped\n'
+    document = MINIMAL % SECRET + 'schedule: "0 * * * *"\nlag_threshold: null\nsensors: running\n'
     component = KafkaPipelineComponent.resolve_from_yaml(document)
     pipeline = Pipeline.from_config(component.pipeline_config())
     definitions = pipeline_definitions(pipeline, component)
     sensors = list(definitions.sensors or ())
     assert {s.name for s in sensors} == {"orders_partitions", "orders_reconciler"}
-    assert {s.default_status for s in sensors} == {dg.DefaultSensorStatus.STOPPED}
+    assert {s.default_status for s in sensors} == {dg.DefaultSensorStatus.RUNNING}
     [schedule] = definitions.schedules or ()
     assert isinstance(schedule, dg.ScheduleDefinition)
-    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+
+
+TRANSLATION = """
+translation:
+  key_prefix: sales
+  group_name: "{{ 'history' if asset == 'checkpoints' else 'sales' }}"
+  owners: ["team:sales"]
+run_tags: {team: sales}
+op_tags: {dagster/priority: "3"}
+pool: postgres
+"""
+
+
+def test_keys_groups_tags_and_pool_are_what_the_document_says(mine: Path) -> None:
+    definitions = project(mine, MINIMAL % SECRET + TRANSLATION)
+
+    ours = {"sales/orders", "sales/orders_offsets", "sales/orders_checkpoints"}
+    assert keys(definitions) == ours | {"kafka/orders", "kafka/returns"}
+    graph = definitions.resolve_asset_graph()
+    groups = {k.to_user_string(): graph.get(k).group_name for k in graph.materializable_asset_keys}
+    assert groups == dict.fromkeys(ours, "sales") | {"sales/orders_checkpoints": "history"}
+    assert {check.asset_key.to_user_string() for check in graph.asset_check_keys} == {
+        "sales/orders",
+        "sales/orders_offsets",
+    }
+    table = graph.get(dg.AssetKey(["sales", "orders"]))
+    assert table.owners == ["team:sales"]
+    assert table.kinds == {"postgres", "pyspark"}
+    assert table.pools == {"postgres"}
+    job = definitions.resolve_job_def("orders_job")
+    assert job.tags["team"] == "sales"
+    steps = {node.name: node.tags for node in job.all_node_defs}
+    assert steps["eo_orders"]["dagster/priority"] == "3"
+
+
+class Shouting(KafkaPipelineComponent):
+    """As somebody overrides it in a project."""
+
+    def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
+        path = [*spec.key.path[:-1], spec.key.path[-1].upper()]
+        spec = super().get_asset_spec(spec, asset)
+        return spec.replace_attributes(key=dg.AssetKey(path)) if asset == "table" else spec
+
+
+def test_the_executor_of_other_assets_is_left_alone(mine: Path) -> None:
+    package = write_project(mine, MINIMAL % SECRET)
+    assert load_pipelines(package).executor is dg.in_process_executor
+    (package / "defs" / "report.py").write_text(REPORT)
+    assert load_pipelines(package).executor is None
+
+
+#: Somebody's own asset, below the table.
+REPORT = """
+import dagster as dg
+
+@dg.asset(deps=["orders"])
+def report() -> None: ...
+"""
+
+
+def test_a_subclass_says_it_in_python() -> None:
+    component = Shouting.resolve_from_yaml(MINIMAL % SECRET)
+    definitions = component.build_defs(dg.ComponentTree.for_test().load_context)
+    assert keys(definitions) >= {"ORDERS", "orders_offsets", "orders_checkpoints"}
+
+
+def test_a_key_that_depends_on_more_than_the_key_is_refused() -> None:
+    def by_kind(spec: dg.AssetSpec, _: Part) -> dg.AssetSpec:
+        return spec.replace_attributes(key=spec.key.with_prefix(sorted(spec.kinds)))
+
+    component = KafkaPipelineComponent.resolve_from_yaml(MINIMAL % SECRET)
+    pipeline = Pipeline.from_config(component.pipeline_config())
+    with pytest.raises(ConfigError, match="Make the new key"):
+        pipeline_definitions(pipeline, translation=by_kind)

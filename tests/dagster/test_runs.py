@@ -6,9 +6,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
 
 from eo_pipeline.dagster.assets import build_asset
 from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.names import PIPELINE_TAG, DagsterPipeline
 from eo_pipeline.errors import LedgerBehindError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -66,6 +69,52 @@ def test_every_checkpoint_of_a_run_is_a_materialization_of_both_assets(
     assert versions(instance, declared.table) == [1, 2, 3]
     assert transactions(instance, declared.offsets) == ids(declared.pipeline.history())
     bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_the_events_are_those_of_the_assets_as_they_were_renamed(
+    bench: Bench, instance: dg.DagsterInstance
+) -> None:
+    declared = DagsterPipeline(
+        bench.pipeline(),
+        AT_ONCE,
+        lambda spec, _: spec.replace_attributes(key=spec.key.with_prefix("sales")),
+    )
+    bench.topic.write(150, partitions=range(4))
+
+    assert materialize(declared, instance).success
+
+    assert versions(instance, dg.AssetKey(["sales", "events"])) == [1, 2]
+    assert versions(instance, dg.AssetKey(["sales", "events_offsets"])) == [0, 1, 2]
+    assert not instance.fetch_materializations(dg.AssetKey("events"), limit=1).records
+
+
+def test_an_edited_transform_marks_the_table_and_each_checkpoint_says_which_made_it(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    bench.topic.write(50)
+    materialize(declared, instance)
+    assert table_status(declared, instance) == ("FRESH", [])
+
+    edited = DagsterPipeline(bench.pipeline(transform="tests.run.transforms:shouting"), AT_ONCE)
+    assert table_status(edited, instance) == ("STALE", ["has a new code version"])
+
+    bench.topic.write(50)
+    materialize(edited, instance)
+    assert table_status(edited, instance) == ("FRESH", [])
+    made_by = [entry.details.get("code_version") for entry in edited.pipeline.history()]
+    assert made_by == [None, declared.pipeline.code_version, edited.pipeline.code_version]
+    assert [value(e.metadata, "code_version") for e in events(instance, edited.checkpoints)] == (
+        made_by[1:]
+    )
+
+
+def table_status(declared: DagsterPipeline, instance: dg.DagsterInstance) -> tuple[str, list[str]]:
+    """What the UI shows beside the table, and why."""
+    graph = without_topics(declared).resolve_asset_graph()
+    loading = LoadingContextForTest(instance)
+    resolver = CachingStaleStatusResolver(instance, graph, loading)
+    causes = [cause.reason for cause in resolver.get_stale_causes(declared.table)]
+    return resolver.get_status(declared.table).value, causes
 
 
 def test_the_metadata_says_what_was_read_and_how_fast(
@@ -135,6 +184,33 @@ def test_the_next_run_reports_first_what_a_killed_one_could_not(
 
     assert versions(instance, declared.offsets) == [0, 1, 2]
     assert transactions(instance, declared.offsets) == ids(declared.pipeline.history())
+
+
+@pytest.mark.parametrize("selected", ["table", "offsets"])
+def test_whoever_selects_one_asset_gets_both(
+    bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance, selected: str
+) -> None:
+    """Together with what somebody builds on the table, as in ``selection="key:events+"``."""
+
+    @dg.asset(deps=[declared.table], automation_condition=dg.AutomationCondition.eager())
+    def report() -> None:
+        pass
+
+    bench.topic.write(250, partitions=range(4))
+    definitions = dg.Definitions.merge(without_topics(declared), dg.Definitions(assets=[report]))
+    key = getattr(declared, selected).to_user_string()
+    nightly = dg.define_asset_job("nightly", selection=f'key:"{key}"+')
+    job = dg.Definitions.merge(definitions, dg.Definitions(jobs=[nightly])).resolve_job_def(
+        "nightly"
+    )
+
+    result = job.execute_in_process(instance=instance)
+
+    assert versions(instance, declared.offsets) == [0, 1, 2, 3]
+    assert versions(instance, declared.table) == [1, 2, 3]
+    made = {event.asset_key for event in result.get_asset_materialization_events()}
+    assert (dg.AssetKey("report") in made) == (selected == "table")
+    bench.table.assert_holds_once(bench.topic.written)
 
 
 def _is_output(event: dg.DagsterEvent) -> bool:

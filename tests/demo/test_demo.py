@@ -20,13 +20,13 @@ from rich.console import Console
 from demo import servers as demo_servers
 from demo.observe import Checkpoint
 from demo.preflight import Jars, check_disk, check_packages, check_python, link
-from demo.processes import send_signal, start_of
 from demo.run import in_words
 from demo.screen import Screen
 from demo.servers import Servers
 from demo.state import Owner, State, claimed, stop
 from demo.verify import check_coordinates
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.processes import send_signal, start_of
 
 
 def never(name: str) -> None:

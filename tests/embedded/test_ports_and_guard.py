@@ -16,8 +16,8 @@ import pytest
 
 from eo_pipeline.embedded import guard
 from eo_pipeline.embedded.guard import GuardedProcess
-from eo_pipeline.embedded.locks import hold
 from eo_pipeline.embedded.ports import HOST, free_port, is_free
+from eo_pipeline.jvm.locks import hold
 from tests.servers import is_gone, wait_until
 
 SLEEP = ["sleep", "300"]

@@ -95,13 +95,13 @@ def test_what_a_later_release_added_belongs_to_the_hash() -> None:
     Outcome: neither it nor what this release puts on top of it seems damaged to either.
     """
     later = first_entry("p").to_json()
-    later["counts"]["checksum"] = "abc"
+    later["counts"]["future"] = "abc"
     later["identity"]["content"] = LedgerEntry.from_json(later).content_hash
     read_here = LedgerEntry.from_json(later)
     assert not read_here.is_altered
     on_top = child_of(read_here, 10)
     assert told([later, on_top.to_json()]) == []
-    later["counts"]["checksum"] = "abd"
+    later["counts"]["future"] = "abd"
     assert told([later, on_top.to_json()]) == [0, 0]
 
 

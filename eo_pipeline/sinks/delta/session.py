@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -99,9 +99,18 @@ class DeltaSession(LakeSession[Snapshot]):
         Raises:
             DamagedError: besides the usual ones; a file is gone, or was cut.
         """
+        return self._readable(lambda table: table.lineage(since))
+
+    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """Of one version of the table, file by file; raises as :meth:`lineage`."""
+        return self._readable(lambda table: table.values(since))
+
+    def _readable(
+        self, read: Callable[[Snapshot], Iterator[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
         table = self.open_table()
         try:
-            yield from table.lineage(since) if table else ()
+            yield from read(table) if table else ()
         except SinkUnavailableError as error:
             raise self.damage() or error from error.__cause__
 

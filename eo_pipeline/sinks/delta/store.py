@@ -123,9 +123,16 @@ class Snapshot:
             SinkUnavailableError: a file was vacuumed meanwhile, or is damaged.
         """
         schema = lineage_schema(self.columns)
+        batches = self._read([n for n in schema.names if n in self.columns], since)
+        return lineage_of_batches(batches, schema, since)
+
+    def values(self, since: int) -> Iterator[pa.RecordBatch]:
+        """See ``SinkSession.values``; raises as :meth:`lineage`."""
+        return TYPES.shown(self._read([*self.columns], since))
+
+    def _read(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
         try:
-            batches = self._batches([n for n in schema.names if n in self.columns], since)
-            yield from lineage_of_batches(batches, schema, since)
+            yield from self._batches(columns, since)
         except DeltaProtocolError as error:
             raise RefusedError(f"the rows cannot be read back: {error}") from error
         except (DeltaError, pa.ArrowException, OSError) as error:

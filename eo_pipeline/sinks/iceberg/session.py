@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -91,7 +91,15 @@ class IcebergSession(LakeSession[Table]):
             return
         schema = lineage_schema(table.schema().column_names)
         with read_errors(self.sink.table):
-            yield from lineage_of_batches(_scan(table, schema, since), schema, since)
+            yield from lineage_of_batches(_scan(table, schema.names, since), schema, since)
+
+    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """Of one snapshot, file by file."""
+        table = self.open_table()
+        if table is None:
+            return
+        with read_errors(self.sink.table):
+            yield from TYPES.shown(_scan(table, table.schema().column_names, since))
 
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)
@@ -204,8 +212,8 @@ class IcebergPublication(LakePublication[Table]):
             raise OvertakenError(str(error)) from error
 
 
-def _scan(table: Table, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
-    known = [name for name in schema.names if name in table.schema().column_names]
+def _scan(table: Table, columns: Iterable[str], since: int) -> Iterator[pa.RecordBatch]:
+    known = [name for name in columns if name in table.schema().column_names]
     if CHECKPOINT_COLUMN not in known:
         # somebody else's columns only: their rows are counted by any of them
         return iter(table.scan().to_arrow_batch_reader())

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.projection import is_made_of_scalars
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import DataType
 
 #: Below the table's folder, where no reader and no clean-up looks: attempts and their promises.
 STAGING_FOLDER = "_eo_staging"
@@ -29,6 +31,10 @@ class FolderSink(Sink):
     @abstractmethod
     def root(self) -> Path:
         """The table's folder."""
+
+    def gives_back(self, data_type: DataType) -> bool:
+        """Files hold whatever can be stored as it is."""
+        return is_made_of_scalars(data_type)
 
     def dead_letters(self, pipeline: str, since: int = 0) -> pa.Table:
         """The records of ``pipeline`` that could not be read, from checkpoint ``since`` on."""

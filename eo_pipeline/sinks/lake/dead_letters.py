@@ -6,7 +6,7 @@ rows. A file named by the entry's pointer can: it is read only by following the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.files import sync
 from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer
-from eo_pipeline.staging.rows import StagedTable
+from eo_pipeline.staging.rows import BATCH_ROWS, StagedTable
 
 _FOLDER = "dead_letters"
 
@@ -38,6 +38,13 @@ class DeadLetterFiles:
         sync(path)
         sync(path.parent)
         return path
+
+    def batches(self, pointers: Iterable[Pointer]) -> Iterator[pa.RecordBatch]:
+        """The same, as far as they are still there."""
+        for at in pointers:
+            if self.path(at).exists():
+                with pq.ParquetFile(self.path(at)) as file:
+                    yield from file.iter_batches(BATCH_ROWS)
 
     def read(self, pointers: Iterable[Pointer]) -> pa.Table:
         """The letters of entries that are in the ledger, in their order."""

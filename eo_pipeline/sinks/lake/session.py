@@ -36,6 +36,7 @@ from eo_pipeline.sinks.lake.ledger import (
     LedgerFiles,
     Pointer,
 )
+from eo_pipeline.sinks.lake.types import AS_STORED
 from eo_pipeline.sinks.protocol import OvertakenError, Publication, SinkSession, has_landed
 from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedOutput
@@ -105,10 +106,17 @@ class LakeSession(SinkSession, Generic[Handle]):
         """Every record that could not be read, of the checkpoints from version ``since``; without
         those that a rewind or a replay took back.
         """
+        return self.dead_letters.read(self._with_dead_letters(since))
+
+    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """What is left of them, file by file."""
+        return AS_STORED.shown(self.dead_letters.batches(self._with_dead_letters(since)))
+
+    def _with_dead_letters(self, since: int) -> list[Pointer]:
         head = self.head_of(self.open_table())
         chain = self.ledger.chain(head, since) if head else ()
         kept = [file for number, file in _live(chain).items() if number >= since]
-        return self.dead_letters.read(file.at for file in kept if file.dead_letters)
+        return [file.at for file in kept if file.dead_letters]
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         target_of(entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -115,6 +115,16 @@ class StoredTypes:
                 "correct them in the transform."
             ) from error
 
+    def shown(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``batches`` of a table that may have columns of other kinds too, without those, each in
+        its one form.
+        """
+        for batch in batches:
+            stored = {field.name: self._stored(field.type) for field in batch.schema}
+            known = pa.schema([(name, kind) for name, kind in stored.items() if kind])
+            arrays = [batch.column(f.name).cast(f.type, safe=False) for f in known]
+            yield pa.RecordBatch.from_arrays(arrays, schema=known)
+
     def _stored(self, kind: pa.DataType) -> pa.DataType | None:
         if (pt.is_int8(kind) or pt.is_int16(kind)) and not self.short_integers:
             return pa.int32()
@@ -155,6 +165,10 @@ class StoredTypes:
             self.check_names(kind.names)
             return all(self._holds(field.dataType) for field in kind)
         return is_scalar(kind)
+
+
+#: Of files as they are, whatever the table's format.
+AS_STORED = StoredTypes("Parquet")
 
 
 def new_columns(known: pa.Schema, result: pa.Schema) -> list[str]:

@@ -1,9 +1,9 @@
-"""Where the rows of a folder of Parquet files came from."""
+"""Where the rows of a folder of Parquet files came from, and what they hold."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.parquet.store import EntryFile, version_of
+from eo_pipeline.sinks.parquet.types import TYPES
 from eo_pipeline.staging.rows import BATCH_ROWS
 
 
@@ -25,29 +26,44 @@ def read_lineage(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordB
         SinkUnavailableError: it was removed, or a file cannot be read.
     """
     schema = lineage_schema(head.columns.names)
+    return lineage_of_batches(_rows(root, head, since, schema.names), schema, since)
+
+
+def read_values(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordBatch]:
+    """The same rows with all their columns; raises as :func:`read_lineage`."""
+    return TYPES.shown(_rows(root, head, since))
+
+
+def _rows(
+    root: Path, head: EntryFile, since: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     try:
         with _folder(root) as table:
             versions = (version_of(name) for name in os.listdir(table))
             for version in sorted(v for v in versions if v is not None):
                 if version <= head.entry.version:
-                    yield from _checkpoint(table, f"checkpoint={version}", schema, since)
+                    yield from _checkpoint(table, f"checkpoint={version}", columns, since)
     except (OSError, pa.ArrowException) as error:
         raise SinkUnavailableError(
             f"{root} cannot be read: {error}. Were rows taken back meanwhile? Ask again."
         ) from error
 
 
-def _checkpoint(table: int, name: str, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
+def _checkpoint(
+    table: int, name: str, columns: Sequence[str] | None, since: int
+) -> Iterator[pa.RecordBatch]:
     with _folder(name, table) as folder:
         for file in sorted(os.listdir(folder)):
             if file.endswith(".parquet") and not file.startswith(("_", ".")):
                 handle = os.open(file, os.O_RDONLY, dir_fd=folder)
                 with os.fdopen(handle, "rb") as opened, pq.ParquetFile(opened) as rows:
-                    yield from lineage_of_batches(_batches(rows, schema, since), schema, since)
+                    yield from _batches(rows, columns, since)
 
 
-def _batches(rows: pq.ParquetFile, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
-    known = [name for name in schema.names if name in rows.schema_arrow.names]
+def _batches(
+    rows: pq.ParquetFile, columns: Sequence[str] | None, since: int
+) -> Iterator[pa.RecordBatch]:
+    known = [name for name in columns or () if name in rows.schema_arrow.names]
     groups = [n for n in range(rows.num_row_groups) if not _is_older(rows.metadata, n, since)]
     yield from rows.iter_batches(BATCH_ROWS, row_groups=groups, columns=known or None)
 

@@ -30,7 +30,7 @@ from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.lake.types import new_columns, widened
 from eo_pipeline.sinks.parquet.config import ParquetSink
 from eo_pipeline.sinks.parquet.exchange import locked
-from eo_pipeline.sinks.parquet.lineage import read_lineage
+from eo_pipeline.sinks.parquet.lineage import read_lineage, read_values
 from eo_pipeline.sinks.parquet.rows import write_rows
 from eo_pipeline.sinks.parquet.store import (
     DEAD_LETTERS_FOLDER,
@@ -42,7 +42,7 @@ from eo_pipeline.sinks.parquet.swap import SwapFolder, refuse_where_impossible
 from eo_pipeline.sinks.parquet.types import TYPES, refuse_partition_name
 from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
 from eo_pipeline.sinks.removal import goes_back
-from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.staging.rows import BATCH_ROWS, StagedOutput
 
 #: Folders in the making, one a try, each for the one that makes it.
 PUBLISHING_FOLDER = "_eo_publishing"
@@ -133,10 +133,19 @@ class ParquetSession(SinkSession):
 
     def read_dead_letters(self, since: int = 0) -> pa.Table:
         """Every record that could not be read, of the checkpoints from version ``since``."""
-        found = [file.entry.version for file in self._files(since) if file.dead_letters]
-        folders = [self.folders.path(version) / DEAD_LETTERS_FOLDER for version in found]
-        tables = [pq.ParquetFile(file).read() for f in folders for file in sorted(f.iterdir())]
+        tables = [pq.ParquetFile(file).read() for file in self._dead_letter_files(since)]
         return pa.concat_tables(tables) if tables else pa.table({})
+
+    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """What is left of them, file by file."""
+        for file in self._dead_letter_files(since):
+            yield from TYPES.shown(pq.ParquetFile(file).iter_batches(BATCH_ROWS))
+
+    def _dead_letter_files(self, since: int) -> Iterator[Path]:
+        for file in self._files(since):
+            if file.dead_letters:
+                folder = self.folders.path(file.entry.version) / DEAD_LETTERS_FOLDER
+                yield from sorted(folder.glob("*.parquet"))
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """The whole folder, unless there is something in it that is none of ours. The newest
@@ -166,6 +175,11 @@ class ParquetSession(SinkSession):
         """Of the folder as it is now, file by file."""
         head = self.folders.newest()
         return read_lineage(self.root, head, since) if head else iter(())
+
+    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """Of the folder as it is now, file by file."""
+        head = self.folders.newest()
+        return read_values(self.root, head, since) if head else iter(())
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         refuse_where_impossible(self.root, entry, self.new_folder(entry))

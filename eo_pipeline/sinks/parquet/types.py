@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from eo_pipeline.errors import SchemaChangeError
-from eo_pipeline.sinks.lake.types import StoredTypes
+from eo_pipeline.sinks.lake.types import AS_STORED
 
-TYPES = StoredTypes("Parquet")
+TYPES = AS_STORED
 
 #: The column that readers take from the folders' names.
 PARTITION_COLUMN = "checkpoint"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
 from eo_pipeline.sinks.postgres.types import NAMES
-from eo_pipeline.sinks.projection import project
+from eo_pipeline.sinks.projection import is_scalar, project
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.names import TableName
 from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 def conninfo_parts(dsn: str) -> dict[str, Any]:
@@ -100,6 +100,10 @@ class PostgresSink(SqlSink):
             "dbname": _text(parts, "dbname", os.environ.get("PGDATABASE", "")),
             "table": self.table_name,
         }
+
+    def gives_back(self, data_type: DataType) -> bool:
+        """Scalars; of nested values PostgreSQL keeps a form of its own."""
+        return is_scalar(data_type)
 
     def project(self, df: DataFrame) -> DataFrame:
         """Nested columns become JSON; see :mod:`eo_pipeline.sinks.postgres.types`.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import json_array, refusing
 from eo_pipeline.sinks.postgres.store import PostgresStore
@@ -22,6 +22,7 @@ from eo_pipeline.sinks.postgres.types import (
     WireType,
     conversion,
     is_direct,
+    shown_as,
     wire_type,
 )
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
@@ -99,6 +100,17 @@ WHERE t.typtype <> 'd'
 ORDER BY attnum
 """
 
+#: Columns that take values as they come: a domain may check, and no precision of a time rounds.
+_SHOWN = """
+SELECT attname, format_type(atttypid, NULL),
+       CASE WHEN atttypid = 'numeric'::regtype AND atttypmod >= 4
+            THEN (((atttypmod - 4) & 2047) # 1024) - 1024 END
+FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+  AND (atttypmod < 0 OR atttypid IN ('numeric'::regtype, 'character varying'::regtype))
+ORDER BY attnum
+"""
+
 #: Unless a trigger (before, insert: 2 and 4) may fill them in.
 _NEVER_NULL = """
 SELECT attname FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
@@ -148,6 +160,17 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
                     f"let the role own the table, or ALTER TABLE {part} DISABLE ROW LEVEL SECURITY."
                 )
         return bool(parts)
+
+    def shown(self) -> pa.Schema:
+        if acts := self.acts_by_itself():
+            raise RefusedError(f"{self.name} has {acts}, which may change what is written")
+        fields = [
+            pa.field(name, arrow)
+            for name, kind, scale in self.store.rows(_SHOWN, self.name.sql)
+            if (arrow := shown_as(kind, scale)) is not None
+        ]
+        known = CHECKPOINT_COLUMN in [field.name for field in fields]
+        return pa.schema(fields if known else [])
 
     def acts_by_itself(self) -> str:
         return ", ".join(what for (what,) in self.store.rows(_ACTORS, self.name.sql))

@@ -114,6 +114,7 @@ class PostgresStore(SqlStore):
 
     product = NAMES.product
     driver_error = psycopg.Error
+    unreadable = (*SqlStore.unreadable, psycopg.DataError)
     ledger_types: ClassVar[LedgerTypes] = LedgerTypes(
         text=lambda _: "text", json="jsonb", time="timestamptz", now="clock_timestamp()"
     )
@@ -191,6 +192,8 @@ class PostgresStore(SqlStore):
 
     def begin_snapshot(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        # in another zone the first and the last day of all are in years that Python has not
+        self.execute("SET LOCAL TIME ZONE 'UTC'")
 
     def streaming_cursor(self) -> psycopg.ServerCursor[tuple[Any, ...]]:
         """Rows wait on the server until they are asked for."""

@@ -140,6 +140,9 @@ def _list(data_type: pa.DataType) -> WireType | None:
     return WireType(sent + _ARRAY, meant, declared, pa.list_(arrow), item.scale)
 
 
+#: Of Spark's and Arrow's exact numbers.
+_DIGITS_MAX = 38
+
 _WIDER: dict[str, frozenset[str]] = {
     "smallint": frozenset({"integer", "bigint", "numeric", "real", "double precision"}),
     "integer": frozenset({"bigint", "numeric", "double precision"}),
@@ -194,6 +197,33 @@ class ColumnType:
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" with {self.scale} digits after the point"
         return f"{self.name}{scale}"
+
+
+#: What each type is read back as, without a change; not those in which PostgreSQL keeps a form of
+#: its own (json, uuid, character) and not arrays.
+_SHOWN = {
+    "boolean": pa.bool_(),
+    "smallint": pa.int16(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "real": pa.float32(),
+    "double precision": pa.float64(),
+    "text": pa.string(),
+    "character varying": pa.string(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    _TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+    _TIMESTAMP: pa.timestamp("us"),
+}
+
+
+def shown_as(name: str, scale: int | None) -> pa.DataType | None:
+    """The Arrow type of a column's values, ``None`` if they are not read back; ``scale`` as in
+    :class:`ColumnType`.
+    """
+    if name == "numeric" and scale is not None and 0 <= scale <= _DIGITS_MAX:
+        return pa.decimal128(_DIGITS_MAX, scale)
+    return _SHOWN.get(name)
 
 
 def is_direct(column: ColumnType, wire: WireType) -> bool:

@@ -160,6 +160,16 @@ class SqlTable(ABC, Generic[W, C]):
         """
         return ""
 
+    def shown(self) -> pa.Schema:
+        """The columns whose values are read back as they were written, bit for bit, as Arrow;
+        the checkpoint's number at least, if the table has it.
+
+        Raises:
+            RefusedError: the table may change what it is given.
+        """
+        known = CHECKPOINT_COLUMN in self.columns()
+        return pa.schema([(CHECKPOINT_COLUMN, pa.int64())] if known else [])
+
     def settle(self) -> None:
         """What the database has put off to the commit happens now, while it can be counted."""
 
@@ -343,6 +353,16 @@ def read_lineage(
     if columns:
         query, schema = _lineage_query(table, columns, since)
         cursor.execute(query)
+        pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
+        yield from lineage_of_rows(pages, schema)
+
+
+def read_values(cursor: Any, table: str, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
+    """What ``SinkSession.values`` tells, of the columns ``schema``; see :func:`read_lineage`."""
+    if schema.names:
+        selected = ", ".join(quoted(name) for name in schema.names)
+        checkpoint = quoted(CHECKPOINT_COLUMN)
+        cursor.execute(f"SELECT {selected} FROM {table} WHERE {checkpoint} >= {int(since)}")
         pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
         yield from lineage_of_rows(pages, schema)
 

@@ -20,8 +20,14 @@ from eo_pipeline.sinks.sql.ledger import (
     SqlLedger,
     row_of,
 )
-from eo_pipeline.sinks.sql.names import quoted
-from eo_pipeline.sinks.sql.rows import SqlTable, ledger_in, read_lineage, rows_taken_back
+from eo_pipeline.sinks.sql.names import TableName, quoted
+from eo_pipeline.sinks.sql.rows import (
+    SqlTable,
+    ledger_in,
+    read_lineage,
+    read_values,
+    rows_taken_back,
+)
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -142,6 +148,26 @@ class SqlSession(SinkSession):
                 columns = self.table_class(reader, self.store.table).columns()
                 with closing(reader.streaming_cursor()) as cursor:
                     yield from read_lineage(cursor, self.store.table.sql, columns, since)
+            except reader.driver_error as error:
+                raise self.store.while_opening(error) from error
+
+    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """As :meth:`lineage`; the columns that give back what they were given, bit for bit."""
+        return self._shown(self.store.table, since)
+
+    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
+        """The same of the table of dead letters."""
+        return self._shown(self.store.dead_letters, since)
+
+    def _shown(self, name: TableName, since: int) -> Iterator[pa.RecordBatch]:
+        with closing(self.store_class(self._sink, self.pipeline)) as reader:
+            try:
+                reader.begin_snapshot()
+                schema = self.table_class(reader, name).shown()
+                with closing(reader.streaming_cursor()) as cursor:
+                    yield from read_values(cursor, name.sql, schema, since)
+            except reader.unreadable as error:
+                raise RefusedError(f"{name} holds values that cannot be read: {error}") from error
             except reader.driver_error as error:
                 raise self.store.while_opening(error) from error
 

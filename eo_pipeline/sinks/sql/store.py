@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import tenacity
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
@@ -50,6 +51,8 @@ class SqlStore(ABC):
     product: ClassVar[str]
     #: Base class of what the driver raises.
     driver_error: ClassVar[type[Exception]]
+    #: What is raised for a value that Python or Arrow has nothing for.
+    unreadable: ClassVar[tuple[type[Exception], ...]] = (pa.ArrowException,)
     #: What stands for a parameter in a statement.
     mark: ClassVar[str] = "%s"
     #: False where CREATE and ALTER TABLE commit what is open. Tables are then made and widened

@@ -1,0 +1,1 @@
+"""Us and the others: a file each."""

@@ -1,0 +1,181 @@
+"""Apache Flink, in one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from benchmarks.suite.errors import PeerMissingError
+from benchmarks.suite.jars import Jar, resolved, spark_jars
+from benchmarks.suite.peers.peer import ProgramPeer
+from benchmarks.suite.peers.structured_streaming import DRIVER, jdbc_url
+from benchmarks.suite.room import PROGRAMS
+from benchmarks.suite.target import Store, Target
+from benchmarks.suite.topic import Topic
+from eo_pipeline.jvm.java import find_java
+
+FLINK = "2.1.1"
+KAFKA = "4.0.1-2.0"
+JDBC = "4.0.0-2.0"
+_CONNECTORS = (
+    Jar("org.apache.flink", "flink-sql-connector-kafka", KAFKA),
+    Jar("org.apache.flink", "flink-connector-jdbc-core", JDBC),
+    Jar("org.apache.flink", "flink-connector-jdbc-postgres", JDBC),
+    Jar("org.apache.flink", "flink-parquet", FLINK),
+    DRIVER,
+)
+#: What flink-parquet needs of others; pyspark holds them.
+_PARQUET = (
+    *("parquet-hadoop", "parquet-column", "parquet-common", "parquet-encoding"),
+    *("parquet-format-structures", "parquet-jackson", "snappy-java"),
+    *("hadoop-client-api", "hadoop-client-runtime", "commons-logging"),
+)
+_COLUMNS = "id BIGINT, customer STRING, country STRING, amount DOUBLE, at_ms BIGINT, note STRING"
+_SETTINGS = {
+    "parallelism.default": "{cores}",
+    "pipeline.object-reuse": "true",
+    "execution.runtime-mode": "streaming",
+    "execution.checkpointing.interval": "1 s",
+    "execution.checkpointing.dir": "file://{folder}/checkpoints",
+}
+
+
+class Flink(ProgramPeer):
+    """A bounded SQL job on a MiniCluster."""
+
+    PROGRAM: ClassVar[str] = "Flink"
+    PROMISE: ClassVar[str] = (
+        "Into Parquet and Kafka exactly once; into a database at least once, or the same by key. "
+        "It is made for jobs that never end: its offsets live in the job's own checkpoints, and a "
+        "bounded job that is started again reads the topic from the beginning. So it is in no "
+        "table of small runs."
+    )
+    SETTINGS: ClassVar[str] = (
+        "SQL on a MiniCluster in one process, as many slots as cores, 2 GB, parallel collector as "
+        "ours, object reuse, a checkpoint a second (the last one makes the output visible, so a "
+        "longer interval costs a bounded job more); JDBC: 10,000 rows a flush, "
+        "`reWriteBatchedInserts=true`; Kafka: `exactly-once`. Warm: the next job on the same "
+        "cluster."
+    )
+
+    def install(self) -> None:
+        libraries = self._folder / f"libraries-{FLINK}"
+        if not (libraries / "pyflink").is_dir():
+            self._pip(libraries)
+        resolved(_CONNECTORS, self._folder, self.room.limit_to_install)
+        classes = self._folder / "classes"
+        compiled = classes / "FlinkJobs.class"
+        source = PROGRAMS / "FlinkJobs.java"
+        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+            self._compile(source, classes)
+
+    def versions(self) -> Mapping[str, str]:
+        return {"Flink": FLINK, "Kafka connector": KAFKA, "JDBC connector": JDBC}
+
+    @property
+    def _folder(self) -> Path:
+        return self.room.folder / "flink"
+
+    def _pip(self, libraries: Path) -> None:
+        """Flink's own jars come in a Python package; nothing else of it is used."""
+        wanted = f"apache-flink-libraries=={FLINK}"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", wanted]
+        partial = libraries.with_suffix(".partial")
+        try:
+            run = subprocess.run(
+                [*command, "--upgrade", "--target", str(partial)],
+                capture_output=True,
+                text=True,
+                timeout=self.room.limit_to_install,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PeerMissingError(f"{wanted} took too long to install") from error
+        if run.returncode != 0:
+            raise PeerMissingError(f"{wanted} could not be installed: {run.stderr[-300:]}")
+        partial.rename(libraries)
+
+    def _compile(self, source: Path, classes: Path) -> None:
+        compiler = find_java().command.resolve().with_name("javac")
+        if not compiler.exists():
+            raise PeerMissingError("its job is a Java file, and this Java is without a compiler")
+        command = [str(compiler), "-cp", self._class_path(), "-d", str(classes), str(source)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            raise PeerMissingError(f"its job could not be compiled: {run.stderr[-300:]}")
+
+    def _class_path(self) -> str:
+        own = sorted((self._folder / f"libraries-{FLINK}" / "pyflink" / "lib").glob("*.jar"))
+        jars = [*own, *resolved(_CONNECTORS, self._folder), *spark_jars(*_PARQUET)]
+        return os.pathsep.join(map(str, [self._folder / "classes", *jars]))
+
+    def command(self) -> Sequence[str]:
+        opened = ("java.util", "java.lang", "java.net", "java.time", "java.util.concurrent")
+        return [
+            str(find_java().command),
+            *("-Xmx2g", "-XX:+UseParallelGC", "-Dlog4j2.level=ERROR"),
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
+            *("-cp", self._class_path(), "FlinkJobs", _cores()),
+        ]
+
+    def line(self, topic: Topic, target: Target) -> str:
+        columns = "`value` BYTES" if topic.raw else _COLUMNS
+        settings = {
+            name: value.format(cores=_cores(), folder=target.folder)
+            for name, value in _SETTINGS.items()
+        }
+        statements = [
+            *(f"SET {name} = {value}" for name, value in settings.items()),
+            _table("records", columns, _source(topic)),
+            _table("output", columns, self._sink(target)),
+            "INSERT INTO output SELECT * FROM records",
+        ]
+        script = target.folder / "job.sql"
+        script.write_text("\n;\n".join(statements))
+        return str(script)
+
+    def _sink(self, target: Target) -> Mapping[str, str]:
+        if self.store is Store.PARQUET:
+            return {"connector": "filesystem", "path": target.lake.as_uri(), "format": "parquet"}
+        if self.store is Store.KAFKA:
+            return {
+                "connector": "kafka",
+                "topic": target.name,
+                "properties.bootstrap.servers": target.bootstrap,
+                "properties.transaction.timeout.ms": "600000",
+                "format": "json",
+                "sink.delivery-guarantee": "exactly-once",
+                "sink.transactional-id-prefix": target.name,
+            }
+        return {
+            "connector": "jdbc",
+            "url": jdbc_url(target),
+            "table-name": target.name,
+            "sink.buffer-flush.max-rows": "10000",
+            "sink.buffer-flush.interval": "1 s",
+        }
+
+
+def _cores() -> str:
+    return str(len(os.sched_getaffinity(0)))
+
+
+def _source(topic: Topic) -> Mapping[str, str]:
+    return {
+        "connector": "kafka",
+        "topic": topic.name,
+        "properties.bootstrap.servers": topic.bootstrap,
+        "properties.isolation.level": "read_committed",
+        "scan.startup.mode": "earliest-offset",
+        "scan.bounded.mode": "latest-offset",
+        "format": "raw" if topic.raw else "json",
+    }
+
+
+def _table(name: str, columns: str, options: Mapping[str, str]) -> str:
+    settings = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+    return f"CREATE TEMPORARY TABLE {name} ({columns}) WITH ({settings})"

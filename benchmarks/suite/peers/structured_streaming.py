@@ -1,0 +1,77 @@
+"""Spark Structured Streaming."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.suite.jars import Jar, resolved
+from benchmarks.suite.peers.peer import ProgramPeer
+from benchmarks.suite.records import SPARK_SCHEMA
+from benchmarks.suite.room import PROGRAMS, STATE
+from benchmarks.suite.target import Store, Target
+from benchmarks.suite.topic import Topic
+from eo_pipeline.embedded.jars import spark_connector_jars
+
+DELTA = Jar("io.delta", "delta-spark_2.13", "4.0.0", alone=False)
+DRIVER = Jar("org.postgresql", "postgresql", "42.7.7")
+
+
+class StructuredStreaming(ProgramPeer):
+    """``Trigger.AvailableNow``: a query that reads what is there and ends."""
+
+    PROGRAM: ClassVar[str] = "Structured Streaming"
+    PROMISE: ClassVar[str] = (
+        "Into Delta exactly once. Into a database through `foreachBatch`, and into Kafka, at least "
+        "once: a batch that is tried again is written again, unless the user keeps its number in "
+        "the store. `Trigger.AvailableNow` ends, so it needs no cluster that never sleeps either. "
+        "Its offsets live in a checkpoint folder beside the store."
+    )
+    SETTINGS: ClassVar[str] = (
+        "The Spark that eo-pipeline uses too; `local[*]`, 2 GB, parallel collector as ours; "
+        "`kafka.fetch.max.wait.ms=10` (not its default: it saves half a second at a log's end); "
+        "Delta: `snapshotPartitions=1`; JDBC: `batchsize=10000`, `reWriteBatchedInserts=true`; "
+        "one micro-batch for all that is available."
+    )
+
+    def install(self) -> None:
+        self._jars()
+
+    def versions(self) -> Mapping[str, str]:
+        return {"Spark": version("pyspark"), "delta-spark": DELTA.version, "pgjdbc": DRIVER.version}
+
+    def _jars(self) -> Sequence[Path]:
+        folder = self.room.folder / "structured-streaming"
+        own = resolved([DELTA, DRIVER], folder, self.room.limit_to_install)
+        # Scala's library is Spark's own
+        return [jar for jar in own if "scala-library" not in jar.name] + [
+            *spark_connector_jars(STATE)
+        ]
+
+    def command(self) -> Sequence[str]:
+        jars = ",".join(map(str, self._jars()))
+        return [sys.executable, str(PROGRAMS / "structured_streaming.py"), jars, SPARK_SCHEMA]
+
+    def line(self, topic: Topic, target: Target) -> str:
+        job: dict[str, Any] = {
+            "bootstrap": topic.bootstrap,
+            "topic": topic.name,
+            "raw": topic.raw,
+            "checkpoint": str(target.folder / "checkpoint"),
+        }
+        if self.store is Store.DELTA:
+            return json.dumps({**job, "sink": "delta", "path": str(target.lake)})
+        if self.store is Store.KAFKA:
+            return json.dumps({**job, "sink": "kafka", "output": target.name})
+        url = jdbc_url(target)
+        return json.dumps({**job, "sink": "jdbc", "url": url, "table": target.name})
+
+
+def jdbc_url(target: Target) -> str:
+    """The target's database, as Java's driver takes it; several rows an INSERT."""
+    place = target.dsn.split("@", 1)[1]
+    return f"jdbc:postgresql://{place}?user=postgres&reWriteBatchedInserts=true"

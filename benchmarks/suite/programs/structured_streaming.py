@@ -1,0 +1,98 @@
+"""Spark Structured Streaming, ``Trigger.AvailableNow``: a query for each line of stdin.
+
+A line is ``{"bootstrap", "topic", "sink", "raw", "checkpoint", ...}`` with what the sink needs:
+``path`` (delta), ``url`` and ``table`` (jdbc), ``output`` (kafka). Arguments: the jars, divided by
+commas, and the schema of a record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+SETTINGS = {
+    "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # Delta's default of 50 tasks is meant for large logs
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def session(jars: str) -> SparkSession:
+    """Spark on this machine's cores."""
+    builder = SparkSession.Builder().master("local[*]").config("spark.jars", jars)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def rows(spark: SparkSession, job: dict[str, Any], schema: str) -> DataFrame:
+    """The stream of parsed records, or of values as they are."""
+    reader = spark.readStream.format("kafka").options(
+        **{
+            "kafka.bootstrap.servers": job["bootstrap"],
+            "subscribe": job["topic"],
+            "startingOffsets": "earliest",
+            "kafka.isolation.level": "read_committed",
+            # else every task that reaches the log's end waits there for half a second
+            "kafka.fetch.max.wait.ms": "10",
+        }
+    )
+    if job["raw"]:
+        return reader.load().select("value")
+    parsed = F.from_json(F.col("value").cast("string"), schema)
+    return reader.load().select(parsed.alias("r")).select("r.*")
+
+
+def run(spark: SparkSession, job: dict[str, Any], schema: str) -> None:
+    """Everything that is new, then the end."""
+    frame = rows(spark, job, schema)
+    if job["sink"] == "kafka":
+        frame = frame.select(F.to_json(F.struct("*")).alias("value"))
+    writer = frame.writeStream.trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", job["checkpoint"])
+    if job["sink"] == "delta":
+        query = writer.format("delta").start(job["path"])
+    elif job["sink"] == "kafka":
+        options = {"kafka.bootstrap.servers": job["bootstrap"], "topic": job["output"]}
+        query = writer.format("kafka").options(**options).start()
+    else:
+
+        def insert(batch: DataFrame, _: int) -> None:
+            options = {"batchsize": "10000", "driver": "org.postgresql.Driver"}
+            batch.write.mode("append").options(**options).jdbc(job["url"], job["table"])
+
+        query = writer.foreachBatch(insert).start()
+    query.awaitTermination()
+
+
+def main() -> None:
+    """A query for each line."""
+    jars, schema = sys.argv[1:]
+    spark = None
+    for line in sys.stdin:
+        started = time.perf_counter()
+        spark = spark or session(jars)
+        run(spark, json.loads(line), schema)
+        sys.stdout.write(json.dumps({"seconds": time.perf_counter() - started}) + "\n")
+        sys.stdout.flush()
+    if spark is not None:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    main()

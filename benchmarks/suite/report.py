@@ -1,0 +1,188 @@
+"""The page: every figure of it comes from the results beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.suite import plots
+from benchmarks.suite.figures import Figure
+from benchmarks.suite.results import Results
+
+OURS = "eo-pipeline"
+SIZES = ("full", "quick")
+#: Whom each of ours is compared with: Delta is Parquet with a log.
+_FAMILY = {"Delta": "lake", "Parquet": "lake"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One peer in one mode, in one scenario."""
+
+    peer: str
+    store: str
+    mode: str
+    records: int
+    figure: Figure | None
+    fault: str
+
+    @property
+    def family(self) -> str:
+        return _FAMILY.get(self.store, self.store)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.peer.startswith(OURS)
+
+
+def cases(results: Results, scenario: str) -> Sequence[Case]:
+    """All of a scenario; those that go together side by side, ours first."""
+    found: dict[tuple[str, str], Case] = {}
+    for each in results.measurements:
+        if each.scenario != scenario or (each.peer, each.mode) in found:
+            continue
+        seconds = results.seconds(scenario, each.peer, each.mode)
+        faults = results.faults(scenario, each.peer, each.mode)
+        figure = Figure.of(seconds) if seconds else None
+        found[each.peer, each.mode] = Case(
+            each.peer, each.store, each.mode, each.records, figure, faults[0] if faults else ""
+        )
+    families = list(dict.fromkeys(case.family for case in found.values()))
+    modes = ("warm", "server", "cold")
+    return sorted(
+        found.values(),
+        key=lambda case: (
+            families.index(case.family),
+            not case.is_ours,
+            case.peer,
+            modes.index(case.mode),
+        ),
+    )
+
+
+def ours_for(case: Case, among: Sequence[Case]) -> Case | None:
+    """The one of ours that ``case`` is compared with: same kind of store, same mode."""
+    fit = [
+        each
+        for each in among
+        if each.is_ours and each.figure and (each.family, each.mode) == (case.family, case.mode)
+    ]
+    return fit[0] if fit and case.figure and not case.is_ours else None
+
+
+def publish(page: Path) -> None:
+    """Write the generated parts of ``page`` anew, and the pictures."""
+    text = page.read_text()
+    for size in SIZES:
+        file = page.parent / f"benchmarks-{size}.json"
+        if file.exists():
+            results = Results.read(file)
+            plots.draw(results, size, page.parent / "images", cases)
+            part = "\n".join(lines(results, size))
+        else:
+            part = "Not measured yet."
+        text = with_part(text, size, part)
+    page.write_text(text)
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """``text`` with another part between the markers of ``name``."""
+    begin, end = f"<!-- figures: {name} -->", f"<!-- end of figures: {name} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{part}\n\n{end}{after}"
+
+
+def lines(results: Results, size: str) -> Iterator[str]:
+    """One run's part of the page, in Markdown."""
+    machine = ", ".join(
+        f"{value} {name}" if name in ("cores", "memory") else f"{name} {value}"
+        for name, value in results.machine.items()
+        if name not in ("date", "processor", "system")
+    )
+    asked = results.asked
+    yield (
+        f"{results.machine.get('date', '')}: {asked['records']:,} records of 200 bytes, "
+        f"up to {asked['rounds']} rounds. {results.machine.get('processor', '')}, "
+        f"{results.machine.get('system', '')}; {machine}."
+    )
+    for scenario, told in results.scenarios.items():
+        found = cases(results, scenario)
+        if found:
+            yield from _table(scenario, told, found, size)
+    if results.missing:
+        yield "\nMissing here, and why:\n"
+        yield from (f"- {peer}: {reason}" for peer, reason in results.missing.items())
+    yield from _settings(results, size)
+
+
+def _table(
+    scenario: str, told: Mapping[str, str], found: Sequence[Case], size: str
+) -> Iterator[str]:
+    yield f"\n### {told['title']}{_suffix(size)}\n"
+    if told.get("text"):
+        yield f"{told['text']}\n"
+    if any(case.figure for case in found):
+        picture = plots.name(size, scenario)
+        yield f"![Seconds of each, {told['title']}](images/{picture})\n"
+    yield "| into | who | mode | median s | records/s | noise | rounds | ours / theirs |"
+    yield "|---|---|---|---:|---:|---:|---:|---:|"
+    yield from (_row(case, ours_for(case, found)) for case in found)
+    faults = [case for case in found if case.fault]
+    if faults:
+        yield ""
+    yield from (f"- {case.peer} ({case.mode}): {plain(case.fault)}" for case in faults)
+
+
+def _suffix(size: str) -> str:
+    """No two headings of a page are the same."""
+    return " (quick)" if size == "quick" else ""
+
+
+def ratios(results: Results) -> Iterator[str]:
+    """A line for each peer that ours can be compared with: below 1 we are faster."""
+    for scenario, told in results.scenarios.items():
+        found = cases(results, scenario)
+        for case in found:
+            ours = ours_for(case, found)
+            if ours and ours.figure and case.figure:
+                ratio = ours.figure.ratio(case.figure)
+                pair = f"{ours.peer} {digits(ours.figure.median)} s"
+                other = f"{case.peer} {digits(case.figure.median)} s"
+                yield f"{ratio:6.2f}  {pair} / {other} ({case.mode}; {told['title']})"
+
+
+def _row(case: Case, ours: Case | None) -> str:
+    who = f"**{case.peer}**" if case.is_ours else case.peer
+    figure = case.figure
+    if figure is None:
+        return f"| {case.store} | {who} | {case.mode} | – | – | – | 0 | – |"
+    rate = f"{case.records / figure.median:,.0f}" if case.records else "–"
+    noise = f"{figure.spread:.0%}" if figure.rounds > 1 else "–"
+    ratio = f"{ours.figure.ratio(figure):.2f}" if ours and ours.figure else "–"
+    return (
+        f"| {case.store} | {who} | {case.mode} | {digits(figure.median)} | {rate} | "
+        f"{noise} | {figure.rounds} | {ratio} |"
+    )
+
+
+def digits(seconds: float) -> str:
+    """Three that say something."""
+    places = 3 if seconds < 1 else 2 if seconds < 10 else 1
+    return f"{seconds:.{places}f}"
+
+
+def plain(fault: str) -> str:
+    """A fault in a list of Markdown: no folder of anybody's machine, no table of its own."""
+    return re.sub(r"(/[\w.+-]+){2,}/?", "…", fault).replace("|", "/").replace("\n", " ")[:300]
+
+
+def _settings(results: Results, size: str) -> Iterator[str]:
+    yield f"\n### Who they are{_suffix(size)}\n"
+    yield "| who | versions | promises | settings |"
+    yield "|---|---|---|---|"
+    programs = {told["program"]: told for told in results.peers.values()}
+    for program, told in programs.items():
+        yield f"| {program} | {told['versions'] or '–'} | {told['promise']} | {told['settings']} |"

@@ -1,0 +1,124 @@
+"""The servers that everybody shares, the peers' installations, and the time there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.suite.program import Program
+from benchmarks.suite.target import Store, Target
+from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.embedded.spark import EmbeddedSpark
+
+ROOT = Path(__file__).parents[2]
+STATE = ROOT / ".eo"
+PROGRAMS = Path(__file__).parent / "programs"
+
+#: Write-ahead log that a run may fill before PostgreSQL spreads a checkpoint over the next run.
+_POSTGRES = {"max_wal_size": "8GB"}
+_ALWAYS_LEFT_S = 5.0
+
+
+class Room:
+    """Kafka and PostgreSQL on this machine, below ``folder``; topics outlive the program.
+
+    Args:
+        folder: where the peers are installed too.
+        seconds: all the time there is, from now on.
+        step: the most that one run may take, in seconds.
+    """
+
+    def __init__(self, folder: Path, seconds: float, step: float) -> None:
+        self.folder = folder
+        self._deadline = time.monotonic() + seconds
+        self._step = step
+        self._stack = ExitStack()
+        self._programs: dict[str, Program] = {}
+        self._spark: EmbeddedSpark | None = None
+        self._targets = 0
+        self.kafka = EmbeddedKafka(folder / "kafka", jars=kafka_broker_jars(STATE))
+        self.postgres = EmbeddedPostgres(folder / "postgres", settings=_POSTGRES)
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self.runs, ignore_errors=True)
+        self._stack.enter_context(self.kafka)
+        self._stack.enter_context(self.postgres)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end_programs()
+        self._stack.close()
+
+    @property
+    def runs(self) -> Path:
+        """What runs leave behind; emptied at the start."""
+        return self.folder / "runs"
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def limit(self) -> float:
+        """Seconds that a run which begins now may take."""
+        return max(min(self._step, self.left - _ALWAYS_LEFT_S), 1.0)
+
+    @property
+    def limit_to_install(self) -> float:
+        """Seconds that an installation which begins now may take."""
+        return max(self.left - _ALWAYS_LEFT_S, 1.0)
+
+    @property
+    def remote(self) -> str:
+        """A warm Spark Connect server; started when it is first asked for."""
+        if self._spark is None:
+            jars = spark_connector_jars(STATE)
+            self._spark = EmbeddedSpark(self.folder / "spark-connect", jars=jars)
+            self._spark.start()
+        return self._spark.remote
+
+    def target(self, store: Store) -> Target:
+        """A new empty place."""
+        self._targets += 1
+        name = f"run_{int(time.time())}_{self._targets:05d}"
+        folder = self.runs / name
+        made = Target(store, name, folder, self.postgres.dsn, self.kafka.bootstrap_servers)
+        made.make()
+        return made
+
+    def start(self, name: str, command: Sequence[str]) -> Program:
+        """A program in a clean environment; its log has its name."""
+        names = ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR", "SSL_CERT_FILE")
+        environment = {name: os.environ[name] for name in names if name in os.environ}
+        environment["PYTHONPATH"] = str(ROOT)
+        return Program(command, self.runs / "logs" / f"{name}.log", environment)
+
+    def program(self, name: str, command: Sequence[str]) -> Program:
+        """The one of this name, which stays until :meth:`end_programs`."""
+        known = self._programs.get(name)
+        if known is None or not known.alive:
+            known = self._programs[name] = self.start(f"{name}-warm", command)
+        return known
+
+    def end_programs(self) -> None:
+        """Nobody who is warm takes memory or time from what follows."""
+        for program in self._programs.values():
+            program.kill()
+        self._programs.clear()
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None

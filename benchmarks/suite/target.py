@@ -1,0 +1,166 @@
+"""Where a run writes to, and how its output is read back: from outside, by other programs."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import polars as pl
+import psycopg
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow import json as arrow_json
+
+from benchmarks.suite import topic
+from benchmarks.suite.errors import MeasurementError
+from benchmarks.suite.records import POSTGRES_SCHEMA, SCHEMA
+
+_OUTPUT_PARTITIONS = 8
+_SILENCE_S = 30.0
+
+
+class Store(StrEnum):
+    """What kind of place."""
+
+    DELTA = "Delta"
+    PARQUET = "Parquet"
+    POSTGRES = "PostgreSQL"
+    KAFKA = "Kafka"
+    NOWHERE = "nowhere"
+
+
+@dataclass(frozen=True)
+class Target:
+    """An empty place of ``store``'s kind, for one peer; ``name`` is the table's or topic's.
+
+    ``folder`` is for whatever the run needs or makes: staging, checkpoints, a lake table.
+    """
+
+    store: Store
+    name: str
+    folder: Path
+    dsn: str
+    bootstrap: str
+
+    @property
+    def lake(self) -> Path:
+        """The folder of a Delta table or of Parquet files."""
+        return self.folder / "table"
+
+    def make(self) -> None:
+        """Empty, and with what every peer would find in production: a table, a topic."""
+        self.folder.mkdir(parents=True)
+        if self.store is Store.POSTGRES:
+            with psycopg.connect(self.dsn, autocommit=True) as database:
+                database.execute(f"CREATE TABLE {self.name} ({POSTGRES_SCHEMA})".encode())
+                # nobody pays for the pages that another one left dirty
+                database.execute("CHECKPOINT")
+        elif self.store is Store.KAFKA:
+            topic.create(self.bootstrap, self.name, _OUTPUT_PARTITIONS)
+
+    def remove(self) -> None:
+        """All of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.store is Store.POSTGRES:
+            with psycopg.connect(self.dsn, autocommit=True) as database:
+                database.execute(f"DROP TABLE IF EXISTS {self.name} CASCADE".encode())
+        elif self.store is Store.KAFKA:
+            topic.delete_all(self.bootstrap, self.name)
+
+    def rows(self, *, raw: bool) -> pl.DataFrame:
+        """What is in it.
+
+        Raises:
+            MeasurementError: it could not be read.
+        """
+        try:
+            return self._rows(raw=raw)
+        except (psycopg.Error, DeltaError, pl.exceptions.PolarsError, pa.ArrowException) as error:
+            raise MeasurementError(f"its output could not be read: {error}") from error
+
+    def _rows(self, *, raw: bool) -> pl.DataFrame:
+        if self.store is Store.POSTGRES:
+            return self._of_postgres()
+        if self.store is Store.KAFKA:
+            return parsed(list(self._values()))
+        files = self._files()
+        if not files:
+            raise MeasurementError(f"no files below {self.lake.name}")
+        if raw:
+            return parsed(pl.read_parquet(files, columns=["value"])["value"].to_list())
+        return pl.read_parquet(files, columns=list(SCHEMA))
+
+    def _files(self) -> list[str]:
+        if self.store is Store.DELTA:
+            return [uri.removeprefix("file://") for uri in DeltaTable(self.lake).file_uris()]
+        return [
+            str(file)
+            for file in self.lake.rglob("*")
+            if file.is_file() and not file.name.startswith((".", "_"))
+        ]
+
+    def _of_postgres(self) -> pl.DataFrame:
+        text = io.BytesIO()
+        statement = f"COPY (SELECT {', '.join(SCHEMA)} FROM {self.name}) TO STDOUT (FORMAT csv)"
+        with (
+            psycopg.connect(self.dsn) as database,
+            database.cursor() as cursor,
+            cursor.copy(statement.encode()) as copy,
+        ):
+            for block in copy:
+                text.write(block)
+        if not text.tell():
+            return pl.DataFrame(schema=SCHEMA)
+        text.seek(0)
+        return pl.read_csv(text, has_header=False, schema=SCHEMA)
+
+    def _values(self) -> Iterator[bytes]:
+        """Every committed record of the topic."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        parts = range(_OUTPUT_PARTITIONS)
+        consumer.assign([TopicPartition(self.name, part, OFFSET_BEGINNING) for part in parts])
+        ended: set[int | None] = set()
+        heard = time.monotonic()
+        while len(ended) < _OUTPUT_PARTITIONS:
+            messages = consumer.consume(10_000, timeout=0.2)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _SILENCE_S:
+                raise MeasurementError(f"topic {self.name} gives no answer")
+            for message in messages:
+                fault = message.error()
+                if fault is None:
+                    yield message.value() or b""
+                elif fault.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    raise MeasurementError(str(fault))
+        consumer.close()
+
+
+def parsed(values: list[bytes]) -> pl.DataFrame:
+    """JSON records as columns; fields that nobody sent are left out."""
+    if not values:
+        return pl.DataFrame(schema=SCHEMA)
+    schema = pl.DataFrame(schema=SCHEMA).to_arrow().schema
+    text = pa.py_buffer(b"\n".join(values))
+    options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    table = arrow_json.read_json(pa.BufferReader(text), parse_options=options)
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.select(*SCHEMA)

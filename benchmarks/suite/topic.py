@@ -1,0 +1,94 @@
+"""Topics of known records; filled once, kept from run to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.suite.records import frames, values
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Records 0 to ``records``, not included, dealt out to the partitions in turn.
+
+    ``raw``: whether the values are to be stored as they are, or parsed.
+    """
+
+    bootstrap: str
+    name: str
+    records: int
+    partitions: int
+    raw: bool = False
+
+    def filled(self) -> Topic:
+        """Make sure of its records: a whole topic is taken as it is, any other is made anew."""
+        held = self._held()
+        if held != self.records:
+            if held is not None:
+                delete(self.bootstrap, self.name)
+            create(self.bootstrap, self.name, self.partitions)
+            self._produce(0, self.records)
+        return self
+
+    def appended(self, records: int) -> Topic:
+        """This topic with ``records`` more at its end."""
+        longer = replace(self, records=self.records + records)
+        self._produce(self.records, longer.records)
+        return longer
+
+    def _held(self) -> int | None:
+        """Records in the topic; None if it does not exist."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})
+        known = consumer.list_topics(timeout=_TIMEOUT_S).topics.get(self.name)
+        if known is None:
+            return None
+        parts = [TopicPartition(self.name, part) for part in known.partitions]
+        bounds = [consumer.get_watermark_offsets(part, timeout=_TIMEOUT_S) for part in parts]
+        consumer.close()
+        return sum(high - low for low, high in bounds)
+
+    def _produce(self, start: int, end: int) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "linger.ms": 20,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+        number = start
+        for frame in frames(start, end):
+            for value in values(frame):
+                producer.produce(self.name, value, partition=number % self.partitions)
+                number += 1
+            producer.flush()
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create(bootstrap: str, name: str, partitions: int) -> None:
+    """An empty topic."""
+    admin = _admin(bootstrap)
+    settings = {"retention.ms": "-1"}
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_TIMEOUT_S)
+
+
+def delete(bootstrap: str, *names: str) -> None:
+    """Without a trace."""
+    admin = _admin(bootstrap)
+    for gone in admin.delete_topics(list(names), operation_timeout=_TIMEOUT_S).values():
+        gone.result(_TIMEOUT_S)
+
+
+def delete_all(bootstrap: str, prefix: str) -> None:
+    """Every topic whose name begins so: an output, and a ledger beside it."""
+    known = _admin(bootstrap).list_topics(timeout=_TIMEOUT_S).topics
+    names = [name for name in known if name.startswith(prefix)]
+    if names:
+        delete(bootstrap, *names)
