@@ -15,6 +15,7 @@ from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
     CLIENT_VARIABLES,
+    KAFKA_SETTINGS,
     pyspark_home,
     submit_command,
     submit_environment,
@@ -80,6 +81,7 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
+            **KAFKA_SETTINGS,
             **self._settings,
             _OWNER: self._owner,
         }
