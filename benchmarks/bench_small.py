@@ -1,113 +1,212 @@
 """What a run costs that finds a handful of new records: ``python -m benchmarks.bench_small``.
 
-Starts Kafka, PostgreSQL and a warm Spark of its own. Each round appends a few records to a topic
-that has been read to its end, and runs the pipeline, once as it comes and once with Kafka's own
-``fetch.max.wait.ms`` of 500, in turn: the two share the machine's moods, so look at their ratio.
+Starts Kafka, PostgreSQL and a warm Spark of its own. Each round appends a few records to topics
+that have been read to their ends, and runs a pipeline of each case, all cases in turn: they share
+the machine's moods, so look at their ratios. ``--against`` another checkout runs that one's code as
+well, in processes of its own, with the same servers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from eo_pipeline import Pipeline
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
 
-STATE = Path(__file__).parents[1] / ".eo"
+CHECKOUT = Path(__file__).parents[1]
+STATE = CHECKOUT / ".eo"
 BEFORE = 10_000
-CASES = {"as it comes": {}, "500 ms": {"kafka.fetch.max.wait.ms": "500"}}
+
+
+class Case(NamedTuple):
+    """What is compared: whose code, where Spark runs, where rows go, partitions of the topic."""
+
+    code: str
+    spark: str
+    sink: str
+    partitions: int
+
+    @property
+    def topic(self) -> str:
+        return f"{self.code}_{self.spark}_{self.sink}_{self.partitions}"
+
+
+class Servers(NamedTuple):
+    """All on this machine; ``spark`` is None if no case wants it."""
+
+    kafka: EmbeddedKafka
+    postgres: EmbeddedPostgres
+    spark: EmbeddedSpark | None
+    scratch: Path
 
 
 @contextmanager
-def servers(scratch: Path) -> Iterator[tuple[EmbeddedKafka, EmbeddedPostgres, EmbeddedSpark]]:
-    """All three, on this machine."""
+def servers(scratch: Path, *, connect: bool) -> Iterator[Servers]:
+    """Started, and ended with the block."""
     with ExitStack() as stack:
-        yield (
+        jars = spark_connector_jars(STATE)
+        warm = EmbeddedSpark(scratch / "spark", jars=jars) if connect else None
+        yield Servers(
             stack.enter_context(EmbeddedKafka(scratch / "kafka", jars=kafka_broker_jars(STATE))),
             stack.enter_context(EmbeddedPostgres(scratch / "postgres")),
-            stack.enter_context(EmbeddedSpark(scratch / "spark", jars=spark_connector_jars(STATE))),
+            stack.enter_context(warm) if warm else None,
+            scratch,
         )
 
 
-def pipeline(
-    topic: str, options: dict[str, str], kafka: str, dsn: str, spark: str, staging: Path
-) -> Pipeline:
-    """The pipeline from ``topic`` to a table of the same name."""
-    config: dict[str, Any] = {
-        "name": topic,
+class Worker:
+    """A process with the code of one ``checkout``; see :mod:`benchmarks.small_worker`."""
+
+    def __init__(self, checkout: Path) -> None:
+        jars = str(spark_connector_jars(STATE)[0].parent)
+        environment = os.environ | {"PYTHONPATH": str(checkout), "EO_SPARK_JARS": jars}
+        script = Path(__file__).with_name("small_worker.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=checkout,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, config: dict[str, Any], records: int) -> dict[str, Any]:
+        """One run of the pipeline."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"config": config, "records": records}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("the worker ended; it said why")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+
+def config(case: Case, on: Servers) -> dict[str, Any]:
+    """The pipeline of ``case``."""
+    sink = (
+        {"type": "postgres", "dsn": on.postgres.dsn, "table": case.topic}
+        if case.sink == "postgres"
+        else {"type": case.sink, "path": str(on.scratch / case.topic)}
+    )
+    return {
+        "name": case.topic,
         "source": {
-            "bootstrap_servers": kafka,
-            "topics": [topic],
+            "bootstrap_servers": on.kafka.bootstrap_servers,
+            "topics": [case.topic],
             "value_schema": "id BIGINT NOT NULL, name STRING",
-            "spark_options": options,
         },
-        "sink": {"type": "postgres", "dsn": dsn, "table": topic},
-        "staging": str(staging),
-        "spark": {"remote": spark},
+        "sink": sink,
+        "staging": str(on.scratch / "staging"),
+        "spark": {"remote": on.spark.remote} if case.spark == "connect" and on.spark else {},
     }
-    return Pipeline.from_config(config)
 
 
-def append(kafka: str, topic: str, records: int, partitions: int) -> None:
-    """``records`` at the end of ``topic``, dealt out to its partitions in turn."""
+def append(kafka: str, topic: str, records: int, partitions: int, skew: float) -> None:
+    """``records`` at the end of ``topic``: a share ``skew`` in its first partition, the others
+    dealt out to all in turn.
+    """
     producer = Producer({"bootstrap.servers": kafka, "log_level": 0})
     for n in range(records):
         value = json.dumps({"id": n, "name": f"record number {n}"}).encode()
-        producer.produce(topic, value, partition=n % partitions)
+        partition = 0 if n < records * skew else n % partitions
+        producer.produce(topic, value, partition=partition)
     producer.flush()
 
 
-def seconds(pipeline: Pipeline, records: int) -> float:
-    """One run, which must find ``records``."""
-    started = time.perf_counter()
-    found = pipeline.run().rows
-    spent = time.perf_counter() - started
-    if found != records:
-        raise SystemExit(f"{found} rows instead of {records}")
+def make_topics(kafka: str, cases: Sequence[Case]) -> None:
+    """One for each case."""
+    admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
+    new = [NewTopic(case.topic, case.partitions, 1) for case in cases]
+    for made in admin.create_topics(new).values():
+        made.result()
+
+
+def measure(asked: argparse.Namespace, cases: Sequence[Case]) -> dict[Case, list[dict[str, Any]]]:
+    """What every round found, without the rounds that warm up."""
+    spent: dict[Case, list[dict[str, Any]]] = {case: [] for case in cases}
+    checkouts = {"this": CHECKOUT, "that": asked.against}
+    with tempfile.TemporaryDirectory(prefix="eo-small-") as folder, ExitStack() as stack:
+        connect = "connect" in asked.spark
+        on = stack.enter_context(servers(Path(folder), connect=connect))
+        make_topics(on.kafka.bootstrap_servers, cases)
+        workers = {
+            key: stack.enter_context(Worker(checkouts[key[0]]))
+            for key in dict.fromkeys((case.code, case.spark) for case in cases)
+        }
+        for turn in range(asked.warm_up + asked.rounds):
+            records = asked.records if turn else max(BEFORE, asked.records)
+            for case in cases:
+                place = on.kafka.bootstrap_servers
+                append(place, case.topic, records, case.partitions, asked.skew)
+                found = workers[case.code, case.spark].run(config(case, on), records)
+                if turn >= asked.warm_up:
+                    spent[case].append(found)
     return spent
 
 
-def main() -> None:
-    """Print the median of each case, and how they compare."""
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians of one case, in seconds."""
+    seconds = [each["seconds"] for each in found]
+    phases = {
+        name: statistics.median(each["phases"].get(name, 0.0) for each in found)
+        for name in found[0]["phases"]
+    }
+    return {"p50": statistics.median(seconds), "best": min(seconds), "phases": phases}
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=100, help="new ones at each run")
-    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--records", type=int, default=8_000, help="new ones at each run")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[8])
+    parser.add_argument("--skew", type=float, default=0.0, help="share of the first partition")
+    parser.add_argument("--sinks", nargs="+", default=["delta", "postgres"])
+    parser.add_argument("--spark", nargs="+", default=["connect"], help="connect, classic")
+    parser.add_argument("--against", type=Path, help="another checkout, to be compared with")
     parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="eo-small-") as folder, ExitStack() as stack:
-        kafka, postgres, spark = stack.enter_context(servers(Path(folder)))
-        names = {f"case_{n}": options for n, options in enumerate(CASES.values())}
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-        new = [NewTopic(name, asked.partitions, 1) for name in names]
-        for made in admin.create_topics(new).values():
-            made.result()
-        spent: dict[str, list[float]] = {name: [] for name in names}
-        places = kafka.bootstrap_servers, postgres.dsn, spark.remote, Path(folder) / "staging"
-        for turn in range(asked.rounds + 1):
-            records = asked.records if turn else BEFORE
-            for name, options in names.items():
-                append(kafka.bootstrap_servers, name, records, asked.partitions)
-                took = seconds(pipeline(name, options, *places), records)
-                if turn:  # the first one is everybody's warming up
-                    spent[name].append(took)
-    medians = [statistics.median(each) for each in spent.values()]
-    for case, median, each in zip(CASES, medians, spent.values(), strict=True):
-        sys.stdout.write(f"{case:<12} {median:6.2f} s, best {min(each):.2f} s\n")
-    sys.stdout.write(f"{'ratio':<12} {medians[1] / medians[0]:6.1f}\n")
+    parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print the medians of each case."""
+    asked = arguments()
+    codes = ["this", "that"] if asked.against else ["this"]
+    chosen = product(asked.partitions, asked.sinks, asked.spark, codes)
+    cases = [Case(code, spark, sink, n) for n, sink, spark, code in chosen]
+    found = {case: summary(each) for case, each in measure(asked, cases).items()}
+    for case, each in found.items():
+        phases = "  ".join(f"{name} {s * 1000:.0f}" for name, s in each["phases"].items())
+        told = f"{case.topic:<32} {each['p50']:6.3f} s, best {each['best']:.3f} s; ms: {phases}"
+        sys.stdout.write(told + "\n")
+    if asked.json:
+        figures = [{**case._asdict(), **each} for case, each in found.items()]
+        asked.json.write_text(json.dumps({"records": asked.records, "cases": figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -277,7 +277,7 @@ class Reader:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [({}, "10"), ({"kafka.fetch.max.wait.ms": "250"}, "250")]
+    ("given", "told"), [({}, "1"), ({"kafka.fetch.max.wait.ms": "250"}, "250")]
 )
 def test_spark_is_told_not_to_wait_half_a_second_at_the_end_of_a_log(
     given: dict[str, str], told: str

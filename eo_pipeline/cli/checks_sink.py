@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psycopg
-
 from eo_pipeline.cli.checks import Check, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import duration, number
 from eo_pipeline.errors import (
@@ -92,6 +90,9 @@ def _folder(path: Path) -> Check:
 def _postgres(sink: PostgresSink) -> Check:
     tables = [sink.target.name, LEDGER_TABLE, sink.dead_letters.name]
     names = {"schema": sink.target.schema, "tables": tables, "privileges": list(_PRIVILEGES)}
+    # here: every command imports this module, and this takes a tenth of its time
+    import psycopg
+
     try:
         with psycopg.connect(sink.dsn.get_secret_value(), autocommit=True) as connection:
             user, read_only, may_create = connection.execute(_POSTGRES, names).fetchall()[0]

@@ -14,6 +14,7 @@ from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
     CLIENT_VARIABLES,
+    KAFKA_SETTINGS,
     pyspark_home,
     submit_command,
     submit_environment,
@@ -79,6 +80,7 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
+            **KAFKA_SETTINGS,
             **self._settings,
             _OWNER: self._owner,
         }

@@ -35,6 +35,10 @@ _LAUNCHER_TIMEOUT_S = 120
 #: Spark Connect, and Spark's launcher then leaves out the class path of a server.
 CLIENT_VARIABLES = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
+#: For a Spark that reads Kafka: consumers that it keeps for the next checkpoint. Of more partitions
+#: than that (64, left to itself) each is connected anew in every one.
+KAFKA_SETTINGS = {"spark.kafka.consumer.cache.capacity": "1024"}
+
 
 def pyspark_home() -> Path:
     """Where pyspark is installed.

@@ -89,9 +89,12 @@ class Steps:
         for topic in missing_topics(self.source.topics, cluster):
             log.warning("%s: there is no topic %s; going on without it", self.pipeline, topic)
 
-    def knowing_stager(self) -> Stager:
-        """The stager, with what the table takes now."""
-        return replace(self.stager, never_null=self.session.never_null())
+    def knowing_stager(self, measured: Counts | None = None) -> Stager:
+        """The stager, with what the table takes now, and how large records are that were
+        ``measured``.
+        """
+        size = record_bytes(measured) if measured else None
+        return replace(self.stager, never_null=self.session.never_null(), record_bytes=size)
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
@@ -135,7 +138,7 @@ class Steps:
         """
         if self._fits_inline(entry, measured):
             try:
-                return self._promise(SinkTransaction(self.session, entry, None))
+                return self._promise(SinkTransaction(self.session, entry, None), measured)
             except SparkJobError as error:
                 log.warning(
                     "%s: version %d could not be read into memory and goes through files: %s",
@@ -144,13 +147,13 @@ class Steps:
                     error,
                 )
         attempt = self.recovery.staging.begin(entry)
-        return self._promise(SinkTransaction(self.session, entry, attempt))
+        return self._promise(SinkTransaction(self.session, entry, attempt), measured)
 
-    def _promise(self, transaction: SinkTransaction) -> SinkTransaction:
+    def _promise(self, transaction: SinkTransaction, measured: Counts) -> SinkTransaction:
         reach(CrashPoint.STAGING)
         try:
             with self.timed("stage"):
-                self._stage(transaction)
+                self._stage(transaction, measured)
             reach(CrashPoint.STAGED)
             with self.timed("pre_commit"):
                 transaction.pre_commit()
@@ -179,7 +182,7 @@ class Steps:
         if held is not None and held.id != entry.id:
             raise FencedError(self.pipeline, entry.version, held.transaction_id) from error
 
-    def _stage(self, transaction: SinkTransaction) -> None:
+    def _stage(self, transaction: SinkTransaction, measured: Counts) -> None:
         """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
         stops it, an interrupt too, the transaction is aborted.
         """
@@ -187,7 +190,7 @@ class Steps:
             unless_staged.callback(transaction.abort)
             try:
                 transaction.write(
-                    lambda entry, attempt: self.knowing_stager().stage(
+                    lambda entry, attempt: self.knowing_stager(measured).stage(
                         self._spark_for(entry), entry, attempt
                     )
                 )

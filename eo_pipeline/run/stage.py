@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import (
     BadRecordError,
@@ -28,16 +30,19 @@ from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode
+from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
 from eo_pipeline.source.reader import read_ranges
+from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.spark import (
     SPARK_ERRORS,
+    cores,
     interruptible,
     job_error,
     path_to_write,
     server_is_lost,
     session_on_server,
     staging_settings,
+    with_known_schema,
 )
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -50,6 +55,12 @@ _RESERVED = "_eo_"
 STAGING_TRIES = 3
 
 log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=16)
+def _schema_json(ddl: str) -> str:
+    """Under :data:`STAGING_SETTINGS` the same for good."""
+    return parsed_schema(ddl).json()
 
 
 @contextmanager
@@ -77,6 +88,8 @@ class Stager:
     lineage: bool
     #: the table's columns that take no null
     never_null: Collection[str] = frozenset()
+    #: mean size of a record's value, in bytes, if it was measured
+    record_bytes: float | None = None
 
     @property
     def code_version(self) -> str | None:
@@ -116,7 +129,8 @@ class Stager:
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
         """Once, and once more if the sink would refuse some of the rows: without their records."""
-        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        known = len(entry.offsets)
+        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
         staged = self._stage(decoded, entry, attempt)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
@@ -135,7 +149,10 @@ class Stager:
         made = self.result(reading.good)
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
-        result = Result(made, lambda rows: self._columns(rows, entry), marks)
+        schema = made.schema
+        result = Result(
+            made, lambda rows: self._columns(with_known_schema(rows, schema), entry), marks
+        )
         rows = self._rows(result, entry, attempt)
         if unfit := found(result):
             return unfit
@@ -161,10 +178,29 @@ class Stager:
         pipeline: str,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
+        *,
+        known: int = 0,
     ) -> Decoded:
-        """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs."""
-        raw = read_ranges(spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids)
-        return decode(raw, self.source)
+        """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
+        have so many ``known`` partitions, as many as ``ranges`` at least.
+        """
+        raw = read_ranges(
+            spark,
+            self.source,
+            ranges,
+            pipeline=pipeline,
+            topic_ids=topic_ids,
+            known=known,
+            tasks=Tasks.of(ranges, cores(spark), self.record_bytes),
+        )
+        return decode(raw, self._typed_source())
+
+    def _typed_source(self) -> KafkaSource:
+        """The source, with a schema that Spark need not be asked about again."""
+        text = self.source.value_schema
+        if self.source.value_format == "raw" or text is None:
+            return self.source
+        return self.source.model_copy(update={"value_schema": _schema_json(text)})
 
     def result(self, good: DataFrame) -> DataFrame:
         """The user's transform, applied to ``Decoded.good``; lazy.
@@ -219,7 +255,8 @@ class Stager:
         added = {CHECKPOINT_COLUMN: F.lit(entry.checkpoint).cast("bigint")}
         if self.lineage:
             added |= {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
-        return self.sink.project(result.withColumns(added).drop(KAFKA_COLUMN))
+        columns = result.withColumns(added).drop(KAFKA_COLUMN)
+        return self.sink.project(with_known_schema(columns, _types_of(result.schema, added)))
 
     def _dead_letters(
         self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
@@ -257,6 +294,20 @@ class Stager:
             f"{bad} bad record(s), for example {where}: {first['error']}; {shown}. {remedy}. "
             "Nothing was committed."
         )
+
+
+def _types_of(result: StructType, added: Iterable[str]) -> StructType | None:
+    """The columns of a result and those ``added`` to them; ``None``: only Spark can tell."""
+    origin = result[KAFKA_COLUMN].dataType if KAFKA_COLUMN in result.names else StructType()
+    schema = StructType([field for field in result if field.name != KAFKA_COLUMN])
+    for name in added:
+        if name == CHECKPOINT_COLUMN:
+            schema = schema.add(name, LongType())
+        elif isinstance(origin, StructType) and LINEAGE[name] in origin.names:
+            schema = schema.add(name, origin[LINEAGE[name]].dataType)
+        else:
+            return None
+    return schema
 
 
 def _materialize(

@@ -201,9 +201,23 @@ def value_schema(source: KafkaSource) -> StructType:
     """``source.value_schema`` as a Spark type.
 
     Raises:
+        ConfigError: see :func:`parsed_schema`; or a field has a name that is taken.
+    """
+    schema = parsed_schema(source.value_schema or "")
+    if source.unknown_fields == "keep" and UNKNOWN_COLUMN in schema.names:
+        raise ConfigError(
+            f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
+            "source.value_schema has a field of that name"
+        )
+    return schema
+
+
+def parsed_schema(text: str) -> StructType:
+    """The Spark type that ``text`` writes. Spark itself is asked, unless it is JSON.
+
+    Raises:
         ConfigError: it is not a DDL string and not the JSON form of a StructType.
     """
-    text = source.value_schema or ""
     try:
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text))
@@ -212,11 +226,6 @@ def value_schema(source: KafkaSource) -> StructType:
         raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
-    if source.unknown_fields == "keep" and UNKNOWN_COLUMN in schema.names:
-        raise ConfigError(
-            f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
-            "source.value_schema has a field of that name"
-        )
     return schema
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import spark_settings
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.tasks import Tasks
 
 #: Poll and fetch sizes that read a third faster than the defaults (400,000 to 530,000 records/s
 #: on two cores). They only fit together with a fixed consumer group, whose cached consumers are
@@ -17,12 +18,21 @@ from eo_pipeline.source.config import KafkaSource
 #: go before all of them.
 _TUNING = {
     # milliseconds a broker holds back a fetch it has nothing for: a consumer that reaches the end
-    # of a log has one under way, and every task would wait for it (500 by default)
-    "kafka.fetch.max.wait.ms": "10",
+    # of a log has one under way, and every range would wait for it (500 by default)
+    "kafka.fetch.max.wait.ms": "1",
     "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
 }
+
+#: Bytes of one partition in a fetch, and of all of them: each has a consumer, which is kept with
+#: what it fetched ahead.
+_FETCHED = 16 * 1024 * 1024
+_FETCHED_BY_ALL = 64 * _FETCHED
+
+#: Options of Spark's by which a user says how ranges are split.
+_SPLITTING = frozenset({"minpartitions", "maxrecordsperpartition"})
+
+_AS_SPARK_DOES = Tasks()
 
 
 def read_ranges(
@@ -32,14 +42,21 @@ def read_ranges(
     *,
     pipeline: str,
     topic_ids: Mapping[str, str],
+    known: int = 0,
+    tasks: Tasks = _AS_SPARK_DOES,
 ) -> DataFrame:
-    """Exactly the records of ``ranges``, lazily, in Spark's Kafka columns.
+    """Exactly the records of ``ranges``, lazily, in Spark's Kafka columns, read by ``tasks``.
 
     Columns: key, value, topic, partition, offset, timestamp, timestampType, headers. The job fails
     if a record of a range is gone (``failOnDataLoss``). No consumer group protocol takes part
-    (``assign``); ``kafka.group.id`` only names Spark's consumer cache.
+    (``assign``); ``kafka.group.id`` only names Spark's consumer cache. That should be the same for
+    every batch: ``known`` are all partitions there are, also those without a range.
     """
-    settings = {**_TUNING, **spark_settings(source)}
+    fetched = {"kafka.max.partition.fetch.bytes": str(_fetched(max(known, len(ranges))))}
+    settings = {**_TUNING, **fetched, **spark_settings(source)}
+    asked = {name.lower() for name in source.spark_options}
+    if asked & _SPLITTING:
+        tasks = _AS_SPARK_DOES
     options = {
         **settings,
         "kafka.group.id": source.consumer_group(pipeline, topic_ids, settings),
@@ -49,7 +66,15 @@ def read_ranges(
         "failOnDataLoss": "true",
         "includeHeaders": "true",
     }
-    return spark.read.format("kafka").options(**options).load()
+    if tasks.span_max is not None:
+        options["maxRecordsPerPartition"] = str(tasks.span_max)
+    records = spark.read.format("kafka").options(**options).load()
+    return records if tasks.shared_by is None else records.coalesce(tasks.shared_by)
+
+
+def _fetched(partitions: int) -> int:
+    """The same for nearly as many partitions: other settings are another consumer group."""
+    return min(_FETCHED, _FETCHED_BY_ALL >> (partitions - 1).bit_length())
 
 
 def _assignment(ranges: Sequence[OffsetRange]) -> str:

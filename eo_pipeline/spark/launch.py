@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.submit import KAFKA_SETTINGS
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 
 #: Newer connectors than the Spark in use do not load; this one does in TESTED_WITH.
@@ -28,6 +29,7 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # failures come back as our own errors; Spark's warnings about them only bury the sentence
     "spark.log.level": "ERROR",
+    **KAFKA_SETTINGS,
     **STAGING_SETTINGS,
     # the throughput collector: 5.2 s -> 3.2 s session start and a third off a cold bulk run
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",

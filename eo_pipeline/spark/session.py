@@ -77,8 +77,12 @@ class SparkSettings(Settings):
             # here, because it takes a quarter of a second to import
             from eo_pipeline.spark.connect import connect
 
-            return connect(self.server, self.config, self.connect_timeout)
+            return connect(self.server, self._of_session(), self.connect_timeout)
         return (None if self.server else self._warm()) or self._started(self.server)
+
+    def _of_session(self) -> dict[str, str]:
+        """With what staging would otherwise lend it, and take back, in every checkpoint."""
+        return {**STAGING_SETTINGS, **self.config}
 
     def _refuse_what_staging_decides(self) -> None:
         for key, value in STAGING_SETTINGS.items():
@@ -130,7 +134,7 @@ class SparkSettings(Settings):
         if server is not None:
             patience_s = min(self.connect_timeout, _WARM_PATIENCE_S)
             try:
-                return connect(server.remote, self.config, patience_s)
+                return connect(server.remote, self._of_session(), patience_s)
             except (SparkUnavailableError, ConfigError) as error:
                 tell_that_it_fails(server, error)
         leave_lost_sessions()

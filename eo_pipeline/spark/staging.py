@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import NamedTuple
@@ -62,13 +62,22 @@ def staging_settings(spark: SparkSession) -> Iterator[None]:
 
 def _set(spark: SparkSession, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
     """Set what differs. Returns what these settings were."""
-    before = {}
-    for key, value in wanted.items():
-        found = spark.conf.get(key, None)
-        if found != value:
-            before[key] = found
-            if value is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, value)
+    if not wanted:
+        return {}
+    now = _now(spark, wanted)
+    before = {key: now[key] for key, value in wanted.items() if now[key] != value}
+    for key in before:
+        value = wanted[key]
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
     return before
+
+
+def _now(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
+    """None: not set. Over Spark Connect each question is a request, and all settings are one."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        told = spark.conf.getAll
+        return {key: told.get(key) for key in keys}
+    return {key: spark.conf.get(key, None) for key in keys}

@@ -32,6 +32,7 @@ from eo_pipeline.sinks.delta.commit import (
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
+from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
 from eo_pipeline.sinks.delta.rows import AddActions, in_memory
@@ -46,8 +47,10 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 log = logging.getLogger(__name__)
 
-#: Our own commits between two checkpoints of the log, unless the table says otherwise.
+#: Our own commits between two checkpoints of the log, unless the table says otherwise; and once the
+#: ledger is long: each checkpoint holds all files, each opening reads what came after the last one.
 CHECKPOINT_INTERVAL = 10
+LONG_INTERVAL, LONG_LEDGER = 25, 1000
 
 #: Below a pipeline's folder of rows: files made by publishing.
 _PUBLISHED_FOLDER = "published"
@@ -73,12 +76,17 @@ class DeltaSession(LakeSession[Snapshot]):
         self.sink = sink
         self.uri = str(sink.root)
         self.options = {k: v.get_secret_value() for k, v in sink.storage_options.items()}
+        self._newest = Newest(sink.root / self.log_folder)
         self.published_folder = sink.root / ROWS_FOLDER / pipeline / _PUBLISHED_FOLDER
         if table := self.open_table():
             table.check(sink.partition_by)
 
     def open_table(self) -> Snapshot | None:
-        return Snapshot.open(self.uri, self.options, self.pipeline)
+        return self._newest.get(lambda: Snapshot.open(self.uri, self.options, self.pipeline))
+
+    def about_to_commit(self) -> None:
+        """What is seen of the table from now on is looked at anew."""
+        self._newest.forget()
 
     def never_null(self) -> frozenset[str]:
         """The table's columns that take no null; none while it is absent."""
@@ -160,7 +168,8 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     def committed(self) -> None:
         """Keeps the log short, as delta-rs's own hooks would; the commit has landed already."""
-        interval, cleans = CHECKPOINT_INTERVAL, True
+        is_long = self.entry.version >= LONG_LEDGER
+        interval, cleans = (LONG_INTERVAL if is_long else CHECKPOINT_INTERVAL), True
         if self.table is not None:
             settings = self.table.configuration
             interval = int(settings.get("delta.checkpointInterval", interval))
@@ -176,7 +185,12 @@ class DeltaPublication(LakePublication[Snapshot]):
             log.warning("%s: no checkpoint of the log was made: %s", self.session.uri, error)
 
     def _prepare(self) -> Commit:
-        commit = self._create() if self.table is None else self._change(self.table)
+        change = self._create() if self.table is None else self._change(self.table)
+
+        def commit() -> None:
+            self.session.about_to_commit()
+            change()
+
         return commit_errors(self.session.uri, self.session.damage)(commit)
 
     def _change(self, table: Snapshot) -> Commit:

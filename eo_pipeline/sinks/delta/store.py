@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.delta.log import newest_commit, transactions_in
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.types import own_columns
@@ -102,12 +104,15 @@ class Snapshot:
                 "Bring its folder _delta_log back from a backup of the same moment as the rest."
             ) from error
 
-    @property
+    @cached_property
     def pointer(self) -> Pointer | None:
         """The head of this pipeline's ledger, ``None`` if no commit of it is in the table."""
         app = APP_PREFIX + self.pipeline
-        version = self.table.transaction_version(app)
-        token = self.table.transaction_version(app + TOKEN_SUFFIX)
+        newest = transactions_in(newest_commit(self.table))
+        version, token = (
+            newest[name] if name in newest else self.table.transaction_version(name)
+            for name in (app, app + TOKEN_SUFFIX)
+        )
         return None if version is None or token is None else Pointer(version, token)
 
     def lineage(self, since: int) -> Iterator[pa.RecordBatch]:

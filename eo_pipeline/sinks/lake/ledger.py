@@ -206,15 +206,17 @@ class LedgerFiles:
             if pointer.version <= head.at.version and known:
                 held = known[0] if len(known) == 1 else self._held(head, pointer.version)
                 if pointer != held:
-                    yield path
+                    yield Path(path)
 
     def _held(self, head: LedgerFile, version: int) -> Pointer | None:
         found = self.at(head, version)
         return found.at if found else None
 
 
-def _files(folder: Path) -> list[tuple[Pointer, Path]]:
+def _files(folder: Path) -> list[tuple[Pointer, str]]:
+    """Of up to a thousand versions, in every run: so no Path is made of each."""
     if not folder.is_dir():
         return []
-    named = ((Pointer.of_file(item.name), Path(item.path)) for item in os.scandir(folder))
+    with os.scandir(folder) as items:
+        named = [(Pointer.of_file(item.name), item.path) for item in items]
     return [(pointer, path) for pointer, path in named if pointer is not None]

@@ -1,0 +1,71 @@
+"""The table as it was opened last, used again for as long as nobody has committed since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from eo_pipeline.sinks.delta.log import commit_file
+from eo_pipeline.sinks.delta.store import Snapshot
+
+
+class _Opened(NamedTuple):
+    """A snapshot, its version, and what tells the file of that version from any other."""
+
+    table: Snapshot
+    version: int
+    file: tuple[int, int, int]
+
+
+class Newest:
+    """Opening a table costs as much as it has files, and a run asks for it many times. Whether the
+    one that is open is still the newest is told by two names in ``log``: the file of its version is
+    the one that was there, and there is none of the next version.
+
+    This spares time and is no promise: what makes a commit safe is that it can only follow the
+    version of its handle.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._opened: _Opened | None = None
+
+    def get(self, opened_anew: Callable[[], Snapshot | None]) -> Snapshot | None:
+        """The newest version, ``None`` where there is no table."""
+        if self._opened is not None and self._is_newest(self._opened):
+            return self._opened.table
+        self.forget()
+        table = opened_anew()
+        if table is not None:
+            version = table.table.version()
+            file = _identity(self._file(version))
+            self._opened = _Opened(table, version, file) if file else None
+        return table
+
+    def forget(self) -> None:
+        """Open the table anew, whatever is found: before a commit, after which a file system that
+        others share may show for a while what was there before.
+        """
+        self._opened = None
+
+    def _is_newest(self, opened: _Opened) -> bool:
+        """Not if a commit on this handle has moved it on."""
+        return (
+            opened.table.table.version() == opened.version
+            and _identity(self._file(opened.version)) == opened.file
+            and not self._file(opened.version + 1).exists()
+        )
+
+    def _file(self, version: int) -> Path:
+        return commit_file(self._log, version)
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """``None``: it is not there, or cannot be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

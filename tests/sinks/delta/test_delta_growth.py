@@ -1,0 +1,124 @@
+"""What looking at a long ledger costs: counted in openings of the table and searches of its log."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from eo_pipeline.sinks.delta import session as delta_session
+from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.testing import child_of
+from tests.sinks.delta.delta_world import (
+    World,
+    append_of_another_application,
+    rows_of,
+    world,
+)
+
+__all__ = ["world"]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often delta-rs is asked for what costs more the longer the log is."""
+    asked: Counter[str] = Counter()
+    for name in ("__init__", "transaction_version"):
+        monkeypatch.setattr(DeltaTable, name, counting(name, asked))
+    return asked
+
+
+def counting(name: str, asked: Counter[str]) -> Any:
+    real = getattr(DeltaTable, name)
+
+    def counted(table: DeltaTable, *arguments: Any, **named: Any) -> Any:
+        asked[name] += 1
+        return real(table, *arguments, **named)
+
+    return counted
+
+
+def test_a_run_that_finds_nothing_opens_the_table_once_and_searches_nothing(
+    world: World, calls: Counter[str]
+) -> None:
+    for _ in range(3):
+        head = world.forward()
+    calls.clear()
+    with world.sink().open("p") as session:
+        found = session.verified(session.recover())
+    assert found is not None
+    assert found.id == head.id
+    assert calls == {"__init__": 1}
+
+
+def test_a_checkpoint_opens_the_table_once_and_searches_nothing(
+    world: World, calls: Counter[str]
+) -> None:
+    head = world.forward()
+    calls.clear()
+    with world.sink().open("p") as session:
+        session.verified(session.recover())
+        entry = session.identified(child_of(head, 3))
+        session.never_null()
+        rows = StagedOutput(rows=StagedTable.in_memory(rows_of(entry.version)))
+        assert session.publish(entry, rows) is CommitOutcome.COMMITTED
+    assert calls == {"__init__": 1}
+
+
+def test_the_head_is_searched_for_behind_another_ones_commit(
+    world: World, calls: Counter[str]
+) -> None:
+    head = world.forward()
+    append_of_another_application(world)
+    with world.sink().open("p") as session:
+        found = session.head()
+    assert found is not None
+    assert found.id == head.id
+    assert calls["transaction_version"] > 0
+
+
+def test_what_others_commit_is_seen_by_a_session_that_is_open(world: World) -> None:
+    world.forward()
+    with world.sink().open("p") as session:
+        session.head()
+        head = world.forward()
+        found = session.head()
+    assert found is not None
+    assert found.id == head.id
+
+
+def test_a_table_that_was_made_anew_is_not_taken_for_the_one_that_is_open(world: World) -> None:
+    """Scenario: it has the same version again when the session looks."""
+    world.forward()
+    other = World(world.root.with_name("other"))
+    other.forward()
+    with world.sink().open("p") as session:
+        first = session.table_identity()
+        shutil.rmtree(world.root / "_delta_log")
+        shutil.copytree(other.root / "_delta_log", world.root / "_delta_log")
+        now = session.table_identity()
+    assert now == {"table": str(other.observe().metadata().id)}
+    assert now != first
+
+
+@pytest.mark.parametrize(("version", "kept"), [(5, False), (10, True)])
+def test_a_short_ledgers_log_has_a_checkpoint_every_ten_commits(
+    world: World, version: int, kept: bool
+) -> None:
+    for _ in range(version):
+        world.forward()
+    assert any(world.root.rglob("*.checkpoint.parquet")) is kept
+
+
+def test_a_long_ledgers_log_has_fewer_checkpoints(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds all files: of one every ten commits a log would grow with the square."""
+    monkeypatch.setattr(delta_session, "LONG_LEDGER", 0)
+    for _ in range(2 * delta_session.LONG_INTERVAL):
+        world.forward()
+    assert len(list(world.root.rglob("*.checkpoint.parquet"))) == 2
