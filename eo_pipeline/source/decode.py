@@ -21,7 +21,7 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.source import json_fields
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.json_fields import kept, unknown_fields, written_twice
+from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
@@ -137,14 +137,10 @@ def decode(raw: DataFrame, source: KafkaSource) -> Decoded:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
-    parsed = raw.withColumns(
-        {
-            _PARSED: F.from_json(text, reading.add(_CORRUPT, "string"), options),
-            _KEYS: F.json_object_keys(text),
-        }
-    )
+    parsed = raw.withColumn(_PARSED, F.from_json(text, reading.add(_CORRUPT, "string"), options))
+    keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
-    looked = parsed.withColumn(_UNKNOWN, unknown)
+    looked = keyed.withColumn(_UNKNOWN, unknown)
     return Decoded(_with_error(looked, _json_error(schema, text, source), source), source)
 
 

@@ -20,11 +20,40 @@ def _no_names() -> Column:
     return F.array().cast("array<string>")
 
 
+def keys_if_more(schema: StructType, text: Column, parsed: Column) -> Column:
+    """The keys of the record's object; null where it has as many as values were read of it, which
+    leaves none for an unknown field or for one that is there twice.
+
+    Listing them is a second reading of the whole text. Nearly all records are told by less: a key
+    ends in ``":``, so there are at most as many keys as that occurs, if no white space parts the
+    two and no key is in single quotes, which Spark takes too. Where it occurs more often, in a text
+    or because a value is null, the keys are listed.
+    """
+    colons = (F.octet_length(text) - F.octet_length(F.replace(text, F.lit('":'), F.lit("")))) / 2
+    apart = [text.contains(part) for part in ('" ', '"\t', '"\r', '"\n', "'")]
+    unsure = reduce(Column.__or__, apart) | (colons > _values_read(schema, parsed))
+    return F.when(F.coalesce(unsure, F.lit(True)), F.json_object_keys(text))
+
+
+def _values_read(schema: StructType, parsed: Column) -> Column:
+    """How many values are there, in structs of structs too; each has a key of its own."""
+    count = F.lit(0)
+    for field in schema:
+        value = parsed.getField(field.name)
+        count = count + value.isNotNull().cast("int")
+        if isinstance(field.dataType, StructType):
+            count = count + F.when(
+                value.isNotNull(), _values_read(field.dataType, value)
+            ).otherwise(0)
+    return count
+
+
 def unknown_fields(schema: StructType, text: Column, parsed: Column, keys: Column) -> Column:
     """The names of the fields that ``schema`` does not have, an array; null if there are none.
 
-    ``keys`` are those of the record's object, ``parsed`` is what was read of it. A nested field is
-    ``outer.inner``; looking for those takes one more reading of the text for each level of structs.
+    ``keys`` are those of :func:`keys_if_more`, ``parsed`` is what was read of the record. A nested
+    field is ``outer.inner``; looking for those takes one more reading of the text for each level of
+    structs.
     """
     names = [field.name for field in schema]
     more = F.filter(keys, lambda key: ~key.isin(names))
@@ -32,7 +61,7 @@ def unknown_fields(schema: StructType, text: Column, parsed: Column, keys: Colum
     nested = [each for shape in _shapes(schema) for each in _nested_names(shape, schema, text)]
     if nested:
         found = F.concat(F.coalesce(found, _no_names()), *nested)
-    return F.when(F.size(found) > 0, F.array_distinct(found))
+    return F.when(keys.isNotNull(), F.when(F.size(found) > 0, F.array_distinct(found)))
 
 
 def written_twice(schema: StructType, parsed: Column, keys: Column) -> Column:

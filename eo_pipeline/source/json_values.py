@@ -8,6 +8,7 @@ fields be absent. So a value is read into a type with room to spare where that i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import reduce
 from typing import NamedTuple
@@ -130,10 +131,17 @@ def _is_run_over(value: Column, path: str, text: Column) -> Column:
     """Spark multiplies a number by a million without a look whether it fits; from 13 digits on
     the product may be any time at all. The path of an array's element is none and finds nothing.
     """
-    steps = "".join(f"['{step}']" for step in path.split("."))
+    names = path.split(".")
+    steps = "".join(f"['{name}']" for name in names)
     number = F.get_json_object(text, f"${steps}").rlike("^-?[0-9]{13,}$")
-    suspect = value.isNotNull() & text.rlike("[0-9]{13}")
-    return F.when(suspect, F.coalesce(number, F.lit(False))).otherwise(F.lit(False))
+    # a regular expression over the text costs as much as a third of parsing it, and nearly all
+    # times are strings: not one of the field's names in the text has anything else behind it
+    key = json.dumps(names[-1], ensure_ascii=False)
+    others = _without(text, f'{key}:"', f'{key}: "')
+    may_be_number = others.contains(key) | text.contains("'") | text.contains("\\")
+    suspect = F.when(may_be_number, text.rlike("[0-9]{13}")).otherwise(F.lit(False))
+    found = F.when(suspect, F.coalesce(number, F.lit(False))).otherwise(F.lit(False))
+    return F.when(value.isNotNull(), found).otherwise(F.lit(False))
 
 
 def _is_read_otherwise(wanted: DataType) -> bool:
@@ -155,7 +163,9 @@ def text_faults(text: Column) -> Iterator[Fault]:
 
 def _has_half_a_character(text: Column) -> Column:
     r"""An escaped half of a pair (``\ud83d``) without the other, which Spark makes a ``?``."""
-    escaped = text.contains("\\ud") | text.contains("\\uD")
+    escaped = F.when(text.contains("\\u"), text.contains("\\ud") | text.contains("\\uD")).otherwise(
+        F.lit(False)
+    )
     high, low = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     alone = rf"{high}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{{2}}){low}"
     return F.when(escaped, _without(text, "\\\\").rlike(alone)).otherwise(F.lit(False))
@@ -165,10 +175,16 @@ def _is_followed(text: Column) -> Column:
     """Spark reads the first object and leaves what follows it. Between strings, only then does
     one brace close and the next one open.
     """
+    first = F.octet_length(F.substring_index(text, "}", 1))
+    is_last = first == F.octet_length(text) - 1  # in nearly all: one brace, at the end
     after = [text.contains("}" + character) for character in "{ \t\r\n"]
     bare = F.regexp_replace(_without(text, "\\\\", '\\"'), '"[^"]*"', "")
     between = bare.rlike(r"\}[ \t\r\n]*\{")
-    return F.when(reduce(Column.__or__, after), between).otherwise(F.lit(False))
+    return (
+        F.when(is_last, F.lit(False))
+        .when(reduce(Column.__or__, after), between)
+        .otherwise(F.lit(False))
+    )
 
 
 def _without(text: Column, *parts: str) -> Column:
