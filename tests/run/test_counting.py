@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -109,13 +110,28 @@ for config in json.loads(sys.argv[1]):
 """
 
 
-@pytest.mark.parametrize("write", [write_records, write_in_transactions])
-@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+#: The two ways, by ``inline_records``. Half of the transforms go the one, half the other; with the
+#: other records each goes the way it did not go.
+WAYS = {"files": 0, "inline": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("write", "ways"),
+    rest_is_chaos(
+        [
+            (write, ways)
+            for write in (write_records, write_in_transactions)
+            for ways in (("files", "inline"), ("inline", "files"))
+        ],
+        but=[(write_records, ("files", "inline")), (write_in_transactions, ("inline", "files"))],
+    ),
+)
 def test_so_it_is_on_a_classic_session(
-    bench: Bench, tmp_path: Path, write: Any, inline_records: int
+    bench: Bench, tmp_path: Path, write: Any, ways: tuple[str, str]
 ) -> None:
     """In two checkpoints: only what was measured goes inline."""
     write(bench)
+    way_of = dict(zip(ROWS_OF_TWENTY, itertools.cycle(ways), strict=False))
     configs = [
         settings(
             bench,
@@ -126,7 +142,7 @@ def test_so_it_is_on_a_classic_session(
                 "max_records": 26 if write is write_in_transactions else 13,
             },
             sink={**bench.config["sink"], "table": transform},
-            inline_records=inline_records,
+            inline_records=WAYS[way_of[transform]],
             spark={"master": "local[2]", "driver_memory": "1g"},
         )
         for transform in ROWS_OF_TWENTY
