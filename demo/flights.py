@@ -24,6 +24,7 @@ from threading import Event
 from typing import NamedTuple
 
 import pandas as pd
+import tenacity
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -35,6 +36,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from eo_pipeline.errors import SourceUnavailableError
+from eo_pipeline.source.client_options import leader_moves
 
 TOPIC = "flights"
 PARTITIONS = 8
@@ -213,11 +215,22 @@ class _Publisher:
 
     def _ends(self, isolation: IsolationLevel) -> list[int]:
         wanted = {TopicPartition(self._topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
+        patiently = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(leader_moves),  # the topic may be a moment old
+            stop=tenacity.stop_after_delay(_ANSWER_TIMEOUT_S),
+            wait=tenacity.wait_fixed(_LOOK_S),
+            reraise=True,
+        )
         with _kafka_errors(self._topic):
-            ends = self._admin.list_offsets(
-                wanted, isolation_level=isolation, request_timeout=_ANSWER_TIMEOUT_S
-            )
-            return [end.result().offset for end in ends.values()]
+            return patiently(self._listed, wanted, isolation)
+
+    def _listed(
+        self, wanted: dict[TopicPartition, OffsetSpec], isolation: IsolationLevel
+    ) -> list[int]:
+        ends = self._admin.list_offsets(
+            wanted, isolation_level=isolation, request_timeout=_ANSWER_TIMEOUT_S
+        )
+        return [end.result().offset for end in ends.values()]
 
     def close(self) -> None:
         self._progress.close()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from pydantic import BeforeValidator, SecretStr, WithJsonSchema
 
 #: What a partition answers while it gets a leader: after its creation, or when a broker went.
@@ -19,6 +19,12 @@ LEADER_MOVES = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
+
+
+def leader_moves(error: BaseException) -> bool:
+    """True if ``error``, or what it was raised from, says so: ask the same once more."""
+    said = error if isinstance(error, KafkaException) else error.__cause__
+    return isinstance(said, KafkaException) and said.args[0].code() in LEADER_MOVES
 
 
 def as_text(value: Any) -> Any:

@@ -16,8 +16,8 @@ from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkU
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka.config import KafkaSink
 from eo_pipeline.source.client_options import (
-    LEADER_MOVES,
     connection_settings,
+    leader_moves,
     silent_logger,
 )
 
@@ -239,7 +239,7 @@ class KafkaStore:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         patiently = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_leader_moves),
+            retry=tenacity.retry_if_exception(leader_moves),
             stop=tenacity.stop_after_delay(self.timeout),
             wait=tenacity.wait_exponential(_LOOK_SECONDS, _LOOK_SECONDS_MAX),
             reraise=True,
@@ -305,12 +305,6 @@ def error_of(error: KafkaException) -> KafkaError:
     found = error.args[0]
     assert isinstance(found, KafkaError), found
     return found
-
-
-def _leader_moves(error: BaseException) -> bool:
-    """True if ``error`` says that a partition is just getting a leader: it will answer."""
-    said = error.__cause__
-    return isinstance(said, KafkaException) and error_of(said).code() in LEADER_MOVES
 
 
 def while_publishing(error: KafkaError, topic: str) -> EoPipelineError:
