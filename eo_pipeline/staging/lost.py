@@ -26,8 +26,11 @@ class LostAttempts:
         self._marks = attempts / _MARKS
 
     def remember(self, entry_id: EntryId, session: str | None) -> None:
-        """``session``: of the Spark Connect server where its job may still run."""
-        with suppress(FileNotFoundError):  # of the whole ledger nothing is left
+        """``session``: of the Spark Connect server where its job may still run. Where nothing can
+        be written (a full disk ended the attempt, nothing is left of the ledger) nothing is: a mark
+        saves work, and what else went wrong must be told.
+        """
+        with suppress(OSError):
             self._marks.mkdir(exist_ok=True)
             (self._marks / name_of(entry_id)).write_text(session or "")
 

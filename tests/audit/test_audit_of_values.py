@@ -109,8 +109,9 @@ def with_names(rows: pa.Table, names: list[str]) -> pa.Table:
 
 
 def change_dead_letters(folder: Path, change: Change) -> None:
-    """The same, of the only file of dead letters below ``folder``."""
-    (path,) = [each for each in folder.rglob("*.parquet") if "dead_letters" in str(each.parent)]
+    """The same, of the newest file of dead letters below ``folder``: a replay leaves others."""
+    files = [each for each in folder.rglob("*.parquet") if "dead_letters" in str(each.parent)]
+    path = max(files, key=lambda each: each.name)
     rows = pq.ParquetFile(path).read()
     path.unlink()  # staging may know it by another name
     pq.write_table(change(rows), path)

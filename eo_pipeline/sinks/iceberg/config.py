@@ -12,12 +12,13 @@ from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
-from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.options import each_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 #: Below the table's location: rows, where readers and clean-ups look.
 ROWS_FOLDER = "data/eo_rows"
@@ -150,6 +151,12 @@ class IcebergSink(FolderSink):
         table, only there does ``remove_orphan_files`` find it.
         """
         return StagingFolders(self.root / STAGING_FOLDER, self.root / ROWS_FOLDER)
+
+    def gives_back(self, data_type: DataType) -> bool:
+        """Without what PyIceberg 0.12 reads otherwise than it stands in the files: an array that is
+        null in a struct comes back empty.
+        """
+        return super().gives_back(data_type) and is_read_as_it_stands(data_type)
 
     def project(self, df: DataFrame) -> DataFrame:
         """Adds the columns for laying out; changes no type.

@@ -1,7 +1,32 @@
-"""Which types Iceberg holds."""
+"""Which types Iceberg holds, and which of them PyIceberg reads as they stand in the files."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from eo_pipeline.sinks.lake.types import StoredTypes
+from eo_pipeline.sinks.projection import is_scalar
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
 
 TYPES = StoredTypes("Iceberg", short_integers=False)
+
+
+def is_read_as_it_stands(data_type: DataType) -> bool:
+    """True for scalars, arrays and maps of scalars, and structs of scalars and structs."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(data_type, ArrayType):
+        return is_scalar(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return is_scalar(data_type.keyType) and is_scalar(data_type.valueType)
+    return _is_of_structs(data_type) if isinstance(data_type, StructType) else True
+
+
+def _is_of_structs(data_type: DataType) -> bool:
+    from pyspark.sql.types import StructType
+
+    if isinstance(data_type, StructType):
+        return all(_is_of_structs(field.dataType) for field in data_type)
+    return is_scalar(data_type)
