@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
+from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.failures import SPARK_ERRORS
 
 #: What a time or a date becomes, and what is heard of it, must not depend on who stages it.
@@ -77,7 +78,7 @@ def _set(spark: SparkSession, wanted: Mapping[str, str | None]) -> dict[str, str
 
 def _now(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
     """None: not set. Over Spark Connect each question is a request, and all settings are one."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         told = spark.conf.getAll
         return {key: told.get(key) for key in keys}
     return {key: spark.conf.get(key, None) for key in keys}
