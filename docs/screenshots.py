@@ -87,7 +87,7 @@ class Ui:
             "repositoryLocationName": "eo-pipeline",
             "repositoryName": "__repository__",
         }
-        run_config = {"ops": {f"eo_{job}": {"config": config}}}
+        run_config = config
         execution = {"selector": selector, "runConfigData": run_config}
         launched = self.query(LAUNCH, execution=execution)["launchRun"]
         status = "QUEUED"
@@ -119,9 +119,9 @@ def offsets(ui: Ui) -> None:
     """The offset asset, every checkpoint's numbers as plots."""
     ui.open("/assets/flights_offsets")
     ui.press("Plots")
-    ui.see("lag_after")
+    ui.see("records_per_second")
     ui.page.locator("canvas").nth(3).wait_for()
-    ui.page.get_by_text("bytes", exact=True).first.evaluate("title => title.scrollIntoView()")
+    ui.page.get_by_text("lag", exact=True).first.evaluate("title => title.scrollIntoView()")
 
 
 def checkpoints(ui: Ui) -> None:
@@ -156,7 +156,7 @@ def history(ui: Ui) -> None:
     """A rewind in the offset asset's history; this one is done for the picture."""
     target = int(ui.checkpoints()[-3])
     ui.launch(
-        "flights_rewind", {"to_version": target, "reason": "wrong airlines since this morning"}
+        "flights_rewind", {"to": {"version": target}, "reason": "wrong airlines since this morning"}
     )
     ui.open("/assets/flights_offsets?view=events")
     ui.see("rewind")
