@@ -87,8 +87,7 @@ class Ui:
             "repositoryLocationName": "eo-pipeline",
             "repositoryName": "__repository__",
         }
-        run_config = config
-        execution = {"selector": selector, "runConfigData": run_config}
+        execution = {"selector": selector, "runConfigData": config}
         launched = self.query(LAUNCH, execution=execution)["launchRun"]
         status = "QUEUED"
         while status != "SUCCESS":
@@ -147,8 +146,13 @@ def replay(ui: Ui) -> None:
 def rewind(ui: Ui) -> None:
     """The Launchpad of the rewind job, filled in."""
     ui.open("/locations/eo-pipeline/jobs/flights_rewind/playground")
+    ui.page.locator(".CodeMirror").first.click()
+    ui.page.keyboard.press("Control+a")
+    target = ui.checkpoints()[-3]
+    ui.page.keyboard.insert_text(
+        f"to: {{version: {target}}}\nreason: wrong airlines since this morning\ndry_run: true\n"
+    )
     ui.see("No errors")
-    ui.page.get_by_text("to_version").first.click()  # the pane beside it explains the fields
     ui.page.mouse.move(640, 600)  # away from the hint that the pointer brings up
 
 

@@ -37,6 +37,7 @@ from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import as_sink
+from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
@@ -171,6 +172,10 @@ class Pipeline(Settings):
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
         return read_status(self._steps)
+
+    def retention(self) -> dict[str, str]:
+        """How long each topic that is there keeps its records, in words. Errors: see status."""
+        return (admin := KafkaAdmin(self.source)).retention(admin.topic_ids())
 
     def plan_run(self) -> RunPlan:
         """What the next run would read; nothing changes, no Spark starts. Errors: see status."""

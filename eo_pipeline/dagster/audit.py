@@ -155,13 +155,13 @@ def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
         if lines
     }
     return {
-        "version": report.head.version,
+        "version": str(report.head.version),
         **{f"{kind.value}_rows": _count(report, kind) for kind in _ROWS},
         **{f"{kind.value}_records": table for kind in _ROWS if (table := _records(report, kind))},
         **listed,
-        **{f"total_{name}": count for name, count in raw["totals"].items()},
         "checkpoints": _table(report.checkpoints[:SHOWN_MAX]),
-        **{f"seconds_{phase}": spent for phase, spent in raw["seconds"].items()},
+        "totals": dg.MetadataValue.json(raw["totals"]),
+        "seconds": dg.MetadataValue.json(raw["seconds"]),
     }
 
 

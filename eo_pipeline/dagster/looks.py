@@ -5,6 +5,7 @@ says whether Kafka answers and how far the pipeline is behind.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.status import Status
 from eo_pipeline.source.discovery import positions_of
+
+log = logging.getLogger(__name__)
 
 _FORMAT = 1
 
@@ -108,9 +111,10 @@ def tell(
     if states == told.states and not told.away and now - told.at < TOLD_AT_LEAST_EVERY_S:
         return [], told
     events: list[Event] = []
+    kept = _retention(declared)
     for key, topic in found.items():
         arriving = _per_second(topic, told.states.get(key.to_user_string()), now - told.at)
-        events.append(_observation(declared, key, topic, arriving))
+        events.append(_observation(declared, key, topic, arriving, kept))
         events.append(evaluated(lag_check(declared, key), lag_result(declared, topic)))
     return events, Told(now, states)
 
@@ -150,14 +154,32 @@ def away_result(declared: DagsterPipeline, error: SourceUnavailableError) -> dg.
     )
 
 
+def _retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
+    """Of each topic asset, in words; empty where the broker lets nobody look at its settings."""
+    try:
+        found = declared.pipeline.retention()
+    except SourceUnavailableError as error:
+        log.info("%s: how long records are kept is not known: %s", declared.pipeline.name, error)
+        return {}
+    by_key: dict[dg.AssetKey, set[str]] = {}
+    for topic, kept in found.items():
+        by_key.setdefault(declared.topic(topic), set()).add(kept)
+    return {key: "; ".join(sorted(kept)) for key, kept in by_key.items()}
+
+
 def _observation(
-    declared: DagsterPipeline, key: dg.AssetKey, topic: Topic, arriving: float | None
+    declared: DagsterPipeline,
+    key: dg.AssetKey,
+    topic: Topic,
+    arriving: float | None,
+    kept: Mapping[dg.AssetKey, str],
 ) -> dg.AssetObservation:
     return dg.AssetObservation(
         key,
         description=f"end {topic.end:,}; {declared.pipeline.name} has {topic.lag:,} to read",
         metadata={
             **({} if arriving is None else {"offsets_per_second": round(arriving, 2)}),
+            **({"retention": kept[key]} if key in kept else {}),
             **seen_metadata(declared, key, topic),
         },
     )

@@ -67,6 +67,7 @@ def test_each_look_shows_where_the_topic_ends_and_what_waits(
     first, second = (each.metadata for each in observations(instance, limited))
     assert [value(first, k) for k in ("lag_of_events", "end_offset")] == [40, 40]
     assert [value(second, k) for k in ("lag_of_events", "end_offset")] == [10, 50]
+    assert value(second, "retention") == "7.00 days", "Kafka's default"
     assert "offsets_per_second" not in first
     speed = value(second, "offsets_per_second")
     assert isinstance(speed, float)
