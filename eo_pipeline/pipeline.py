@@ -17,6 +17,7 @@ from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.progress import phase
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
@@ -37,7 +38,6 @@ from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import as_sink
-from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
@@ -172,10 +172,6 @@ class Pipeline(Settings):
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
         return read_status(self._steps)
-
-    def retention(self) -> dict[str, str]:
-        """How long each topic that is there keeps its records, in words. Errors: see status."""
-        return (admin := KafkaAdmin(self.source)).retention(admin.topic_ids())
 
     def plan_run(self) -> RunPlan:
         """What the next run would read; nothing changes, no Spark starts. Errors: see status."""
@@ -368,7 +364,7 @@ class Pipeline(Settings):
             UnknownCheckpointError, LedgerBehindError: there is no ledger yet, or an older one.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
-        with self._steps(spark=spark) as steps:
+        with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
             return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
 
     @contextmanager

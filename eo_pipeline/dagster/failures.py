@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 
 from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.run_log import into_run_log
 from eo_pipeline.dagster.wording import in_dagster
 from eo_pipeline.errors import (
     BadRecordError,
@@ -49,11 +50,12 @@ def retried(context: StepContext, declared: DagsterPipeline) -> Iterator[None]:
 def failing(
     context: StepContext | dg.AssetCheckExecutionContext, declared: DagsterPipeline
 ) -> Iterator[None]:
-    """An error of ours fails the step with its sentence. An interruption goes on to Dagster; the
-    run's log says what it left behind.
+    """A step of ours: what the engine says is in the run's log. An error of ours fails the step
+    with its sentence. An interruption goes on to Dagster; the run's log says what it left behind.
     """
     try:
-        yield
+        with into_run_log(context):
+            yield
     except EoPipelineError as error:
         raise dg.Failure(
             description=in_dagster(declared, str(error)),

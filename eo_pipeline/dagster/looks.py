@@ -20,6 +20,7 @@ from eo_pipeline.dagster.wording import in_dagster
 from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.status import Status
+from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.discovery import positions_of
 
 log = logging.getLogger(__name__)
@@ -79,36 +80,31 @@ def topics_of(declared: DagsterPipeline, status: Status) -> dict[dg.AssetKey, To
 @dataclass(frozen=True)
 class Told:
     """What was last said, so that it is not said again: a sensor's cursor. ``states`` are by topic
-    asset; none of one whose cluster did not answer.
+    asset.
     """
 
     at: float = 0.0
     states: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    away: bool = False
 
     def to_cursor(self) -> str:
-        return json.dumps(
-            {"format": _FORMAT, "at": self.at, "states": self.states, "away": self.away}
-        )
+        return json.dumps({"format": _FORMAT, "at": self.at, "states": self.states})
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Told:
         """The inverse; as if nothing had been said if there is none of this format."""
         raw = json.loads(cursor) if cursor else {}
-        if raw.get("format") != _FORMAT:
-            return cls()
-        return cls(raw["at"], raw["states"], raw["away"])
+        return cls(raw["at"], raw["states"]) if raw.get("format") == _FORMAT else cls()
 
 
 def tell(
-    declared: DagsterPipeline, status: Status, told: Told, now: float
+    declared: DagsterPipeline, status: Status, told: Told, now: float, *, anew: bool = False
 ) -> tuple[list[Event], Told]:
     """The events of a look that found something new, or came long after the last one that did; and
-    what then was said.
+    what then was said. ``anew``: whatever was said, it is no longer what is shown.
     """
     found = topics_of(declared, status)
     states = {key.to_user_string(): topic.state for key, topic in found.items()}
-    if states == told.states and not told.away and now - told.at < TOLD_AT_LEAST_EVERY_S:
+    if states == told.states and not anew and now - told.at < TOLD_AT_LEAST_EVERY_S:
         return [], told
     events: list[Event] = []
     kept = _retention(declared)
@@ -119,15 +115,22 @@ def tell(
     return events, Told(now, states)
 
 
-def tell_away(
-    declared: DagsterPipeline, error: SourceUnavailableError, told: Told, now: float
-) -> tuple[list[Event], Told]:
-    """The same of a look that got no answer."""
-    if told.away and now - told.at < TOLD_AT_LEAST_EVERY_S:
-        return [], told
+def is_shown_as_away(declared: DagsterPipeline, instance: dg.DagsterInstance) -> bool:
+    """Whether the check of the topics says now that Kafka does not answer."""
+    key = lag_check(declared, declared.topics[0])
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    said = found.evaluation if found else None
+    if not isinstance(said, dg.AssetCheckEvaluation):
+        return False
+    return not said.passed and said.severity is dg.AssetCheckSeverity.ERROR
+
+
+def away_events(
+    declared: DagsterPipeline, error: SourceUnavailableError
+) -> list[dg.AssetCheckEvaluation]:
+    """What a look that got no answer says of each topic."""
     result = away_result(declared, error)
-    events: list[Event] = [evaluated(lag_check(declared, key), result) for key in declared.topics]
-    return events, Told(now, {}, away=True)
+    return [evaluated(lag_check(declared, key), result) for key in declared.topics]
 
 
 def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
@@ -156,8 +159,9 @@ def away_result(declared: DagsterPipeline, error: SourceUnavailableError) -> dg.
 
 def _retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
     """Of each topic asset, in words; empty where the broker lets nobody look at its settings."""
+    admin = KafkaAdmin(declared.pipeline.source)
     try:
-        found = declared.pipeline.retention()
+        found = admin.retention(admin.topic_ids())
     except SourceUnavailableError as error:
         log.info("%s: how long records are kept is not known: %s", declared.pipeline.name, error)
         return {}

@@ -1,8 +1,11 @@
-"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data."""
+"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data.
+
+A broker or store that is away fails the tick, with the error's sentence: a tick that only skipped
+would look like peace.
+"""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,15 +13,23 @@ from dataclasses import replace
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
-from eo_pipeline.dagster.looks import Told, Topic, seen_metadata, tell, tell_away, topics_of
+from eo_pipeline.dagster.away import asked_once
+from eo_pipeline.dagster.looks import (
+    Told,
+    Topic,
+    away_events,
+    is_shown_as_away,
+    seen_metadata,
+    tell,
+    topics_of,
+)
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.new_partitions import KnownPartitions
 from eo_pipeline.dagster.partitions import key_requests
 from eo_pipeline.dagster.reconcile import Progress, compare
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
 from eo_pipeline.dagster.standing import standing_event
-from eo_pipeline.dagster.wording import in_dagster
-from eo_pipeline.errors import EoPipelineError, SourceUnavailableError
+from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.status import Status
@@ -41,24 +52,6 @@ def build_sensors(declared: DagsterPipeline) -> list[dg.SensorDefinition]:
     return [*lag, _partition_sensor(declared), _reconciler(declared)]
 
 
-def skips_while_unavailable(declared: DagsterPipeline, evaluate: Evaluate) -> Evaluate:
-    """A broker or store that is down makes a tick skip with the error's sentence.
-
-    What will not get better by itself (a wrong setting, a replaced ledger) fails the tick.
-    """
-
-    @functools.wraps(evaluate)
-    def guarded(context: dg.SensorEvaluationContext) -> Tick:
-        try:
-            return evaluate(context)
-        except EoPipelineError as error:
-            if error.retryable:
-                return dg.SkipReason(in_dagster(declared, str(error)))
-            raise
-
-    return guarded
-
-
 def _sensor(
     declared: DagsterPipeline,
     name: str,
@@ -70,7 +63,7 @@ def _sensor(
 ) -> dg.SensorDefinition:
     return dg.SensorDefinition(
         name=f"{declared.identifier}_{name}",
-        evaluation_fn=skips_while_unavailable(declared, evaluate),
+        evaluation_fn=evaluate,
         description=description,
         job_name=job,
         minimum_interval_seconds=seconds,
@@ -92,18 +85,20 @@ def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
 def look_at_lag(
     declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> dg.SensorResult:
-    """Looks each time, also while a run works: what is seen is shown on the topic's asset."""
+    """Looks each time, also while a run works: what is seen is shown on the topic's asset.
+
+    Raises:
+        SourceUnavailableError: Kafka is away, which the check of the topic shows as well.
+    """
     told, now = Told.from_cursor(cursor), time.time()
+    away = is_shown_as_away(declared, instance)
     try:
-        status = declared.pipeline.status()
+        status = asked_once(declared.pipeline.source, declared.pipeline.status)
     except SourceUnavailableError as error:
-        events, told = tell_away(declared, error, told, now)
-        return dg.SensorResult(
-            skip_reason=in_dagster(declared, str(error)),
-            asset_events=events,
-            cursor=told.to_cursor(),
-        )
-    events, told = tell(declared, status, told, now)
+        for event in [] if away else away_events(declared, error):
+            instance.report_runless_asset_event(event)  # of a tick that fails Dagster takes none
+        raise
+    events, told = tell(declared, status, told, now, anew=away)
     decided = run_for_lag(declared, instance, status)
     return dg.SensorResult(
         run_requests=[decided] if isinstance(decided, dg.RunRequest) else [],
@@ -152,7 +147,7 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
 
     Before the first run there is nothing to compare with: that run takes every partition.
     """
-    status = declared.pipeline.status()
+    status = asked_once(declared.pipeline.source, declared.pipeline.status)
     if status.head is None:
         return dg.SkipReason("no ledger yet: the first run takes every partition there is")
     remembered = KnownPartitions.from_cursor(cursor)
