@@ -53,9 +53,7 @@ def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     return dg.MaterializeResult(metadata={"rows": rows})
 
 
-@dg.definitions
-def jobs() -> dg.Definitions:
-    return dg.Definitions(jobs=[dg.define_asset_job("nightly", selection="key:orders+")])
+nightly = dg.define_asset_job("nightly", selection="key:orders+")
 """
 
 

@@ -45,7 +45,7 @@ def test_a_step_that_waits_long_for_spark_is_not_silent(
     slow = bench.pipeline(transform="tests.run.transforms:a_tenth_of_a_second_a_record")
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         lines = log_lines(materialize(DagsterPipeline(slow, AT_ONCE), instance), instance)
-    assert re.search(r"staging their rows: \d of 4 Spark tasks done, \d+ s", lines), lines
+    assert re.search(r"staging their rows: \d of \d Spark tasks done, \d+ s", lines), lines
 
 
 def test_an_audit_says_what_it_reads_once(
