@@ -32,11 +32,11 @@ from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_a
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
+from eo_pipeline.source.fetch import fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.spark import (
     SPARK_ERRORS,
-    cores,
     interruptible,
     job_error,
     path_to_write,
@@ -46,6 +46,7 @@ from eo_pipeline.spark import (
     with_known_schema,
     with_schema_asked_once,
 )
+from eo_pipeline.spark.cores import cores
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -104,7 +105,8 @@ class Stager:
         """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
 
         One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
-        ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
+        ``attempt``'s folder, or, in small batches, where it is None, to the driver as Arrow; their
+        records come from the driver, too, if it can have them at once.
 
         Raises:
             TransformError: the transform raised, now or while Spark ran it, or its result cannot
@@ -131,23 +133,32 @@ class Stager:
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
         """Once, and once more if the sink would refuse some of the rows: without their records."""
-        known = len(entry.offsets)
-        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
-        staged = self._stage(decoded, entry, attempt)
+        small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
+        if small is not None:
+            decoded = decode(small.frame(spark, cores(spark) or 1), self._typed_source())
+        else:
+            known = len(entry.offsets)
+            decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
+        ranges = entry.ranges if small is None else small.runs
+        staged = self._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, entry, attempt)
+            staged = self._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
             remedy = "The transform made other rows of the same records the second time"
             raise refused(staged, self.source, self.sink, remedy)
         return staged
 
     def _stage(
-        self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
+        self,
+        decoded: Decoded,
+        ranges: Sequence[OffsetRange],
+        entry: LedgerEntry,
+        attempt: Attempt | None,
     ) -> tuple[StagedOutput, Counts] | UnfitRows:
-        reading = Reading(decoded, entry.ranges)
+        reading = Reading(decoded, ranges)
         made = self.result(reading.good if self.transform else self._typed(reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
