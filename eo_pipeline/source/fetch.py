@@ -118,21 +118,20 @@ def _messages(
         consumer.assign([ClientTopicPartition(r.topic, r.partition, r.start) for r in ranges])
         heard = time.monotonic()
         while waiting:
-            came = consumer.consume(_AT_ONCE, _LOOK_S)
-            if came:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > PATIENCE_S:
-                raise _LeftToSparkError(f"{len(waiting)} partitions did not answer")
-            for message in came:
+            for message in consumer.consume(_AT_ONCE, _LOOK_S):
                 place, offset = _place(message)
                 if (range_ := waiting.get(place)) is None:
                     continue
+                heard = time.monotonic()
                 if message.error() is None and range_.start <= offset < range_.end:
                     found[place].append(message)
                     size += len(message.value() or b"")
                 # the end of the log is heard of as the offset of the next record
                 if offset >= range_.end - (message.error() is None):
                     del waiting[place]
+            # not so what tells of no partition, a broker that is away, say, again and again
+            if waiting and time.monotonic() - heard > PATIENCE_S:
+                raise _LeftToSparkError(f"{len(waiting)} partitions did not answer")
             if size > FETCHED_BYTES_MAX:
                 raise _LeftToSparkError(f"more than {FETCHED_BYTES_MAX} bytes")
         return found

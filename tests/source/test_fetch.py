@@ -128,6 +128,16 @@ def test_what_cannot_be_had_at_once_and_whole_is_left_to_spark(
     assert fetched(source, later, "p") is None
 
 
+def test_a_broker_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is heard of again and again, which is no answer."""
+    monkeypatch.setattr(fetch, "PATIENCE_S", 1.5)
+    client = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 10}
+    away = KafkaSource(
+        bootstrap_servers="127.0.0.1:1", topics=["t"], value_format="raw", client=client
+    )
+    assert fetched(away, [OffsetRange("t", 0, 0, 1)], "p") is None
+
+
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who read a batch: "fetched", or "spark"."""
