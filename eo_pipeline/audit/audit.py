@@ -150,7 +150,7 @@ class Audit:
     ) -> Tallies:
         """All at once; then those that differ one by one, as their own runs read them."""
         offsets = sum(coverage.readable.values())
-        self._say(f"reading {offsets} offsets of {len(snapshot.checkpoints)} checkpoints again")
+        self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         differing = {n for n, kinds in tallies.items() if n is not None and BY_TRANSFORM & {*kinds}}
         spans = self._spans(snapshot, cluster, differing)
