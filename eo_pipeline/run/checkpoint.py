@@ -24,6 +24,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
@@ -60,11 +61,16 @@ class Steps:
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
     admin: KafkaAdmin = field(init=False)
+    book: SchemaBook | None = field(init=False, default=None)
     reports: list[CheckpointReport] = field(init=False, default_factory=list)
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.admin = KafkaAdmin(self.source)
+        if self.source.registry:
+            self.book = SchemaBook(
+                self.pipeline, self.source, self.source.registry, self.session.entry
+            )
 
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
@@ -94,7 +100,12 @@ class Steps:
         ``measured``.
         """
         size = record_bytes(measured) if measured else None
-        return replace(self.stager, never_null=self.session.never_null(), record_bytes=size)
+        return replace(
+            self.stager,
+            never_null=self.session.never_null(),
+            record_bytes=size,
+            book=self.book,
+        )
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""

@@ -27,8 +27,10 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.counting import Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
+from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
 from eo_pipeline.source.reader import read_ranges
@@ -90,6 +92,8 @@ class Stager:
     never_null: Collection[str] = frozenset()
     #: mean size of a record's value, in bytes, if it was measured
     record_bytes: float | None = None
+    #: which schemas records are read with, if a registry knows them
+    book: SchemaBook | None = None
 
     @property
     def code_version(self) -> str | None:
@@ -112,6 +116,7 @@ class Stager:
             SparkUnavailableError: the Spark Connect server, or this process's JVM, was lost.
             SetupError: a disk is full, or Spark may not write there.
             SchemaChangeError: the sink cannot store a column's type.
+            RegistryUnavailableError: the schema registry was needed and did not answer.
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
@@ -128,23 +133,39 @@ class Stager:
     def _staged(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
-        """Once, and once more if the sink would refuse some of the rows: without their records."""
-        known = len(entry.offsets)
-        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
+        """Once, and once more if there are records of schemas that nobody thought of: with those;
+        and if the sink would refuse some of the rows: without their records.
+        """
+        schemas = self.book.of(entry) if self.book else None
+        decoded = self._read(spark, entry, schemas)
         staged = self._stage(decoded, entry, attempt)
+        while isinstance(staged, AvroSchemas):
+            decoded = self._read(spark, entry, staged)
+            if attempt is not None:
+                attempt.empty()
+            staged = self._stage(decoded, entry, attempt)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
             if attempt is not None:
                 attempt.empty()
             staged = self._stage(decoded, entry, attempt)
-        if isinstance(staged, UnfitRows):
+        if not isinstance(staged, tuple):
             remedy = "The transform made other rows of the same records the second time"
+            assert isinstance(staged, UnfitRows)
             raise refused(staged, self.source, self.sink, remedy)
         return staged
 
+    def _read(
+        self, spark: SparkSession, entry: LedgerEntry, schemas: AvroSchemas | None
+    ) -> Decoded:
+        known = len(entry.offsets)
+        return self.read(
+            *(spark, entry.pipeline, entry.ranges, entry.topic_ids), known=known, schemas=schemas
+        )
+
     def _stage(
         self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
-    ) -> tuple[StagedOutput, Counts] | UnfitRows:
+    ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
         reading = Reading(decoded, entry.ranges)
         made = self.result(reading.good)
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
@@ -154,10 +175,14 @@ class Stager:
             made, lambda rows: self._columns(with_known_schema(rows, schema), entry), marks
         )
         rows = self._rows(result, entry, attempt)
+        seen = reading.seen(result, transformed=self.transform is not None)
+        schemas = self.book.met(entry, decoded, seen) if self.book else None
+        if schemas and schemas.writers != decoded.writers:
+            return schemas
         if unfit := found(result):
             return unfit
-        seen = reading.seen(result, transformed=self.transform is not None)
         dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt)
+        held = entry.identity.schemas.held
         counts = Counts(
             records=seen.records,
             bytes=seen.bytes,
@@ -169,6 +194,7 @@ class Stager:
             unknown_fields=seen.unknown_fields,
             checksum=hashed.checksum(result) if hashed else None,
             dead_letters_checksum=dead_checksum,
+            schemas=schemas.read_with(seen.metrics, held) if schemas else None,
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
@@ -180,9 +206,11 @@ class Stager:
         topic_ids: Mapping[str, str],
         *,
         known: int = 0,
+        schemas: AvroSchemas | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
-        have so many ``known`` partitions, as many as ``ranges`` at least.
+        have so many ``known`` partitions, as many as ``ranges`` at least. ``schemas`` are those of
+        a registry, if there is one.
         """
         raw = read_ranges(
             spark,
@@ -193,12 +221,12 @@ class Stager:
             known=known,
             tasks=Tasks.of(ranges, cores(spark), self.record_bytes),
         )
-        return decode(raw, self._typed_source())
+        return decode(raw, self._typed_source(), schemas)
 
     def _typed_source(self) -> KafkaSource:
         """The source, with a schema that Spark need not be asked about again."""
         text = self.source.value_schema
-        if self.source.value_format == "raw" or text is None:
+        if self.source.value_format != "json" or text is None:
             return self.source
         return self.source.model_copy(update={"value_schema": _schema_json(text)})
 

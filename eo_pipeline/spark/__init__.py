@@ -3,7 +3,7 @@
 from eo_pipeline.spark.cores import cores
 from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
 from eo_pipeline.spark.interrupts import interruptible
-from eo_pipeline.spark.launch import CONNECTOR, JARS_VARIABLE, TESTED_WITH
+from eo_pipeline.spark.launch import AVRO, CONNECTOR, JARS_VARIABLE, TESTED_WITH
 from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
 from eo_pipeline.spark.observed import ACTION, Observed
 from eo_pipeline.spark.paths import path_to_read, path_to_write
@@ -13,6 +13,7 @@ from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
 __all__ = [
     "ACTION",
+    "AVRO",
     "CONNECTOR",
     "JARS_VARIABLE",
     "SPARK_ERRORS",
