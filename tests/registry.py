@@ -20,6 +20,12 @@ from eo_pipeline.embedded.registry import EmbeddedRegistry
 from tests.engine import Bench, Coordinates, Topic
 from tests.servers import STATE
 
+#: A registry that is away is told at once.
+QUICKLY = {"max.retries": 0}
+
+#: In front of a value: a zero byte, and the number of its schema.
+PREFIX_BYTES = 5
+
 
 @pytest.fixture(scope="session")
 def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegistry]:
@@ -40,6 +46,14 @@ def record(*fields: tuple[str, Any] | tuple[str, Any, Any], name: str = "Order")
         {"name": f[0], "type": f[1], **({"default": f[2]} if len(f) > 2 else {})} for f in fields
     ]
     return json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": made})
+
+
+def serialized(schema: str, value: Mapping[str, Any]) -> bytes:
+    """By confluent-kafka's serializer, without what it puts in front."""
+    client = SchemaRegistryClient.new_client({"url": "mock://nobody"})
+    context = SerializationContext("t", MessageField.VALUE)
+    written: bytes = AvroSerializer(client, schema)(dict(value), context)
+    return written[PREFIX_BYTES:]
 
 
 @dataclass
@@ -97,7 +111,3 @@ def avro_bench(bench: Bench, registry: EmbeddedRegistry) -> Bench:
     source = {k: v for k, v in bench.config["source"].items() if k != "value_schema"}
     source |= {"value_format": "avro", "registry": {"url": registry.url, "client": QUICKLY}}
     return Bench(bench.topic, bench.table, {**bench.config, "source": source})
-
-
-#: A registry that is away is told at once.
-QUICKLY = {"max.retries": 0}

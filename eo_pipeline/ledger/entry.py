@@ -249,6 +249,8 @@ class LedgerEntry:
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
         counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
+        if not self.identity.schemas.held:
+            written["identity"].pop("schemas")
         return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod

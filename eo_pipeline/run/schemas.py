@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from eo_pipeline.errors import (
-    ConfigError,
     LedgerDamagedError,
     RegistryUnavailableError,
     SourceError,
@@ -24,7 +23,6 @@ from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest
 from eo_pipeline.run.counting import Seen
 from eo_pipeline.source import avro
 from eo_pipeline.source.avro import AvroSchemas
-from eo_pipeline.source.avro_schema import fault_of
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
@@ -205,10 +203,4 @@ class SchemaBook:
 
     @cached_property
     def _latest(self) -> Registered:
-        latest = self._client.latest(self.source.subject)
-        if fault := fault_of(latest.text):
-            raise ConfigError(
-                f"The latest schema of subject {self.source.subject!r} in the registry at "
-                f"{self.registry.url} {fault}"
-            )
-        return latest
+        return self._client.latest_reader(self.source.subject)

@@ -313,8 +313,9 @@ class Stager:
         value = first.get("value")
         shown = "no value" if value is None else f"value starts with {value!r}"
         limit = self.source.dead_letter_limit
+        schema = "the registry" if self.source.registry else "source.value_schema"
         remedy = (
-            "Correct the producer or source.value_schema, or set source.on_bad_record: dead_letter"
+            f"Correct the producer or {schema}, or set source.on_bad_record: dead_letter"
             if self.source.on_bad_record == "fail"
             else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
         )

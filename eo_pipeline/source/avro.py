@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.schemas import ReadWith
 from eo_pipeline.source.avro_schema import OK_FIELD, field_names, left_out, with_ok_field
 
@@ -95,7 +96,13 @@ def parsed(raw: DataFrame, schemas: AvroSchemas, name: str, unknown: str) -> Dat
     body = _body() if schemas.have_keys else F.col("value")
 
     def read(key: str) -> Column:
-        return from_avro(body, schemas.texts[key], options)
+        try:
+            return from_avro(body, schemas.texts[key], options)
+        except TypeError as error:  # what pyspark makes of a class that is not there
+            raise SetupError(
+                "Spark has nothing that decodes Avro: put spark-avro, of the same release as the "
+                "Kafka connector, into the folder that EO_SPARK_JARS names (`make setup` does)."
+            ) from error
 
     first, *others = enumerate(schemas.writers)
     chain = F.when(F.col(_WRITER) == first[0], read(first[1]))
@@ -235,7 +242,8 @@ def _left_out(schemas: AvroSchemas) -> Column:
 def _key_text() -> Column:
     key = F.col(_KEY)
     number = F.conv(F.hex(F.substring(key, 2, _NUMBER_BYTES)), 16, 10)
-    guid = F.lower(F.hex(F.substring(key, 2, _GUID_BYTES)))
+    digits = F.lower(F.hex(F.substring(key, 2, _GUID_BYTES)))
+    guid = F.regexp_replace(digits, "(.{8})(.{4})(.{4})(.{4})(.{12})", "$1-$2-$3-$4-$5")
     return F.when(_begins(_NUMBER, key), number).otherwise(guid)
 
 

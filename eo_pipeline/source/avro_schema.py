@@ -10,7 +10,12 @@ from typing import Any
 #: in no other. Without it a record of nulls only would look the same.
 OK_FIELD = "_eo_ok"
 
-_NAMED = frozenset({"record", "error", "enum", "fixed"})
+_TAKEN = frozenset({OK_FIELD, "_kafka"})
+_PRIMITIVE = frozenset(
+    {"null", "boolean", "int", "long", "float", "double", "bytes", "string"},
+)
+_RECORD = frozenset({"record", "error"})
+_NAMED = frozenset({*_RECORD, "enum", "fixed"})
 _DECIMAL_DIGITS_MAX = 38
 
 
@@ -22,7 +27,9 @@ def fault_of(text: str) -> str | None:
         return f"is not JSON: {error}"
     if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
         return "is not a record with fields, which would be the table's columns"
-    for path, reason in _faults(schema, (), {}):
+    if taken := _TAKEN.intersection(field_names(text)):
+        return f"has a field {min(taken)}, a name that is taken"
+    for path, reason in _faults(_qualified(schema, ""), (), frozenset()):
         return f"has a field {'.'.join(path)} that {reason}"
     return None
 
@@ -40,92 +47,110 @@ def with_ok_field(text: str) -> str:
 
 
 def left_out(writer: str, reader: str) -> list[str]:
-    """The paths of the fields that ``writer`` has and ``reader`` does not read."""
-    return sorted(set(_left_out(json.loads(writer), json.loads(reader), {}, {}, ())))
+    """The paths of the fields that ``writer`` has and ``reader``, of which :func:`fault_of` finds
+    nothing, does not read.
+    """
+    written, read = (_qualified(json.loads(text), "") for text in (writer, reader))
+    return sorted(set(_left_out(written, read, dict(_named(written)), dict(_named(read)), ())))
+
+
+def _qualified(schema: Any, namespace: str) -> Any:
+    """The same with full names everywhere: inside a named type its namespace need not be said."""
+    if isinstance(schema, list):
+        return [_qualified(each, namespace) for each in schema]
+    if isinstance(schema, str):
+        return schema if schema in _PRIMITIVE else _full_name(schema, namespace)
+    kind = schema["type"]
+    if not isinstance(kind, str) or kind not in _NAMED | {"array", "map"}:
+        return {**schema, "type": _qualified(kind, namespace)}
+    made = dict(schema)
+    if kind in _NAMED:
+        made["name"] = _full_name(schema["name"], schema.get("namespace", namespace))
+        namespace = made["name"].rpartition(".")[0]
+    for inner in schema.keys() & {"items", "values"}:
+        made[inner] = _qualified(schema[inner], namespace)
+    if kind in _RECORD:
+        made["fields"] = [
+            {**field, "type": _qualified(field["type"], namespace)} for field in schema["fields"]
+        ]
+    return made
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _parts(schema: Any) -> list[tuple[str, Any]]:
+    """The schemas directly in one, each with the name of the field that it is of, if any."""
+    if isinstance(schema, list):
+        return [("", each) for each in schema]
+    if isinstance(schema, str):
+        return []
+    fields = [(field["name"], field["type"]) for field in schema.get("fields", ())]
+    inner = [("", schema[each]) for each in ("items", "values") if each in schema]
+    return [*fields, *inner, *([] if isinstance(schema["type"], str) else [("", schema["type"])])]
 
 
 def _faults(
-    schema: Any, path: tuple[str, ...], around: Mapping[str, Any]
+    schema: Any, path: tuple[str, ...], around: frozenset[str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What cannot become a column, and why."""
-    if isinstance(schema, list):
-        if all(each == "null" for each in schema):
-            yield path, "is never anything but null"
-        for each in schema:
-            if each != "null":
-                yield from _faults(each, path, around)
-    elif isinstance(schema, str):
-        if schema in around or any(name.endswith(f".{schema}") for name in around):
-            yield path, f"refers to the record {schema} that it is in: no table has such a column"
-        elif schema == "null":
-            yield path, "is never anything but null"
-    elif _digits(schema) > _DECIMAL_DIGITS_MAX:
-        yield path, f"is a decimal of more than {_DECIMAL_DIGITS_MAX} digits"
-    elif schema["type"] in ("record", "error"):
-        within = {**around, _full_name(schema): schema}
-        for field in schema["fields"]:
-            if not path and field["name"] in (OK_FIELD, "_kafka"):
-                yield (field["name"],), "has a name that is taken"
-            yield from _faults(field["type"], (*path, field["name"]), within)
-    elif schema["type"] == "array":
-        yield from _faults(schema["items"], path, around)
-    elif schema["type"] == "map":
-        yield from _faults(schema["values"], path, around)
-    elif not isinstance(schema["type"], str) or schema["type"] not in _NAMED:
-        yield from _faults(schema["type"], path, around)
+    """What cannot become a column, and why; ``around`` are the records that it is in."""
+    if schema in around if isinstance(schema, str) else False:
+        yield path, f"refers to the record {schema} that it is in: no table has such a column"
+    if schema == "null" or (isinstance(schema, list) and set(map(str, schema)) == {"null"}):
+        yield path, "is never anything but null"
+    if isinstance(schema, dict):
+        if schema.get("logicalType") == "decimal" and schema["precision"] > _DECIMAL_DIGITS_MAX:
+            yield path, f"is a decimal of more than {_DECIMAL_DIGITS_MAX} digits"
+        if schema["type"] in _RECORD if isinstance(schema["type"], str) else False:
+            around |= {schema["name"]}
+    for name, part in _parts(schema):
+        if not (isinstance(schema, list) and part == "null"):
+            yield from _faults(part, (*path, name) if name else path, around)
 
 
-def _digits(schema: Mapping[str, Any]) -> int:
-    decimal = schema.get("logicalType") == "decimal"
-    return int(schema.get("precision", 0)) if decimal else 0
-
-
-def _full_name(schema: Mapping[str, Any]) -> str:
-    namespace, name = schema.get("namespace"), str(schema["name"])
-    return f"{namespace}.{name}" if namespace and "." not in name else name
+def _named(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Every named type that is defined in ``schema``."""
+    if isinstance(schema, dict) and "name" in schema:
+        yield schema["name"], schema
+    for _, part in _parts(schema):
+        yield from _named(part)
 
 
 def _left_out(
     writer: Any,
     reader: Any,
-    written: dict[str, Any],
-    read: dict[str, Any],
+    written: Mapping[str, Any],
+    read: Mapping[str, Any],
     path: tuple[str, ...],
 ) -> Iterator[str]:
-    """See :func:`left_out`; ``written`` and ``read`` are the named types met so far."""
-    writers, readers = _records(writer, written), _records(reader, read)
-    for each in writers:
-        other = _of_the_same_name(each, readers)
+    """See :func:`left_out`; ``written`` and ``read`` are the named types of either."""
+    others = _records(reader, read)
+    for record in _records(writer, written):
+        other = _of_the_same_name(record, others)
         if other is None:
             continue
-        fields = {name: f for f in other["fields"] for name in (f["name"], *f.get("aliases", ()))}
-        for field in each["fields"]:
+        wanted = {name: f for f in other["fields"] for name in (f["name"], *f.get("aliases", ()))}
+        for field in record["fields"]:
             below = (*path, field["name"])
-            if field["name"] not in fields:
-                yield ".".join(below)
+            if field["name"] in wanted:
+                kinds = field["type"], wanted[field["name"]]["type"]
+                yield from _left_out(*kinds, written, read, below)
             else:
-                wanted = fields[field["name"]]["type"]
-                yield from _left_out(field["type"], wanted, dict(written), dict(read), below)
+                yield ".".join(below)
 
 
-def _records(schema: Any, named: dict[str, Any]) -> list[Any]:
+def _records(schema: Any, named: Mapping[str, Any]) -> list[Any]:
     """The records that a value of ``schema`` is, or has in its arrays and maps."""
-    if isinstance(schema, list):
-        return [found for each in schema for found in _records(each, named)]
     if isinstance(schema, str):
-        known = named.get(schema)
-        return [] if known is None else [known]
-    if schema["type"] in ("record", "error"):
-        named[_full_name(schema)] = named[schema["name"]] = schema
+        return _records(named[schema], named) if schema in named else []
+    if isinstance(schema, dict) and "fields" in schema:
         return [schema]
-    for inner in ("items", "values"):
-        if inner in schema:
-            return _records(schema[inner], named)
-    return _records(schema["type"], named) if isinstance(schema["type"], dict | list) else []
+    return [found for _, part in _parts(schema) for found in _records(part, named)]
 
 
 def _of_the_same_name(record: Mapping[str, Any], others: list[Any]) -> Any:
     """Among several records of a union the one of the same name; one alone is meant anyhow."""
     if len(others) == 1:
         return others[0]
-    return next((o for o in others if o["name"] == record["name"]), None)
+    return next((other for other in others if other["name"] == record["name"]), None)

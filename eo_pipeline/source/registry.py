@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 from eo_pipeline.errors import ConfigError, RegistryUnavailableError, SetupError
 from eo_pipeline.ledger.schemas import canonical
 from eo_pipeline.settings import Settings
+from eo_pipeline.source.avro_schema import fault_of
 from eo_pipeline.source.client_options import ClientSettings
 
 _T = TypeVar("_T")
@@ -54,7 +55,7 @@ class Registry(Settings):
     def _holds_no_password(cls, url: str) -> str:
         for each in url.split(","):
             scheme, _, rest = each.strip().partition("://")
-            if scheme not in ("http", "https", "mock") or not rest:
+            if scheme not in ("http", "https") or not rest:
                 raise ValueError("a registry's url begins with http:// or https://")
             if "@" in rest:
                 raise ValueError("put the login into client: {basic.auth.user.info: user:password}")
@@ -74,6 +75,17 @@ class Registered:
 
     keys: tuple[str, ...]
     text: str
+
+
+def latest_reader(registry: Registry, subject: str) -> Registered:
+    """The newest version of ``subject``, whose fields can become columns.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: they cannot, or there is no such subject.
+        SetupError: the packages it takes are not installed.
+    """
+    return RegistryClient(registry).latest_reader(subject)
 
 
 class RegistryClient:
@@ -112,6 +124,20 @@ class RegistryClient:
                 "a topic that nobody has written yet may have none."
             )
         return self._registered(found)
+
+    def latest_reader(self, subject: str) -> Registered:
+        """The same, if its fields can become columns.
+
+        Raises:
+            ConfigError: they cannot, or there is no such subject.
+        """
+        latest = self.latest(subject)
+        if fault := fault_of(latest.text):
+            raise ConfigError(
+                f"The latest schema of subject {subject!r} in the registry at "
+                f"{self._registry.url} {fault}"
+            )
+        return latest
 
     def newest(self, subject: str) -> list[Registered]:
         """The newest versions of ``subject``, the newest first, :data:`VERSIONS_MAX` at most."""

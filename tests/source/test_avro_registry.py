@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.registry import EmbeddedRegistry
-from eo_pipeline.errors import BadRecordError, RegistryUnavailableError, SchemaChangeError
+from eo_pipeline.errors import (
+    BadRecordError,
+    RegistryUnavailableError,
+    SchemaChangeError,
+    SourceError,
+)
 from tests.engine import Bench
-from tests.registry import AvroTopic, record
+from tests.registry import QUICKLY, AvroTopic, record, serialized
 
 FIRST = record(("id", "long"), ("name", "string"))
 WITH_QUANTITY = record(("id", "long"), ("name", "string"), ("quantity", "long", 1))
 WITH_INT = record(("id", "long"), ("name", "string"), ("quantity", "int", 1))
+STRICT = record(("id", "long"), ("must", "string"))
 WITHOUT_NAME = record(("id", "long"), ("quantity", "long", 1), ("note", ["null", "string"], None))
+
+
+def behind(url: str, **more: Any) -> dict[str, Any]:
+    """The source, with another registry."""
+    return {"registry": {"url": url, "client": QUICKLY, **more}}
+
+
+@contextmanager
+def frozen(server: EmbeddedRegistry) -> Iterator[None]:
+    """It takes connections, and says nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def rows(bench: Bench, columns: str) -> list[tuple[Any, ...]]:
@@ -70,15 +98,23 @@ def test_a_registry_that_is_away_is_said_and_nothing_is_lost(
     avro_bench: Bench, orders: AvroTopic, registry: EmbeddedRegistry
 ) -> None:
     orders.write(FIRST, {"id": 1, "name": "one"})
-    registry.kill()
-    with pytest.raises(RegistryUnavailableError, match=registry.url) as raised:
-        avro_bench.pipeline().run()
+    nobody = f"http://{HOST}:{free_port()}"
+    with pytest.raises(RegistryUnavailableError, match=f"{nobody} does not answer") as raised:
+        avro_bench.pipeline(source=behind(nobody)).run()
     assert raised.value.retryable
-    registry.start()
-    orders.client.clear_caches()
-    orders.register(FIRST)
+    with frozen(registry), pytest.raises(RegistryUnavailableError, match="timed out"):
+        avro_bench.pipeline(source=behind(registry.url, timeout=0.2)).run()
     avro_bench.pipeline().run()
     avro_bench.table.assert_holds_once(orders.written)
+
+
+def test_a_registry_is_not_asked_where_there_is_nothing_to_read(
+    avro_bench: Bench, orders: AvroTopic
+) -> None:
+    orders.write(FIRST, {"id": 1, "name": "one"})
+    head = avro_bench.pipeline().run().head
+    nobody = f"http://{HOST}:{free_port()}"
+    assert avro_bench.pipeline(source=behind(nobody)).run().head == head
 
 
 def test_a_replay_reads_as_then_when_the_registry_is_gone(
@@ -117,3 +153,84 @@ def test_what_cannot_be_read_is_a_dead_letter_with_the_reason(
     assert "tombstone" in said[None]
     assert f"schema {number}" in said[junk[4]]
     assert "cut off" in said[junk[4]]
+
+
+def test_a_schema_that_is_new_to_the_run_is_read_in_the_same_run(
+    avro_bench: Bench, orders: AvroTopic
+) -> None:
+    """An older schema that the checkpoint before had no record of, and one of another subject."""
+    orders.write(FIRST, {"id": 1, "name": "one"})
+    orders.write(WITH_QUANTITY, {"id": 2, "name": "two", "quantity": 20})
+    first = avro_bench.pipeline(source={"max_records": 1}).run(max_checkpoints=1).head
+    assert first.counts.schemas is not None
+    assert len(first.counts.schemas.writers) == 1
+    elsewhere = record(("id", "long"), ("name", "string"), ("place", "string"))
+    number = orders.client.register_schema("elsewhere", Schema(elsewhere, "AVRO"))
+    third = serialized(elsewhere, {"id": 3, "name": "three", "place": "x"})
+    producer = orders.topic.producer()
+    orders.topic.send(producer, struct.pack(">bI", 0, number) + third, 0)
+    assert producer.flush(120) == 0
+    head = avro_bench.pipeline().run().head
+    avro_bench.table.assert_holds_once(orders.written)
+    assert rows(avro_bench, "id, name, quantity") == [
+        (1, "one", 1),
+        (2, "two", 20),
+        (3, "three", 1),
+    ]
+    assert head.counts.schemas is not None
+    assert str(number) in head.counts.schemas.writers
+    assert head.counts.unknown_fields == ("place",)
+
+
+def test_a_registry_that_means_another_schema_by_a_number_is_refused(
+    avro_bench: Bench, orders: AvroTopic, registry: EmbeddedRegistry
+) -> None:
+    orders.write(FIRST, {"id": 1, "name": "one"})
+    avro_bench.pipeline().run()
+    orders.write(FIRST, {"id": 2, "name": "two"})
+    registry.kill()
+    registry.start()
+    anew = SchemaRegistryClient({"url": registry.url})
+    read = avro_bench.pipeline().head()
+    assert read is not None
+    assert read.counts.schemas is not None
+    for n in range(int(read.counts.schemas.reader)):
+        schema = record(("id", "long"), ("name", "string"), (f"another_{n}", "string"))
+        anew.register_schema(f"{orders.topic.name}-value", Schema(schema, "AVRO"))
+    with pytest.raises(SourceError, match="is another one than when version 1 was read"):
+        avro_bench.pipeline().run()
+    assert rows(avro_bench, "id") == [(1,)]
+
+
+def test_a_fork_an_audit_and_a_rewind_know_the_schemas(
+    avro_bench: Bench, orders: AvroTopic, registry: EmbeddedRegistry
+) -> None:
+    orders.write(STRICT, {"id": 1, "must": "be"})
+    first = avro_bench.pipeline().run().head
+    orders.write(WITH_QUANTITY, {"id": 2, "name": "two", "quantity": 20})
+    pipeline = avro_bench.pipeline(source={"on_bad_record": "dead_letter"})
+    pipeline.run()
+    pipeline.rewind(first.version)
+    orders.write(STRICT, {"id": 3, "must": "go"})
+    head = pipeline.run().head
+    assert head.counts.dead_letters == 1  # it has no name, and there is no default
+    registry.kill()
+    report = pipeline.audit()
+    assert report.findings == ()
+    copied = pipeline.fork(head.version, "copied", {**avro_bench.config["sink"], "table": "copied"})
+    start = copied.head()
+    assert start is not None
+    assert start.counts.schemas is not None
+    assert set(start.counts.schemas.texts) == set(head.known_schemas.held)
+
+
+def test_a_run_that_is_killed_loses_nothing(avro_bench: Bench, orders: AvroTopic) -> None:
+    values = [{"id": n, "name": f"record {n}"} for n in range(300)]
+    orders.write(FIRST, *values[:150])
+    orders.write(WITH_QUANTITY, *({**each, "quantity": 1} for each in values[150:]))
+    for point in (CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.COMMITTED):
+        process = avro_bench.run_in_a_process("--crash-at", point, "1")
+        process.communicate(timeout=300)
+        assert process.returncode == -signal.SIGKILL
+    avro_bench.pipeline().run()
+    avro_bench.table.assert_holds_once(orders.written)
