@@ -19,9 +19,9 @@ _DIGITS = 16
 class ReadWith:
     """The schemas of one entry's records, by their keys.
 
-    ``reader`` gave the columns (empty: nothing was read), ``writers`` are those that records were
-    written with. ``unknown`` are keys that no schema was found for, not always all: their records
-    were bad ones. ``texts`` are those of reader and writers that no earlier entry holds.
+    ``reader`` gave the columns, ``writers`` are those that records were written with. ``unknown``
+    are keys that no schema was found for, not always all: their records were bad ones. ``texts``
+    are those of reader and writers that no earlier entry holds.
     """
 
     reader: str
@@ -42,17 +42,22 @@ class HeldSchema:
 
 @dataclass(frozen=True)
 class KnownSchemas:
-    """All schemas that the entries below one were read with, and the ``last`` that were."""
+    """All schemas that the entries below one were read with, and those that were last: writers'
+    (``last``) and the reader's.
+    """
 
     held: Mapping[str, HeldSchema] = field(default_factory=dict)
     last: tuple[str, ...] = ()
+    reader: str = ""
 
     def after(self, version: int, read: ReadWith | None) -> KnownSchemas:
         """What is known once the entry ``version`` has been ``read``."""
         if read is None:
             return self
         new = {key: HeldSchema(version, digest(text)) for key, text in read.texts.items()}
-        return KnownSchemas({**self.held, **new}, read.writers or self.last)
+        return KnownSchemas(
+            {**self.held, **new}, read.writers or self.last, read.reader or self.reader
+        )
 
 
 def digest(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from eo_pipeline.errors import (
     LedgerDamagedError,
@@ -23,6 +24,7 @@ from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest
 from eo_pipeline.run.counting import Seen
 from eo_pipeline.source import avro
 from eo_pipeline.source.avro import AvroSchemas
+from eo_pipeline.source.avro_schema import left_out
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
@@ -30,6 +32,39 @@ from eo_pipeline.spark import interruptible
 
 #: The schemas of the checkpoint of a version; of all together for None.
 AuditSchemas = Callable[[int | None], AvroSchemas]
+
+
+@dataclass(frozen=True)
+class NextReader:
+    """The ``schema`` of ``subject`` that the next run's columns are of, the one ``before``, and the
+    paths of fields that are ``new`` in it and ``gone`` from it.
+    """
+
+    subject: str
+    schema: str
+    before: str | None
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = f"the columns are those of {self.subject}, schema {self.schema}"
+        if self.before in (None, self.schema):
+            return said
+        changes = [
+            *([f"new: {', '.join(self.new)}"] if self.new else []),
+            *([f"no longer: {', '.join(self.gone)}"] if self.gone else []),
+        ]
+        return f"{said}; it was {self.before} before ({'; '.join(changes) or 'the same fields'})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "subject": self.subject,
+            "schema": self.schema,
+            "before": self.before,
+            "new_fields": list(self.new),
+            "left_out": list(self.gone),
+        }
 
 
 @dataclass(frozen=True)
@@ -91,7 +126,27 @@ class SchemaBook:
         """All that is known at ``entry``, for a ledger that begins there."""
         known = entry.known_schemas
         texts = {key: self._held(known, key) for key in known.held}
-        return ReadWith("", known.last, texts=texts) if texts else None
+        return ReadWith(known.reader, known.last, texts=texts) if texts else None
+
+    def next_reader(self, head: LedgerEntry | None) -> NextReader:
+        """Which schema the next run's columns are of.
+
+        Raises:
+            RegistryUnavailableError: the registry does not answer.
+            ConfigError: its latest schema cannot become columns, or there is none.
+            SourceError: it has another schema under a key that the ledger knows.
+        """
+        known = head.known_schemas if head else KnownSchemas()
+        number, text = self._latest.keys[0], self._latest.text
+        self._refuse_another(known, number, text)
+        before = self._held(known, known.reader) if known.reader else text
+        return NextReader(
+            subject=self.source.subject,
+            schema=number,
+            before=known.reader or None,
+            new=tuple(left_out(text, before)),
+            gone=tuple(left_out(before, text)),
+        )
 
     def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> AvroSchemas:
         """The schemas that ``decoded`` was read with; with others besides, if there were records

@@ -55,7 +55,7 @@ def test_each_entry_knows_where_the_texts_of_those_below_it_are() -> None:
     second = read(nothing, ReadWith("2", ("1", "2"), (), {"2": SECOND}))
     head = second.child(Operation.REWIND, "run", {})
     assert head.identity.schemas == KnownSchemas(
-        {"1": HeldSchema(1, digest(FIRST)), "2": HeldSchema(3, digest(SECOND))}, ("1", "2")
+        {"1": HeldSchema(1, digest(FIRST)), "2": HeldSchema(3, digest(SECOND))}, ("1", "2"), "2"
     )
     assert read(head, None).known_schemas == head.identity.schemas
 

@@ -57,7 +57,14 @@ def test_three_evolving_schemas_land_in_one_table(avro_bench: Bench, orders: Avr
     orders.write(WITH_QUANTITY, {"id": 3, "name": "three", "quantity": 30})
     orders.write(FIRST, {"id": 4, "name": "four"})
     avro_bench.pipeline().run()
+    planned = avro_bench.pipeline().plan_run().reader
     orders.write(WITHOUT_NAME, {"id": 5, "quantity": 2**40, "note": "!"})
+    changed = avro_bench.pipeline().plan_run().reader
+    assert planned is not None
+    assert (planned.before, planned.new, planned.gone) == (planned.schema, (), ())
+    assert changed is not None
+    assert (changed.before, changed.new, changed.gone) == (planned.schema, ("note",), ("name",))
+    assert "(new: note; no longer: name)" in str(changed)
     orders.write(FIRST, {"id": 6, "name": "six"})
     head = avro_bench.pipeline().run().head
     avro_bench.table.assert_holds_once(orders.written)
