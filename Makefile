@@ -38,12 +38,14 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=
 	@$(BIN)/python -m demo setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@$(BIN)/python -m tests.install_registry
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
 chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives (SHORT=1: an eighth)
 	@$(BIN)/python -m demo setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@$(BIN)/python -m tests.install_registry
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
 
