@@ -17,6 +17,7 @@ from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.progress import phase
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
@@ -363,7 +364,7 @@ class Pipeline(Settings):
             UnknownCheckpointError, LedgerBehindError: there is no ledger yet, or an older one.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
-        with self._steps(spark=spark) as steps:
+        with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
             return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
 
     @contextmanager

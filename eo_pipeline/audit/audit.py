@@ -35,6 +35,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.progress import current
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
 from eo_pipeline.run.targets import head_as_it_is
@@ -75,13 +76,17 @@ class Audit:
                     lambda: head_as_it_is(self.steps),
                     last,
                     folder / "rows.parquet",
-                    self.progress,
+                    self._say,
                 )
             with self._timed("values"):
                 values = self._values(snapshot, folder)
             with self._timed("kafka"):
                 evidence = self._evidence(snapshot, folder)
         return self._report(replace(evidence, values=values), last)
+
+    def _say(self, text: str) -> None:
+        current().says(f"{self.steps.pipeline}: {text}")
+        self.progress(text)
 
     def _values(self, snapshot: Snapshot, folder: Path) -> Values:
         """Nothing, if what they would be compared with, or they themselves, became others."""
@@ -90,7 +95,7 @@ class Audit:
         if snapshot.is_damaged:
             return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
         steps = self.steps
-        self.progress("reading what the table's rows hold")
+        self._say("reading what the table's rows hold")
         look = Look(steps.session, steps.spark, steps.pipeline, folder)
         keeps = steps.stager.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
@@ -147,7 +152,7 @@ class Audit:
     ) -> Tallies:
         """All at once; then those that differ one by one, as their own runs read them."""
         offsets = sum(coverage.readable.values())
-        self.progress(f"reading {offsets} offsets of {len(snapshot.checkpoints)} checkpoints again")
+        self._say(f"reading {offsets} offsets of {len(snapshot.checkpoints)} checkpoints again")
         tallies = compare.everything(coverage.spans)
         # with a registry each checkpoint had columns of its own, too
         alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.book else BY_TRANSFORM
@@ -155,7 +160,7 @@ class Audit:
         spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))
         while some := dict(islice(alone, ONE_BY_ONE)):
-            self.progress(f"comparing checkpoints {min(some)} to {max(some)} one by one")
+            self._say(f"comparing checkpoints {min(some)} to {max(some)} one by one")
             tallies.update(compare.one_by_one(some))
         return tallies
 

@@ -33,8 +33,8 @@ def audit(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    with output.nothing_else_on_stdout(), output.status(f"audit of {pipeline.name}") as say:
-        report = pipeline.audit(last, on_progress=say)
+    with output.nothing_else_on_stdout(), output.busy(f"audit of {pipeline.name}"):
+        report = pipeline.audit(last)
     if as_json:
         output.document(report.to_json())
     _show(output, report, repair=repair)

@@ -59,7 +59,7 @@ def start_spark(
     output = Output(as_json)
     settings = _settings(files, name)
     wanted = Wanted(settings.master, settings.launch(), _host(host), port, _seconds(idle_timeout))
-    with output.status("Starting Spark"):
+    with output.busy("Starting Spark"):
         record, is_new = start(Path.cwd(), wanted)
     if as_json:
         output.document({"started": is_new, **_record_json(record)})

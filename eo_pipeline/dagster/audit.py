@@ -87,7 +87,6 @@ def run_audit(
     return declared.pipeline.audit(
         last,
         spark=lambda: getattr(context.resources, declared.spark).spark_session,
-        on_progress=context.log.info,
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.run_log import into_run_log
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.run.interruption import notes
 
@@ -35,11 +36,12 @@ def retried(context: StepContext, automation: Automation) -> Iterator[None]:
 
 @contextmanager
 def failing(context: StepContext | dg.AssetCheckExecutionContext) -> Iterator[None]:
-    """An error of ours fails the step with its sentence. An interruption goes on to Dagster; the
-    run's log says what it left behind.
+    """A step of ours: what the engine says is in the run's log. An error of ours fails the step
+    with its sentence. An interruption goes on to Dagster; the run's log says what it left behind.
     """
     try:
-        yield
+        with into_run_log(context):
+            yield
     except EoPipelineError as error:
         raise dg.Failure(description=str(error), allow_retries=False) from error
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:

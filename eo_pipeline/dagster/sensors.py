@@ -1,20 +1,23 @@
-"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data."""
+"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data.
+
+A broker or store that is away fails the tick, with the error's sentence: a tick that only skipped
+would look like peace.
+"""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
+from eo_pipeline.dagster.away import asked_once
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.new_partitions import KnownPartitions
 from eo_pipeline.dagster.partitions import key_requests
 from eo_pipeline.dagster.reconcile import Progress, compare
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
-from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.source.discovery import Cluster
@@ -36,24 +39,6 @@ def build_sensors(declared: DagsterPipeline) -> list[dg.SensorDefinition]:
     return [*lag, _partition_sensor(declared), _reconciler(declared)]
 
 
-def skips_while_unavailable(evaluate: Evaluate) -> Evaluate:
-    """A broker or store that is down makes a tick skip with the error's sentence.
-
-    What will not get better by itself (a wrong setting, a replaced ledger) fails the tick.
-    """
-
-    @functools.wraps(evaluate)
-    def guarded(context: dg.SensorEvaluationContext) -> Tick:
-        try:
-            return evaluate(context)
-        except EoPipelineError as error:
-            if error.retryable:
-                return dg.SkipReason(str(error))
-            raise
-
-    return guarded
-
-
 def _sensor(
     declared: DagsterPipeline,
     name: str,
@@ -65,7 +50,7 @@ def _sensor(
 ) -> dg.SensorDefinition:
     return dg.SensorDefinition(
         name=f"{declared.identifier}_{name}",
-        evaluation_fn=skips_while_unavailable(evaluate),
+        evaluation_fn=evaluate,
         description=description,
         job_name=job,
         minimum_interval_seconds=seconds,
@@ -95,7 +80,7 @@ def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick
     pause = pause_after_failures(instance, declared, now=time.time())
     if pause is not None:
         return dg.SkipReason(f"the last run failed; next look in {pause}")
-    status = declared.pipeline.status()
+    status = asked_once(declared.pipeline.source, declared.pipeline.status)
     if status.head is None and not status.cluster.bounds:
         return dg.SkipReason("no subscribed topic exists yet")
     # without a ledger even an empty topic is worth a run: it writes down where reading starts
@@ -122,7 +107,7 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
 
     Before the first run there is nothing to compare with: that run takes every partition.
     """
-    status = declared.pipeline.status()
+    status = asked_once(declared.pipeline.source, declared.pipeline.status)
     if status.head is None:
         return dg.SkipReason("no ledger yet: the first run takes every partition there is")
     remembered = KnownPartitions.from_cursor(cursor)

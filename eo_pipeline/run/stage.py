@@ -25,7 +25,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.code_version import code_version
-from eo_pipeline.run.counting import Reading, Result, Seen
+from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
@@ -45,6 +45,7 @@ from eo_pipeline.spark import (
     session_on_server,
     staging_settings,
     with_known_schema,
+    with_schema_asked_once,
 )
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -167,12 +168,15 @@ class Stager:
         self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
         reading = Reading(decoded, entry.ranges)
-        made = self.result(reading.good)
+        made = self.result(reading.good if self.transform else self._typed(reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
         schema = made.schema
         result = Result(
-            made, lambda rows: self._columns(with_known_schema(rows, schema), entry), marks
+            made,
+            lambda rows: self._columns(with_known_schema(rows, schema), entry),
+            marks,
+            NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
         )
         rows = self._rows(result, entry, attempt)
         seen = reading.seen(result, transformed=self.transform is not None)
@@ -229,6 +233,12 @@ class Stager:
         if self.source.value_format != "json" or text is None:
             return self.source
         return self.source.model_copy(update={"value_schema": _schema_json(text)})
+
+    def _typed(self, good: DataFrame) -> DataFrame:
+        """What is read, which no transform changes: its types are those of every batch."""
+        source = self.source
+        decides = (source.value_format, source.value_schema, source.unknown_fields)
+        return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:
         """The user's transform, applied to ``Decoded.good``; lazy.

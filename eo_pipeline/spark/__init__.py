@@ -7,7 +7,7 @@ from eo_pipeline.spark.launch import AVRO, CONNECTOR, JARS_VARIABLE, TESTED_WITH
 from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
 from eo_pipeline.spark.observed import ACTION, Observed
 from eo_pipeline.spark.paths import path_to_read, path_to_write
-from eo_pipeline.spark.schemas import with_known_schema
+from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
 from eo_pipeline.spark.session import SparkProvider, SparkSettings
 from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
@@ -32,4 +32,5 @@ __all__ = [
     "session_on_server",
     "staging_settings",
     "with_known_schema",
+    "with_schema_asked_once",
 ]

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.jvm.driver import driver_is_dead, has_driver, start_driver
+from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.failures import first_lines
 from eo_pipeline.spark.interrupts import keeping_interrupts
@@ -77,7 +78,8 @@ class SparkSettings(Settings):
             # here, because it takes a quarter of a second to import
             from eo_pipeline.spark.connect import connect
 
-            return connect(self.server, self._of_session(), self.connect_timeout)
+            with phase("connecting to the Spark Connect server", usually_short=True):
+                return connect(self.server, self._of_session(), self.connect_timeout)
         return (None if self.server else self._warm()) or self._started(self.server)
 
     def _of_session(self) -> dict[str, str]:
@@ -95,11 +97,18 @@ class SparkSettings(Settings):
 
     def _started(self, remote: str | None) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
-        if not remote and (driver_is_dead() or SparkSession.getActiveSession() is None):
-            # left in the environment by a process that spoke Spark Connect and started this one:
-            # pyspark would ask for the remote's address instead of starting Spark
-            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-            start_driver(submit_arguments(self.master, self.launch()))
+        running = not driver_is_dead() and SparkSession.getActiveSession() is not None
+        if running and not remote:
+            return self._built(None)
+        with phase(f"Spark is starting ({remote or self.master})"):
+            if not remote:
+                # left in the environment by a process that spoke Spark Connect and started this
+                # one: pyspark would ask for the remote's address instead of starting Spark
+                os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+                start_driver(submit_arguments(self.master, self.launch()))
+            return self._built(remote)
+
+    def _built(self, remote: str | None) -> SparkSession:
         builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
         for key, value in (self.launch() if not remote else dict(self.config)).items():

@@ -6,8 +6,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.connect.client.core import SparkConnectClient
 
+from eo_pipeline.run.stage import Transform
 from tests.engine import Bench
 
 
@@ -30,19 +32,25 @@ def counting(name: str, asked: Counter[str]) -> Any:
     return counted
 
 
+def as_it_came(frame: DataFrame) -> DataFrame:
+    """A transform, of whose result Spark must be asked the schema."""
+    return frame
+
+
 @pytest.mark.parametrize("inline", [0, 100_000])
-def test_a_checkpoint_is_one_job_one_look_at_a_schema_and_two_at_settings(
-    bench: Bench, requests: Counter[str], inline: int
+@pytest.mark.parametrize(("transform", "looks"), [(None, 0), (as_it_came, 1)])
+def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_two_at_settings(
+    bench: Bench, requests: Counter[str], inline: int, transform: Transform | None, looks: int
 ) -> None:
-    pipeline = bench.pipeline(inline_records=inline)
+    pipeline = bench.pipeline(inline_records=inline, transform=transform)
     for _ in range(2):  # what is asked once in a session
         bench.topic.write(10)
         pipeline.run()
     requests.clear()
     bench.topic.write(10)
     assert pipeline.run().rows == 10
-    kinds = {"_analyze": 1, "config": 2}
+    asked = {"_analyze": looks, "config": 2}
     jobs = requests["_execute"] + requests["_execute_and_fetch"]
-    assert {kind: requests[kind] for kind in kinds} == kinds
+    assert {kind: requests[kind] for kind in asked} == asked
     assert jobs == 1
     bench.table.assert_holds_once(bench.topic.written)

@@ -121,7 +121,7 @@ def test_a_registry_is_not_asked_where_there_is_nothing_to_read(
     orders.write(FIRST, {"id": 1, "name": "one"})
     head = avro_bench.pipeline().run().head
     nobody = f"http://{HOST}:{free_port()}"
-    assert avro_bench.pipeline(source=behind(nobody)).run().head == head
+    assert avro_bench.pipeline(source=behind(nobody)).run().head.id == head.id
 
 
 def test_a_replay_reads_as_then_when_the_registry_is_gone(
