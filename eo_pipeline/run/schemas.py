@@ -21,6 +21,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest
+from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
 from eo_pipeline.source import avro
 from eo_pipeline.source.avro import AvroSchemas
@@ -258,4 +259,6 @@ class SchemaBook:
 
     @cached_property
     def _latest(self) -> Registered:
-        return self._client.latest_reader(self.source.subject)
+        said = f"{self.pipeline}: asking the schema registry at {self.registry.url}"
+        with phase(said, usually_short=True):
+            return self._client.latest_reader(self.source.subject)

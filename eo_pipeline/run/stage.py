@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import (
     BadRecordError,
@@ -25,6 +24,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.code_version import code_version
+from eo_pipeline.run.columns import check_names, types_of
 from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schemas import SchemaBook
@@ -51,8 +51,6 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 Transform = Callable[[DataFrame], DataFrame]
-
-_RESERVED = "_eo_"
 
 #: How often a job is run of which Spark does not say how many rows it made.
 STAGING_TRIES = 3
@@ -168,7 +166,7 @@ class Stager:
         self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
         reading = Reading(decoded, entry.ranges)
-        made = self.result(reading.good if self.transform else self._typed(reading.good))
+        made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
         schema = made.schema
@@ -234,10 +232,11 @@ class Stager:
             return self.source
         return self.source.model_copy(update={"value_schema": _schema_json(text)})
 
-    def _typed(self, good: DataFrame) -> DataFrame:
+    def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """What is read, which no transform changes: its types are those of every batch."""
         source = self.source
-        decides = (source.value_format, source.value_schema, source.unknown_fields)
+        schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
+        decides = (source.value_format, schema, source.unknown_fields)
         return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:
@@ -252,7 +251,7 @@ class Stager:
             raise TransformError(
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
             )
-        _check_names(result.columns, lineage=self.lineage)
+        check_names(result.columns, lineage=self.lineage)
         return result
 
     def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:
@@ -294,7 +293,7 @@ class Stager:
         if self.lineage:
             added |= {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
         columns = result.withColumns(added).drop(KAFKA_COLUMN)
-        return self.sink.project(with_known_schema(columns, _types_of(result.schema, added)))
+        return self.sink.project(with_known_schema(columns, types_of(result.schema, added)))
 
     def _dead_letters(
         self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
@@ -335,20 +334,6 @@ class Stager:
         )
 
 
-def _types_of(result: StructType, added: Iterable[str]) -> StructType | None:
-    """The columns of a result and those ``added`` to them; ``None``: only Spark can tell."""
-    origin = result[KAFKA_COLUMN].dataType if KAFKA_COLUMN in result.names else StructType()
-    schema = StructType([field for field in result if field.name != KAFKA_COLUMN])
-    for name in added:
-        if name == CHECKPOINT_COLUMN:
-            schema = schema.add(name, LongType())
-        elif isinstance(origin, StructType) and LINEAGE[name] in origin.names:
-            schema = schema.add(name, origin[LINEAGE[name]].dataType)
-        else:
-            return None
-    return schema
-
-
 def _materialize(
     frame: DataFrame,
     attempt: Attempt | None,
@@ -378,24 +363,3 @@ def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> No
         "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
         "folder that all of them share."
     )
-
-
-def _check_names(columns: list[str], *, lineage: bool) -> None:
-    if lineage and KAFKA_COLUMN not in columns:
-        raise TransformError(
-            f"the transform dropped the column {KAFKA_COLUMN!r}, which holds where a row came "
-            f"from. Keep it (select(..., {KAFKA_COLUMN!r})), or set lineage: false on the "
-            "pipeline; audit can then prove less."
-        )
-    names = [name for name in columns if name != KAFKA_COLUMN]
-    reserved = [name for name in names if name.lower().startswith(_RESERVED)]
-    if reserved:
-        raise TransformError(f"column names starting with {_RESERVED!r} are taken: {reserved}")
-    folded = [name.lower() for name in names]
-    twice = sorted({name for name in folded if folded.count(name) > 1})
-    if twice or not names:
-        raise TransformError(
-            f"the transform's result has columns of the same name: {twice}"
-            if twice
-            else "the transform's result has no columns"
-        )
