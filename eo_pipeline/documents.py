@@ -33,7 +33,7 @@ def read_document(path: Path | str) -> Any:
         return expanded(yaml.safe_load(Path(path).read_text()))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_not_yaml(error)}") from error
-    except (OSError, expandvars.ExpandvarsException) as error:
+    except (OSError, UnicodeDecodeError, expandvars.ExpandvarsException) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 

@@ -40,18 +40,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.wording import in_words
 
 
 class EoPipelineError(Exception):
     """Base of every error raised on purpose. Its text says what happened and what to do.
 
-    The text may quote other programs, so secrets are taken out of it here, once for all.
+    The text may quote other programs, so secrets are taken out of it here, once for all, and error
+    numbers and codecs become words.
     """
 
     retryable: ClassVar[bool] = False
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(scrubbed(arg) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(
+            *(in_words(scrubbed(arg)) if isinstance(arg, str) else arg for arg in args)
+        )
 
 
 class ConfigError(EoPipelineError):

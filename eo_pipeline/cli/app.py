@@ -25,6 +25,7 @@ from eo_pipeline.cli.init import init
 from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.schema import json_schema
 from eo_pipeline.cli.telling import causes, note, telling
+from eo_pipeline.cli.watch import watch
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.run.interruption import notes
 
@@ -127,6 +128,7 @@ def _of_all_commands(
 
 for _command in (
     looking.status,
+    watch,
     looking.checkpoints,
     looking.show,
     looking.diff,

@@ -32,7 +32,19 @@ Cell = str | Text
 
 #: Columns whose cells stand at the right.
 NUMBERS = frozenset(
-    {"version", "target", "lag", "rows", "records", "from", "to", "offset", "offsets", "partition"}
+    {
+        "version",
+        "target",
+        "lag",
+        "rows",
+        "rows/s",
+        "records",
+        "from",
+        "to",
+        "offset",
+        "offsets",
+        "partition",
+    }
     | {"moved", "checkpoint", "missing", "duplicated", "foreign", "unproved"}
 )
 
@@ -50,6 +62,10 @@ class Output:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self._stdout = sys.stdout
+
+    def is_live(self) -> bool:
+        """Whether stdout is a terminal that may be drawn on."""
+        return not self.as_json and _console().is_terminal
 
     def document(self, value: Any) -> None:
         """The one JSON document of a command."""
@@ -72,12 +88,7 @@ class Output:
         """A table without a frame; nothing with ``--json``."""
         if self.as_json:
             return
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            number = column in NUMBERS
-            table.add_column(column, justify="right" if number else "left", no_wrap=number)
-        for row in rows:
-            table.add_row(*row)
+        table = as_table(columns, rows)
         console = _console()
         if console.is_terminal:
             console.print(table)
@@ -134,6 +145,17 @@ class Output:
     def _write(self, text: str) -> None:
         self._stdout.write(text + "\n")
         self._stdout.flush()
+
+
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """A table without a frame."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        number = column in NUMBERS
+        table.add_column(column, justify="right" if number else "left", no_wrap=number)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def number(value: int) -> str:

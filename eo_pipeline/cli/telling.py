@@ -35,13 +35,14 @@ class _Lines(logging.Handler):
         self._verbose = verbose
         self.phase: Phase | None = None
         self.shows_phases = False
+        self.is_muted = False
 
     def emit(self, record: logging.LogRecord) -> None:
         phase: Phase | None = getattr(record, "phase", None)
         if phase is not None:
             self.phase = phase
         shown = self.shows_phases and hasattr(record, "phase") and not self._verbose
-        if record.levelno >= self._from and not shown:
+        if record.levelno >= self._from and not shown and not self.is_muted:
             note(self.format(record))
 
 
@@ -76,6 +77,14 @@ def phases_are_shown() -> Iterator[None]:
     finally:
         if _lines is not None:
             _lines.shows_phases = False
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Within, nothing is said."""
+    if _lines is not None:
+        _lines.is_muted = True
+    yield
 
 
 def now() -> str:

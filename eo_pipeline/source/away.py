@@ -33,6 +33,7 @@ _REMEDIES = {
     KafkaError._AUTHENTICATION: "Correct the user or password among the client's sasl settings.",
     KafkaError._BAD_MSG: "What listens there speaks no Kafka, or wants another security.protocol.",
 }
+_HANGS_UP = "Correct the address or security.protocol; a proxy needs a broker behind it."
 _REMEDY = "Check that the brokers run, the address, and the client's credentials."
 
 
@@ -56,7 +57,8 @@ class AskedClient:
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._all_down = False
+        #: Whether every broker failed, ever and since the last question.
+        self._were_down = self._all_down = False
         self._said: KafkaError | None = None
         told = _SETTINGS | {"error_cb": self._hear} | dict(settings)
         self.client = AdminClient(told, logger=silent_logger())
@@ -108,6 +110,8 @@ class AskedClient:
     def why(self, error: Exception) -> Why:
         """The same in words, and what to do about it."""
         told = self.meant(error)
+        if told is None and self._all_down:
+            return Why("who listens there ends each connection at once", _HANGS_UP)
         if told is None:
             return Why("no answer in time", _REMEDY)
         reason = _STATE.sub("", told.str()).replace("/bootstrap:", ":").rstrip(".")
@@ -115,17 +119,18 @@ class AskedClient:
 
     def _hear(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._all_down = True
+            self._were_down = self._all_down = True
         else:
             self._said = error
 
     def _forget(self) -> None:
         """What went wrong since the last question, a connection that idled for example."""
         self.client.poll(0)
-        self._said = None
+        self._said, self._all_down = None, False
 
     def _give_up_if_away(self, spent_s: float, timeout_s: float) -> None:
         self.client.poll(0)
-        away = self._all_down and self._said is not None and spent_s > PATIENCE_S
-        if away or spent_s > timeout_s:
+        # that all are down is said once, that one still is each time it is tried
+        away = self._all_down or (self._were_down and self._said is not None)
+        if spent_s > (PATIENCE_S if away else timeout_s):
             raise NoAnswerError
