@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from eo_pipeline.errors import (
     LedgerDamagedError,
@@ -23,6 +22,7 @@ from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest
 from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
+from eo_pipeline.run.readers import NextReader
 from eo_pipeline.source import avro
 from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.avro_schema import left_out
@@ -33,39 +33,6 @@ from eo_pipeline.spark import interruptible
 
 #: The schemas of the checkpoint of a version; of all together for None.
 AuditSchemas = Callable[[int | None], AvroSchemas]
-
-
-@dataclass(frozen=True)
-class NextReader:
-    """The ``schema`` of ``subject`` that the next run's columns are of, the one ``before``, and the
-    paths of fields that are ``new`` in it and ``gone`` from it.
-    """
-
-    subject: str
-    schema: str
-    before: str | None
-    new: tuple[str, ...]
-    gone: tuple[str, ...]
-
-    def __str__(self) -> str:
-        said = f"the columns are those of {self.subject}, schema {self.schema}"
-        if self.before in (None, self.schema):
-            return said
-        changes = [
-            *([f"new: {', '.join(self.new)}"] if self.new else []),
-            *([f"no longer: {', '.join(self.gone)}"] if self.gone else []),
-        ]
-        return f"{said}; it was {self.before} before ({'; '.join(changes) or 'the same fields'})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "subject": self.subject,
-            "schema": self.schema,
-            "before": self.before,
-            "new_fields": list(self.new),
-            "left_out": list(self.gone),
-        }
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
 from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.plans import OpenSteps
-from eo_pipeline.run.schemas import NextReader
+from eo_pipeline.run.readers import NextReader
 from eo_pipeline.run.set_aside import damaged_promises
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.source.discovery import Cluster, positions_of

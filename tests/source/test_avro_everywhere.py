@@ -97,6 +97,12 @@ def test_init_writes_a_document_for_a_registry_that_runs(
     rows = eo.bench.table.query("select id, name, quantity from events order by id")
     assert rows == [(1, "one", 1), (2, "two", 20)]
     assert "read as " in eo("show", "-f", "pipelines/events.yaml", "1").out
+    orders.write(THIRD, {"id": 3, "quantity": 3, "tags": []})
+    planned = eo("plan", "-f", "pipelines/events.yaml")
+    assert "(new: tags; no longer: name)" in planned.out
+    assert eo("run", "-f", "pipelines/events.yaml").code == 0
+    told = eo("schema", "-f", "pipelines/events.yaml")
+    assert "new: tags; no longer: name" in told.out
     well = eo("doctor", "-f", "pipelines/events.yaml")
     assert f"{events.name}-value: schema " in well.out
     absent = eo("init", *kafka, "--sink", "postgres", "--registry", registry.url, "--subject", "no")
