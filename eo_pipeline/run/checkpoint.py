@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pyspark.sql import SparkSession
 
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 #: Values of a batch that may go to the driver as Arrow instead of through files, in bytes.
 INLINE_BYTES = 64 * 1024 * 1024
 
+#: Earlier entries that are looked up for the texts of schemas; they never change.
+_ENTRIES_KEPT = 64
+
 
 @dataclass
 class Steps:
@@ -70,7 +74,10 @@ class Steps:
         self.admin = KafkaAdmin(self.source)
         if self.source.registry:
             self.book = SchemaBook(
-                self.pipeline, self.source, self.source.registry, self.session.entry
+                self.pipeline,
+                self.source,
+                self.source.registry,
+                lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry),
             )
 
     def recover(self) -> LedgerEntry | None:

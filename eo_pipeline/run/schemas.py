@@ -179,14 +179,16 @@ class SchemaBook:
     def _now(self, known: KnownSchemas) -> AvroSchemas:
         latest = self._latest
         number = latest.keys[0]
+        self._refuse_another(known, number, latest.text)
+        texts = {number: latest.text}
         if known.last:
             guids = any(not key.isdigit() for key in known.last)
-            others = [*known.last, *(latest.keys if guids else (number,))]
+            for key in dict.fromkeys([*known.last, *(latest.keys if guids else ())]):
+                if key != number and (text := self._text(known, key)) is not None:
+                    texts[key] = text
         else:
-            others = [key for each in self._client.newest(self.source.subject) for key in each.keys]
-        texts = {number: latest.text}
-        texts |= {key: text for key in others if (text := self._text(known, key)) is not None}
-        self._refuse_another(known, number, latest.text)
+            newest = self._client.newest(self.source.subject)
+            texts |= {key: each.text for each in newest for key in each.keys}
         return AvroSchemas(number, tuple(texts), texts)
 
     def _text(self, known: KnownSchemas, key: str) -> str | None:
