@@ -42,6 +42,7 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
 	@$(BIN)/python -m tests.install_registry
+	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
 chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives (SHORT=1: an eighth)

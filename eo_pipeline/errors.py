@@ -133,8 +133,31 @@ class DataLossError(SourceError):
         )
 
 
+@dataclass(frozen=True)
+class BadRecord:
+    """One record that does not fit, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] offset {self.offset}"
+
+
 class BadRecordError(SourceError):
-    """A record does not fit the value format, or too many did not."""
+    """A record does not fit the value format, or too many did not.
+
+    ``count`` is how many records or rows, and ``example`` one of them; None where nobody said.
+    """
+
+    def __init__(
+        self, text: str, *, count: int | None = None, example: BadRecord | None = None
+    ) -> None:
+        self.count = count
+        self.example = example
+        super().__init__(text)
 
 
 class TransformError(EoPipelineError):

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.errors import (
+    BadRecord,
     BadRecordError,
     EoPipelineError,
     SetupError,
@@ -302,7 +303,7 @@ class Stager:
         if not bad:
             return None, None
         if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
-            raise BadRecordError(self._bad_records(bad, json.loads(seen.first_bad or "{}")))
+            raise self._bad_records(bad, json.loads(seen.first_bad or "{}"))
         letters = decoded.dead_letters(entry.checkpoint)
         hashed = HashedRows.of_dead_letters(letters, self.sink)
         result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
@@ -317,8 +318,8 @@ class Stager:
             return table, hashed.checksum(result)
         return table, None
 
-    def _bad_records(self, bad: int, first: dict[str, Any]) -> str:
-        where = f"{first['topic']}[{first['partition']}] offset {first['offset']}"
+    def _bad_records(self, bad: int, first: dict[str, Any]) -> BadRecordError:
+        found = BadRecord(first["topic"], first["partition"], first["offset"], first["error"])
         value = first.get("value")
         shown = "no value" if value is None else f"value starts with {value!r}"
         limit = self.source.dead_letter_limit
@@ -328,9 +329,11 @@ class Stager:
             if self.source.on_bad_record == "fail"
             else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
         )
-        return (
-            f"{bad} bad record(s), for example {where}: {first['error']}; {shown}. {remedy}. "
-            "Nothing was committed."
+        return BadRecordError(
+            f"{bad} bad record(s), for example {found}: {found.reason}; {shown}. {remedy}. "
+            "Nothing was committed.",
+            count=bad,
+            example=found,
         )
 
 

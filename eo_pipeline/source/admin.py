@@ -181,6 +181,11 @@ class KafkaAdmin:
             floors |= young
         return floors
 
+    def retention(self, topics: Iterable[str]) -> dict[str, str]:
+        """How long each of ``topics`` keeps its records, for people."""
+        settings = self._topic_settings(set(topics))
+        return {topic: _kept(values) for topic, values in settings.items()}
+
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Those of ``topics`` whose ``cleanup.policy`` compacts them."""
         settings = self._topic_settings(set(topics))
@@ -354,3 +359,17 @@ def _completed(
         tp: found.get(tp, bounds.end if ends else bounds.beginning)
         for tp, bounds in cluster.bounds.items()
     }
+
+
+def _kept(settings: Mapping[str, str]) -> str:
+    kept = []
+    if "compact" in settings["cleanup.policy"]:
+        kept.append("compacted: the last record of each key")
+    if "delete" in settings["cleanup.policy"]:
+        milliseconds, size = int(settings["retention.ms"]), int(settings["retention.bytes"])
+        # as days: some keep records for Long.MAX of milliseconds, which is no timedelta
+        days = milliseconds / 86_400_000
+        kept.append("for ever" if milliseconds < 0 else f"{days:,.2f} days")
+        if size >= 0:
+            kept.append(f"at most {size:,} bytes a partition")
+    return ", ".join(kept)
