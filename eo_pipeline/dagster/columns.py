@@ -27,6 +27,7 @@ def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any
     return {
         "dagster/uri": f"kafka://{source.bootstrap_servers}/{name}",
         "value_format": source.value_format,
+        **({"schema_subject": source.subject} if source.registry else {}),
         **_schema([_of_field(each) for each in fields_of(source.value_schema)]),
     }
 
