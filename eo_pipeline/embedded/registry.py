@@ -24,7 +24,7 @@ class EmbeddedRegistry(EmbeddedServer):
     and no schema is refused for what it changes: this is for a laptop and for tests.
     """
 
-    NAME: ClassVar[str] = "The schema registry"
+    NAME: ClassVar[str] = "Apicurio"
 
     def __init__(self, folder: Path, *, port: int | None = None, jar: Path | None = None) -> None:
         super().__init__(folder)

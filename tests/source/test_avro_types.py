@@ -186,6 +186,40 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
     assert "cannot be read as schema 3: schema 1" in letters[0]["error"]
 
 
+def sizes(*symbols: str, **more: str) -> dict[str, Any]:
+    return {"type": "enum", "name": "Size", "symbols": list(symbols), **more}
+
+
+def renamed(schema: str, field: str, alias: str) -> str:
+    """``schema`` in which ``field`` was called ``alias`` before."""
+    made = json.loads(schema)
+    next(f for f in made["fields"] if f["name"] == field)["aliases"] = [alias]
+    return json.dumps(made)
+
+
+def test_avros_own_rules_hold(spark: SparkSession) -> None:
+    """Renamed by an alias, widened, made optional; a symbol that the reader's enum lacks."""
+    writer = record(("id", "int"), ("old", "string"), ("size", sizes("S", "L", "XL")))
+    fields = ("id", "double"), ("new", ["null", "string"])
+    lenient = renamed(record(*fields, ("size", sizes("S", "L", default="L"))), "new", "old")
+    strict = renamed(record(*fields, ("size", sizes("S", "L"))), "new", "old")
+    values = [
+        b"\0\0\0\0\1" + serialized(writer, {"id": n, "old": size, "size": size})
+        for n, size in enumerate(("S", "XL"))
+    ]
+    good, bad = [], []
+    for reader in (lenient, strict):
+        schemas = AvroSchemas("2", ("2", "1"), {"1": writer, "2": reader})
+        both = decoded(spark, reader, values, schemas)
+        found = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
+        good.append([tuple(row.values()) for row in found])
+        seen = both.all.agg(*both.metrics()).toArrow().to_pylist()[0]
+        assert seen["unknown"] == 0
+        bad.append(seen["bad"])
+    assert good == [[(0.0, "S", "S"), (1.0, "XL", "L")], [(0.0, "S", "S")]]
+    assert bad == [0, 1]
+
+
 def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
     texts = {str(n): record(("id", "long"), (f"f{n}", "long", n)) for n in range(70)}
     schemas = AvroSchemas("0", tuple(texts), texts)
