@@ -14,8 +14,8 @@ _TAKEN = frozenset({OK_FIELD, "_kafka"})
 _PRIMITIVE = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"},
 )
-_RECORD = frozenset({"record", "error"})
-_NAMED = frozenset({*_RECORD, "enum", "fixed"})
+_RECORD = ("record", "error")
+_NAMED = (*_RECORD, "enum", "fixed")
 _DECIMAL_DIGITS_MAX = 38
 
 
@@ -27,10 +27,17 @@ def fault_of(text: str) -> str | None:
         return f"is not JSON: {error}"
     if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
         return "is not a record with fields, which would be the table's columns"
-    if taken := _TAKEN.intersection(field_names(text)):
-        return f"has a field {min(taken)}, a name that is taken"
-    for path, reason in _faults(_qualified(schema, ""), (), frozenset()):
-        return f"has a field {'.'.join(path)} that {reason}"
+    try:
+        if taken := _TAKEN.intersection(field_names(text)):
+            return f"has a field {min(taken)}, a name that is taken"
+        whole = _qualified(schema, "")
+        defined = {name for name, _ in _named(whole)}
+        for path, reason in _faults(whole, (), frozenset()):
+            return f"has a field {'.'.join(path)} that {reason}"
+        if unknown := {*_names_used(whole)} - defined - _PRIMITIVE:
+            return f"names a type {min(unknown)} that it does not define"
+    except (KeyError, TypeError, AttributeError) as error:
+        return f"is no Avro schema: {type(error).__name__} {error}"
     return None
 
 
@@ -61,7 +68,7 @@ def _qualified(schema: Any, namespace: str) -> Any:
     if isinstance(schema, str):
         return schema if schema in _PRIMITIVE else _full_name(schema, namespace)
     kind = schema["type"]
-    if not isinstance(kind, str) or kind not in _NAMED | {"array", "map"}:
+    if kind not in (*_NAMED, "array", "map"):
         return {**schema, "type": _qualified(kind, namespace)}
     made = dict(schema)
     if kind in _NAMED:
@@ -95,14 +102,14 @@ def _faults(
     schema: Any, path: tuple[str, ...], around: frozenset[str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """What cannot become a column, and why; ``around`` are the records that it is in."""
-    if schema in around if isinstance(schema, str) else False:
+    if isinstance(schema, str) and schema in around:
         yield path, f"refers to the record {schema} that it is in: no table has such a column"
     if schema == "null" or (isinstance(schema, list) and set(map(str, schema)) == {"null"}):
         yield path, "is never anything but null"
     if isinstance(schema, dict):
         if schema.get("logicalType") == "decimal" and schema["precision"] > _DECIMAL_DIGITS_MAX:
             yield path, f"is a decimal of more than {_DECIMAL_DIGITS_MAX} digits"
-        if schema["type"] in _RECORD if isinstance(schema["type"], str) else False:
+        if schema["type"] in _RECORD:
             around |= {schema["name"]}
     for name, part in _parts(schema):
         if not (isinstance(schema, list) and part == "null"):
@@ -115,6 +122,14 @@ def _named(schema: Any) -> Iterator[tuple[str, Any]]:
         yield schema["name"], schema
     for _, part in _parts(schema):
         yield from _named(part)
+
+
+def _names_used(schema: Any) -> Iterator[str]:
+    """Whatever is said by a name alone."""
+    if isinstance(schema, str):
+        yield schema
+    for _, part in _parts(schema):
+        yield from _names_used(part)
 
 
 def _left_out(

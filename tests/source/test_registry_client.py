@@ -113,6 +113,9 @@ NODE = {
             record(("n", {"type": "bytes", "logicalType": "decimal", "precision": 39, "scale": 2})),
             "has a field n that is a decimal of more than 38 digits",
         ),
+        (record(("a", "strin")), "names a type shop.strin that it does not define"),
+        ('{"type": "record", "name": "A", "fields": [{"name": "a"}]}', "is no Avro schema"),
+        ('{"type": "record", "name": "A", "fields": ["a"]}', "is no Avro schema"),
         (record(("_kafka", "string")), "has a field _kafka, a name that is taken"),
     ],
 )
