@@ -43,7 +43,7 @@ class Phase:
 
     def says(self, text: str) -> None:
         """What it does from now on."""
-        self.text, self._done = text, None
+        self.text, self._done, self._began = text, None, time.monotonic()
         _record(logging.INFO, text, self)
 
     def repeat_until(self, ended: threading.Event) -> None:

@@ -97,7 +97,7 @@ class Audit:
         steps = self.steps
         self._say("reading what the table's rows hold")
         look = Look(steps.session, steps.spark, steps.pipeline, folder)
-        keeps = steps.stager.sink.keeps_every_row
+        keeps = steps.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)
         why = "the ledger went back while they were read; run the audit again"
@@ -121,12 +121,12 @@ class Audit:
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
         counted = coverage.counted(parts(snapshot.checkpoints, cluster, source))
         write_ranges(counted, folder / "ranges.parquet", block, compacted)
-        expected = self.steps.stager.lineage and snapshot.rows is not None
+        expected = self.steps.lineage and snapshot.rows is not None
         tallies: Tallies = {}
         if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
             compare = self._compare(snapshot, cluster, folder, block, expected=expected)
             tallies = self._compared(compare, snapshot, coverage, cluster)
-        keeps = self.steps.stager.sink.keeps_every_row
+        keeps = self.steps.sink.keeps_every_row
         return Evidence(snapshot, coverage, tallies, frozenset(compacted), expected, keeps)
 
     def _compare(
@@ -152,7 +152,7 @@ class Audit:
     ) -> Tallies:
         """All at once; then those that differ one by one, as their own runs read them."""
         offsets = sum(coverage.readable.values())
-        self._say(f"reading {offsets} offsets of {len(snapshot.checkpoints)} checkpoints again")
+        self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         # with a registry each checkpoint had columns of its own, too
         alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.book else BY_TRANSFORM
@@ -186,7 +186,7 @@ class Audit:
 
         return AuditReport(
             pipeline=self.steps.pipeline,
-            table=self.steps.stager.sink.table_name,
+            table=self.steps.sink.table_name,
             head=snapshot.head,
             last=last,
             findings=tuple(each for each in found if each.kind.is_failure),

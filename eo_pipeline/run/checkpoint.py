@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-
-from pyspark.sql import SparkSession
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
@@ -26,9 +25,8 @@ from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.run.schemas import SchemaBook
-from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
@@ -40,8 +38,14 @@ from eo_pipeline.source.discovery import (
 )
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
-from eo_pipeline.spark import SparkProvider, end_left_job
+from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from eo_pipeline.run.schemas import SchemaBook
+    from eo_pipeline.run.stage import Stager, Transform
 
 log = logging.getLogger(__name__)
 
@@ -58,27 +62,40 @@ class Steps:
 
     pipeline: str
     source: KafkaSource
+    sink: Sink
+    transform: Transform | None
+    lineage: bool
     session: SinkSession
-    stager: Stager
     recovery: Recovery
     spark: SparkProvider
     run_id: str
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
     admin: KafkaAdmin = field(init=False)
-    book: SchemaBook | None = field(init=False, default=None)
     reports: list[CheckpointReport] = field(init=False, default_factory=list)
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.admin = KafkaAdmin(self.source)
-        if self.source.registry:
-            self.book = SchemaBook(
-                self.pipeline,
-                self.source,
-                self.source.registry,
-                lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry),
-            )
+
+    @cached_property
+    def stager(self) -> Stager:
+        """How a batch becomes staged rows."""
+        # here, because it takes pyspark, and a run that finds nothing new stages nothing
+        from eo_pipeline.run.stage import Stager
+
+        return Stager(self.source, self.sink, self.transform, self.lineage)
+
+    @cached_property
+    def book(self) -> SchemaBook | None:
+        """Which schemas records are read with; None if there is no registry."""
+        if self.source.registry is None:
+            return None
+        # here for the same reason
+        from eo_pipeline.run.schemas import SchemaBook
+
+        entry_at = lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry)
+        return SchemaBook(self.pipeline, self.source, self.source.registry, entry_at)
 
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
@@ -235,6 +252,8 @@ class Steps:
 
     def _spark_for(self, entry: LedgerEntry) -> SparkSession:
         """Spark, without what killed runs left it to do for this ledger."""
+        from eo_pipeline.spark import end_left_job
+
         spark = self.spark()
         for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
             end_left_job(spark, session, name)

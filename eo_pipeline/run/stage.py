@@ -34,11 +34,11 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
+from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.spark import (
     SPARK_ERRORS,
-    cores,
     interruptible,
     job_error,
     path_to_write,
@@ -48,6 +48,7 @@ from eo_pipeline.spark import (
     with_known_schema,
     with_schema_asked_once,
 )
+from eo_pipeline.spark.cores import cores
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -106,7 +107,8 @@ class Stager:
         """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
 
         One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
-        ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
+        ``attempt``'s folder, or, in small batches, where it is None, to the driver as Arrow; their
+        records come from the driver, too, if it can have them at once.
 
         Raises:
             TransformError: the transform raised, now or while Spark ran it, or its result cannot
@@ -137,36 +139,48 @@ class Stager:
         and if the sink would refuse some of the rows: without their records.
         """
         schemas = self.book.of(entry) if self.book else None
-        decoded = self._read(spark, entry, schemas)
-        staged = self._stage(decoded, entry, attempt)
+        small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
+        ranges = entry.ranges if small is None else small.runs
+        decoded = self._decoded(spark, entry, small, schemas)
+        staged = self._stage(decoded, ranges, entry, attempt)
         while isinstance(staged, AvroSchemas):
-            decoded = self._read(spark, entry, staged)
+            decoded = self._decoded(spark, entry, small, staged)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, entry, attempt)
+            staged = self._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, entry, attempt)
+            staged = self._stage(decoded, ranges, entry, attempt)
         if not isinstance(staged, tuple):
             remedy = "The transform made other rows of the same records the second time"
             assert isinstance(staged, UnfitRows)
             raise refused(staged, self.source, self.sink, remedy)
         return staged
 
-    def _read(
-        self, spark: SparkSession, entry: LedgerEntry, schemas: AvroSchemas | None
+    def _decoded(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        small: Fetched | None,
+        schemas: AvroSchemas | None,
     ) -> Decoded:
+        if small is not None:
+            return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
         known = len(entry.offsets)
         return self.read(
             *(spark, entry.pipeline, entry.ranges, entry.topic_ids), known=known, schemas=schemas
         )
 
     def _stage(
-        self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
+        self,
+        decoded: Decoded,
+        ranges: Sequence[OffsetRange],
+        entry: LedgerEntry,
+        attempt: Attempt | None,
     ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
-        reading = Reading(decoded, entry.ranges)
+        reading = Reading(decoded, ranges)
         made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]

@@ -115,7 +115,9 @@ class AskedClient:
         if told is None:
             return Why("no answer in time", _REMEDY)
         reason = _STATE.sub("", told.str()).replace("/bootstrap:", ":").rstrip(".")
-        return Why(reason, _REMEDIES.get(told.code(), _REMEDY))
+        # who answers TLS by hanging up is disconnected, to librdkafka
+        kind = KafkaError._SSL if "SSL" in reason else told.code()
+        return Why(reason, _REMEDIES.get(kind, _REMEDY))
 
     def _hear(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:

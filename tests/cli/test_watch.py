@@ -25,8 +25,9 @@ def two_pipelines(eo: Shell) -> None:
     eo.document("pipelines/events.yaml", name="events")
     assert eo("run").code == 0
     eo.bench.topic.write(7)
+    elsewhere = {**eo.sink(), "table": "elsewhere"}
     away = {**eo.bench.config["source"], "bootstrap_servers": f"127.0.0.1:{free_port()}"}
-    eo.document("pipelines/away.yaml", name="away", source=away)
+    eo.document("pipelines/away.yaml", name="away", source=away, sink=elsewhere)
 
 
 def test_once_shows_every_pipeline_and_ends_with_the_code_of_the_one_that_is_away(
