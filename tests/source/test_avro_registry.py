@@ -7,6 +7,7 @@ import signal
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +242,26 @@ def test_a_run_that_is_killed_loses_nothing(avro_bench: Bench, orders: AvroTopic
         assert process.returncode == -signal.SIGKILL
     avro_bench.pipeline().run()
     avro_bench.table.assert_holds_once(orders.written)
+
+
+def test_a_small_batch_in_memory_is_read_alike(avro_bench: Bench, orders: AvroTopic) -> None:
+    """Fetched by this process, with a schema that the run did not think of, and staged again."""
+    changes = {"inline_records": 10_000, "source": {"on_bad_record": "dead_letter"}}
+    orders.write(FIRST, {"id": 1, "name": "one"})
+    avro_bench.pipeline(**changes).run()
+    elsewhere = record(("id", "long"), ("name", "string"), ("place", "string"))
+    number = orders.client.register_schema("elsewhere", Schema(elsewhere, "AVRO"))
+    orders.write(WITH_QUANTITY, {"id": 2, "name": "two", "quantity": 20})
+    second = serialized(elsewhere, {"id": 3, "name": "three", "place": "x"})
+    producer = orders.topic.producer()
+    orders.topic.send(producer, struct.pack(">bI", 0, number) + second, 0)
+    assert producer.flush(120) == 0
+    orders.topic.write_value(struct.pack(">bI", 0, number + 1000) + second)
+    head = avro_bench.pipeline(**changes).run().head
+    avro_bench.table.assert_holds_once(orders.written)
+    assert rows(avro_bench, "id, quantity") == [(1, None), (2, 20), (3, 1)]
+    assert head.counts.dead_letters == 1
+    assert head.counts.schemas is not None
+    assert len(head.counts.schemas.writers) == 2
+    assert head.counts.schemas.unknown == (str(number + 1000),)
+    assert not list(Path(avro_bench.config["staging"]).rglob("*.parquet"))
