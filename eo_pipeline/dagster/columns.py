@@ -29,6 +29,7 @@ def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any
         # a page leaves the line above out where it shows what was observed
         "bootstrap_servers": source.bootstrap_servers,
         "value_format": source.value_format,
+        **({"schema_subject": source.subject} if source.registry else {}),
         **_schema([_of_field(each) for each in fields_of(source.value_schema)]),
     }
 
