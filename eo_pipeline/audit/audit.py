@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, Tallies
+from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, RowKind, Tallies
 from eo_pipeline.audit.judge import Evidence, Findings, judge
 from eo_pipeline.audit.proof import cannot_prove, proves
 from eo_pipeline.audit.ranges import Coverage, block_size, parts, write_ranges
@@ -97,7 +97,7 @@ class Audit:
         steps = self.steps
         self._say("reading what the table's rows hold")
         look = Look(steps.session, steps.spark, steps.pipeline, folder)
-        keeps = steps.stager.sink.keeps_every_row
+        keeps = steps.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)
         why = "the ledger went back while they were read; run the audit again"
@@ -121,17 +121,18 @@ class Audit:
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
         counted = coverage.counted(parts(snapshot.checkpoints, cluster, source))
         write_ranges(counted, folder / "ranges.parquet", block, compacted)
-        expected = self.steps.stager.lineage and snapshot.rows is not None
+        expected = self.steps.lineage and snapshot.rows is not None
         tallies: Tallies = {}
         if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
             compare = self._compare(snapshot, cluster, folder, block, expected=expected)
             tallies = self._compared(compare, snapshot, coverage, cluster)
-        keeps = self.steps.stager.sink.keeps_every_row
+        keeps = self.steps.sink.keeps_every_row
         return Evidence(snapshot, coverage, tallies, frozenset(compacted), expected, keeps)
 
     def _compare(
         self, snapshot: Snapshot, cluster: Cluster, folder: Path, block: int, *, expected: bool
     ) -> Comparison:
+        book = self.steps.book
         return Comparison(
             spark=self.steps.spark(),
             stager=self.steps.knowing_stager(),
@@ -143,6 +144,7 @@ class Audit:
             head=snapshot.head.version,
             newest=snapshot.newest,
             expected=expected,
+            schemas=book.for_audit(snapshot.head, snapshot.checkpoints) if book else None,
         )
 
     def _compared(
@@ -152,7 +154,9 @@ class Audit:
         offsets = sum(coverage.readable.values())
         self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
-        differing = {n for n, kinds in tallies.items() if n is not None and BY_TRANSFORM & {*kinds}}
+        # with a registry each checkpoint had columns of its own, too
+        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.book else BY_TRANSFORM
+        differing = {n for n, kinds in tallies.items() if n is not None and alike & {*kinds}}
         spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))
         while some := dict(islice(alone, ONE_BY_ONE)):
@@ -182,7 +186,7 @@ class Audit:
 
         return AuditReport(
             pipeline=self.steps.pipeline,
-            table=self.steps.stager.sink.table_name,
+            table=self.steps.sink.table_name,
             head=snapshot.head,
             last=last,
             findings=tuple(each for each in found if each.kind.is_failure),

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-
-from pyspark.sql import SparkSession
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
@@ -25,8 +25,8 @@ from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
@@ -38,13 +38,22 @@ from eo_pipeline.source.discovery import (
 )
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
-from eo_pipeline.spark import SparkProvider, end_left_job
+from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from eo_pipeline.run.schemas import SchemaBook
+    from eo_pipeline.run.stage import Stager, Transform
 
 log = logging.getLogger(__name__)
 
 #: Values of a batch that may go to the driver as Arrow instead of through files, in bytes.
 INLINE_BYTES = 64 * 1024 * 1024
+
+#: Earlier entries that are looked up for the texts of schemas; they never change.
+_ENTRIES_KEPT = 64
 
 
 @dataclass
@@ -53,8 +62,10 @@ class Steps:
 
     pipeline: str
     source: KafkaSource
+    sink: Sink
+    transform: Transform | None
+    lineage: bool
     session: SinkSession
-    stager: Stager
     recovery: Recovery
     spark: SparkProvider
     run_id: str
@@ -66,6 +77,25 @@ class Steps:
 
     def __post_init__(self) -> None:
         self.admin = KafkaAdmin(self.source)
+
+    @cached_property
+    def stager(self) -> Stager:
+        """How a batch becomes staged rows."""
+        # here, because it takes pyspark, and a run that finds nothing new stages nothing
+        from eo_pipeline.run.stage import Stager
+
+        return Stager(self.source, self.sink, self.transform, self.lineage)
+
+    @cached_property
+    def book(self) -> SchemaBook | None:
+        """Which schemas records are read with; None if there is no registry."""
+        if self.source.registry is None:
+            return None
+        # here for the same reason
+        from eo_pipeline.run.schemas import SchemaBook
+
+        entry_at = lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry)
+        return SchemaBook(self.pipeline, self.source, self.source.registry, entry_at)
 
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
@@ -95,7 +125,12 @@ class Steps:
         ``measured``.
         """
         size = record_bytes(measured) if measured else None
-        return replace(self.stager, never_null=self.session.never_null(), record_bytes=size)
+        return replace(
+            self.stager,
+            never_null=self.session.never_null(),
+            record_bytes=size,
+            book=self.book,
+        )
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""
@@ -217,6 +252,8 @@ class Steps:
 
     def _spark_for(self, entry: LedgerEntry) -> SparkSession:
         """Spark, without what killed runs left it to do for this ledger."""
+        from eo_pipeline.spark import end_left_job
+
         spark = self.spark()
         for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
             end_left_job(spark, session, name)

@@ -97,7 +97,7 @@ class Runner:
         Raises:
             ConfigError: the source reads one.
         """
-        if not self.steps.stager.sink.kafka_topics(self.steps.pipeline)[1]:
+        if not self.steps.sink.kafka_topics(self.steps.pipeline)[1]:
             return
         written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
         if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):

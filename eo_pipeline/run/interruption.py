@@ -109,6 +109,9 @@ class _Watched(SinkSession):
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self._session.history(since)
 
+    def column_type(self, field: pa.Field) -> str:
+        return self._session.column_type(field)
+
     def never_null(self) -> frozenset[str]:
         return self._session.never_null()
 

@@ -254,7 +254,11 @@ def test_what_would_fail_again_is_not_tried_again_and_what_was_committed_is_show
     assert not result.success
     failure = result.failure_data_for_node(declared.op)
     assert failure is not None
-    assert "bad record" in str(failure.user_failure_data or failure.error)
+    assert failure.user_failure_data
+    assert "bad record" in str(failure.user_failure_data.description)
+    told = failure.user_failure_data.metadata
+    where = [value(told, k) for k in ("error", "bad_records", "topic", "partition", "offset")]
+    assert where == ["BadRecordError", 1, bench.topic.name, 0, 100]
     retries = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_RESTARTED]
     assert retries == []
     assert versions(instance, declared.offsets) == [0, 1]

@@ -9,12 +9,38 @@ import pytest
 
 import eo_pipeline
 from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.failures import failure_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.wording import in_dagster
+from eo_pipeline.errors import DataLossError, Loss
 from eo_pipeline.pipeline import Pipeline
 
 #: What nobody can do in Dagster yet.
 ONLY_IN_A_SHELL = {"adopt", "set-aside"}
+
+
+def test_a_failure_that_knows_what_is_lost_says_it_partition_by_partition() -> None:
+    lost = [Loss("t", 0, 7, 9, 12, "retention"), Loss("t", 3, 4, None, None, "deleted")]
+    told = failure_metadata(DataLossError("my-orders", lost))
+    assert (told["error"], told["losses"], told["retryable"]) == ("DataLossError", 2, False)
+    assert [dict(row.data) for row in told["lost"].records] == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "expected": 7,
+            "beginning": 9,
+            "end": 12,
+            "cause": "retention",
+        },
+        {
+            "topic": "t",
+            "partition": 3,
+            "expected": 4,
+            "beginning": None,
+            "end": None,
+            "cause": "deleted",
+        },
+    ]
 
 
 @pytest.fixture
