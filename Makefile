@@ -1,8 +1,11 @@
-# Everything these targets create lives in .venv and .eo; `make clean` removes the data.
+# Everything these targets create lives in .venv and .eo of this folder, or of WHERE=/another/one; `make clean` removes the data.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV := .venv
+# where .venv and .eo are: another folder for a checkout that cannot be written
+WHERE ?= .
+VENV := $(WHERE)/.venv
+DEMO := $(VENV)/bin/python -m demo --home "$(WHERE)"
 BIN := $(VENV)/bin
 # processes that share the tests, each with servers of its own (4 GB) and best with a core of its own;
 # a file's tests stay together: tests/parallel.py
@@ -20,39 +23,40 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## virtual environment, pinned packages, broker and connector jars
-	@$(BIN)/python -m demo setup
+	@$(DEMO) setup
 
 run: $(VENV)/.ready ## publish 336,776 flights to Kafka, materialize them in PostgreSQL, check from outside
-	@$(BIN)/python -m demo run
+	@$(DEMO) run
 
 dev: $(VENV)/.ready ## the same servers, a feeder, and the Dagster UI with schedule and sensors on
-	@$(BIN)/python -m demo dev
+	@$(DEMO) dev
 
 stop: ## end what `make dev` runs
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; else echo "Nothing is set up, nothing runs."; fi
+	@if [ -x $(BIN)/python ]; then $(DEMO) stop; else echo "Nothing is set up, nothing runs."; fi
 
 clean: stop ## remove all data (.eo); the virtual environment stays
-	@rm -rf .eo && echo "Removed .eo."
+	@rm -rf "$(WHERE)/.eo" && echo "Removed .eo."
 
 test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=2: processes that share it)
-	@$(BIN)/python -m demo setup
+	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
 chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives (SHORT=1: an eighth)
-	@$(BIN)/python -m demo setup
+	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: an hour or more
-	@$(BIN)/python -m demo setup
+	@$(DEMO) setup
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 bench-quick: $(VENV)/.ready-dev ## the same with fewer records, in less than ten minutes
-	@$(BIN)/python -m demo setup
+	@$(DEMO) setup
 	@$(BIN)/python -m benchmarks.suite --quick $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
@@ -68,6 +72,7 @@ docs: $(VENV)/.ready-dev ## the documentation site, in .eo/site
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."
 	@$(call check_python)
+	@mkdir -p $(VENV) 2>/dev/null || { echo "Nothing can be written into $(abspath $(WHERE)). Name a folder of yours: make $(MAKECMDGOALS) WHERE=/path/to/it"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]" || $(call pip_failed)
 	@touch $@

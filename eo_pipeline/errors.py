@@ -39,18 +39,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.wording import in_words
 
 
 class EoPipelineError(Exception):
     """Base of every error raised on purpose. Its text says what happened and what to do.
 
-    The text may quote other programs, so secrets are taken out of it here, once for all.
+    The text may quote other programs, so secrets are taken out of it here, once for all, and error
+    numbers and codecs become words.
     """
 
     retryable: ClassVar[bool] = False
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(scrubbed(arg) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(
+            *(in_words(scrubbed(arg)) if isinstance(arg, str) else arg for arg in args)
+        )
 
 
 class ConfigError(EoPipelineError):
@@ -124,8 +128,31 @@ class DataLossError(SourceError):
         )
 
 
+@dataclass(frozen=True)
+class BadRecord:
+    """One record that does not fit, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] offset {self.offset}"
+
+
 class BadRecordError(SourceError):
-    """A record does not fit the value format, or too many did not."""
+    """A record does not fit the value format, or too many did not.
+
+    ``count`` is how many records or rows, and ``example`` one of them; None where nobody said.
+    """
+
+    def __init__(
+        self, text: str, *, count: int | None = None, example: BadRecord | None = None
+    ) -> None:
+        self.count = count
+        self.example = example
+        super().__init__(text)
 
 
 class TransformError(EoPipelineError):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
-from eo_pipeline.audit import Audit, AuditReport
 from eo_pipeline.boundary import callers
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.progress import phase
 from eo_pipeline.run.accept_loss import AcceptLossPlan, plan_accept_loss
 from eo_pipeline.run.adopt import AdoptPlan, plan_adopt
 from eo_pipeline.run.checkpoint import Steps
@@ -31,7 +31,6 @@ from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.reset import ResetPlan, plan_reset
 from eo_pipeline.run.rewind import RewindPlan, plan_rewind
 from eo_pipeline.run.set_aside import SetAsidePlan, plan_set_aside
-from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
@@ -43,6 +42,8 @@ from eo_pipeline.staging.attempt import StagingArea
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from eo_pipeline.audit import AuditReport
 
 
 class Pipeline(Settings):
@@ -363,7 +364,9 @@ class Pipeline(Settings):
             UnknownCheckpointError, LedgerBehindError: there is no ledger yet, or an older one.
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
-        with self._steps(spark=spark) as steps:
+        from eo_pipeline.audit import Audit
+
+        with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
             return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
 
     @contextmanager
@@ -381,8 +384,10 @@ class Pipeline(Settings):
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
+                sink=self.sink,
+                transform=self.transform,
+                lineage=self.lineage,
                 session=session,
-                stager=Stager(self.source, self.sink, self.transform, self.lineage),
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
                 spark=callers(spark) if spark else self.spark.session,
                 run_id=run_id or new_transaction_id(),

@@ -35,6 +35,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.progress import current
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
 from eo_pipeline.run.targets import head_as_it_is
@@ -75,13 +76,17 @@ class Audit:
                     lambda: head_as_it_is(self.steps),
                     last,
                     folder / "rows.parquet",
-                    self.progress,
+                    self._say,
                 )
             with self._timed("values"):
                 values = self._values(snapshot, folder)
             with self._timed("kafka"):
                 evidence = self._evidence(snapshot, folder)
         return self._report(replace(evidence, values=values), last)
+
+    def _say(self, text: str) -> None:
+        current().says(f"{self.steps.pipeline}: {text}")
+        self.progress(text)
 
     def _values(self, snapshot: Snapshot, folder: Path) -> Values:
         """Nothing, if what they would be compared with, or they themselves, became others."""
@@ -90,9 +95,9 @@ class Audit:
         if snapshot.is_damaged:
             return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
         steps = self.steps
-        self.progress("reading what the table's rows hold")
+        self._say("reading what the table's rows hold")
         look = Look(steps.session, steps.spark, steps.pipeline, folder)
-        keeps = steps.stager.sink.keeps_every_row
+        keeps = steps.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)
         why = "the ledger went back while they were read; run the audit again"
@@ -116,12 +121,12 @@ class Audit:
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
         counted = coverage.counted(parts(snapshot.checkpoints, cluster, source))
         write_ranges(counted, folder / "ranges.parquet", block, compacted)
-        expected = self.steps.stager.lineage and snapshot.rows is not None
+        expected = self.steps.lineage and snapshot.rows is not None
         tallies: Tallies = {}
         if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
             compare = self._compare(snapshot, cluster, folder, block, expected=expected)
             tallies = self._compared(compare, snapshot, coverage, cluster)
-        keeps = self.steps.stager.sink.keeps_every_row
+        keeps = self.steps.sink.keeps_every_row
         return Evidence(snapshot, coverage, tallies, frozenset(compacted), expected, keeps)
 
     def _compare(
@@ -145,13 +150,13 @@ class Audit:
     ) -> Tallies:
         """All at once; then those that differ one by one, as their own runs read them."""
         offsets = sum(coverage.readable.values())
-        self.progress(f"reading {offsets} offsets of {len(snapshot.checkpoints)} checkpoints again")
+        self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         differing = {n for n, kinds in tallies.items() if n is not None and BY_TRANSFORM & {*kinds}}
         spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))
         while some := dict(islice(alone, ONE_BY_ONE)):
-            self.progress(f"comparing checkpoints {min(some)} to {max(some)} one by one")
+            self._say(f"comparing checkpoints {min(some)} to {max(some)} one by one")
             tallies.update(compare.one_by_one(some))
         return tallies
 
@@ -177,7 +182,7 @@ class Audit:
 
         return AuditReport(
             pipeline=self.steps.pipeline,
-            table=self.steps.stager.sink.table_name,
+            table=self.steps.sink.table_name,
             head=snapshot.head,
             last=last,
             findings=tuple(each for each in found if each.kind.is_failure),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -20,13 +22,17 @@ from eo_pipeline.cli.codes import (
 )
 from eo_pipeline.cli.doctor import doctor
 from eo_pipeline.cli.init import init
-from eo_pipeline.cli.output import Output, note
+from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.schema import json_schema
+from eo_pipeline.cli.telling import causes, note, telling
+from eo_pipeline.cli.watch import watch
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.run.interruption import notes
 
 #: Whether JSON was asked for; an error must know it also where the options could not be read.
 _AS_JSON = "eo.json"
+_VERBOSE = "eo.verbose"
+_VERBOSE_OPTIONS = frozenset({"-v", "--verbose"})
 
 
 class _Commands(TyperGroup):
@@ -34,14 +40,21 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_AS_JSON] = "--json" in args
-        return super().parse_args(ctx, args)
+        ctx.meta[_VERBOSE] = not _VERBOSE_OPTIONS.isdisjoint(args)
+        # before or after the command, as people write it
+        return super().parse_args(ctx, [each for each in args if each not in _VERBOSE_OPTIONS])
 
     def invoke(self, ctx: Any) -> Any:
-        as_json = ctx.meta[_AS_JSON]
+        with telling(verbose=ctx.meta[_VERBOSE]):
+            return self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
+
+    def _invoke(self, ctx: Any, *, as_json: bool, verbose: bool) -> Any:
         try:
             return super().invoke(ctx)
         except EoPipelineError as error:
             _tell(error, as_json)
+            for cause in causes(error) if verbose else ():
+                note(cause)
             raise typer.Exit(exit_code(error)) from error
         except KeyboardInterrupt as interruption:
             _tell_what_stands(interruption, as_json)
@@ -83,8 +96,39 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        python = ".".join(map(str, sys.version_info[:3]))
+        versions = {name: version(name) for name in ("eo-pipeline", "pyspark", "confluent-kafka")}
+        named = ", ".join(f"{name} {number}" for name, number in versions.items())
+        Output().say(f"{named}, Python {python}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all_commands(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the versions and end."
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="With any command: all that goes on, with times, on stderr, and what an error "
+            "came from.",
+        ),
+    ] = False,
+) -> None: ...
+
+
 for _command in (
     looking.status,
+    watch,
     looking.checkpoints,
     looking.show,
     looking.diff,

@@ -7,7 +7,8 @@ import sys
 import typer
 
 from eo_pipeline.cli.codes import ExitCode
-from eo_pipeline.cli.output import Output, note
+from eo_pipeline.cli.output import Output
+from eo_pipeline.cli.telling import note
 from eo_pipeline.errors import ConfigError
 
 

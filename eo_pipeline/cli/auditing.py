@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eo_pipeline.audit import AuditReport, CheckpointAudit
 from eo_pipeline.cli.codes import ExitCode
 from eo_pipeline.cli.options import AsJson, Files, Name
 from eo_pipeline.cli.output import Output, duration, number
 from eo_pipeline.cli.selection import choose
+
+if TYPE_CHECKING:
+    from eo_pipeline.audit import AuditReport, CheckpointAudit
 
 _Last = Annotated[
     int | None, typer.Option("--last", "-n", min=1, help="Only the newest checkpoints, this many.")
@@ -33,8 +35,8 @@ def audit(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    with output.nothing_else_on_stdout(), output.status(f"audit of {pipeline.name}") as say:
-        report = pipeline.audit(last, on_progress=say)
+    with output.nothing_else_on_stdout(), output.busy(f"audit of {pipeline.name}"):
+        report = pipeline.audit(last)
     if as_json:
         output.document(report.to_json())
     _show(output, report, repair=repair)

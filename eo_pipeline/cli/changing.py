@@ -24,8 +24,9 @@ from eo_pipeline.cli.options import (
     user,
     version_or_time,
 )
-from eo_pipeline.cli.output import Output, counted, note, number
+from eo_pipeline.cli.output import Output, counted, number
 from eo_pipeline.cli.selection import choose
+from eo_pipeline.cli.telling import note
 from eo_pipeline.cli.views import (
     entry_line,
     report_json,

@@ -28,8 +28,8 @@ _AWAY = "Start the brokers, or correct source.bootstrap_servers and source.clien
 def kafka_checks(source: KafkaSource) -> list[Check]:
     """Broker, topics and permissions, in this order; the first that fails ends it."""
     try:
+        cluster = KafkaAdmin(source).cluster()  # knows why nobody answers
         first = _broker(source)
-        cluster = KafkaAdmin(source).cluster()
     except EoPipelineError as error:
         because = "Kafka does not answer"
         return [

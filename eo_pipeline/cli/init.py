@@ -15,8 +15,9 @@ from pydantic.fields import FieldInfo
 
 from eo_pipeline.cli.document_text import document_text
 from eo_pipeline.cli.options import AsJson, pairs
-from eo_pipeline.cli.output import Output, note, number
+from eo_pipeline.cli.output import Output, number
 from eo_pipeline.cli.sampling import InferredSchema, infer_schema
+from eo_pipeline.cli.telling import note
 from eo_pipeline.cli.topic import Sample, sample
 from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError

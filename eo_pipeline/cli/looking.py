@@ -11,8 +11,9 @@ import typer
 
 from eo_pipeline.cli.codes import error_json, exit_code
 from eo_pipeline.cli.options import AsJson, Files, Name, Version
-from eo_pipeline.cli.output import Output, note, number
+from eo_pipeline.cli.output import Output, number
 from eo_pipeline.cli.selection import choose, documents, load
+from eo_pipeline.cli.telling import note
 from eo_pipeline.cli.views import (
     ENTRY_COLUMNS,
     STATUS_COLUMNS,

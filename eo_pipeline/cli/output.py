@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
+
+from eo_pipeline.cli.telling import now, phases_are_shown
 
 #: Wide enough that a table which is piped is never folded or cut.
 _PIPED_WIDTH = 10_000
@@ -22,9 +32,28 @@ Cell = str | Text
 
 #: Columns whose cells stand at the right.
 NUMBERS = frozenset(
-    {"version", "target", "lag", "rows", "records", "from", "to", "offset", "offsets", "partition"}
+    {
+        "version",
+        "target",
+        "lag",
+        "rows",
+        "rows/s",
+        "records",
+        "from",
+        "to",
+        "offset",
+        "offsets",
+        "partition",
+    }
     | {"moved", "checkpoint", "missing", "duplicated", "foreign", "unproved"}
 )
+
+
+class _Now(ProgressColumn):
+    """What goes on; before anything does, the task's title."""
+
+    def render(self, task: Task) -> Text:
+        return Text(now() or task.description)
 
 
 class Output:
@@ -33,6 +62,10 @@ class Output:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self._stdout = sys.stdout
+
+    def is_live(self) -> bool:
+        """Whether stdout is a terminal that may be drawn on."""
+        return not self.as_json and _console().is_terminal
 
     def document(self, value: Any) -> None:
         """The one JSON document of a command."""
@@ -55,12 +88,7 @@ class Output:
         """A table without a frame; nothing with ``--json``."""
         if self.as_json:
             return
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            number = column in NUMBERS
-            table.add_column(column, justify="right" if number else "left", no_wrap=number)
-        for row in rows:
-            table.add_row(*row)
+        table = as_table(columns, rows)
         console = _console()
         if console.is_terminal:
             console.print(table)
@@ -73,31 +101,40 @@ class Output:
 
     @contextmanager
     def progress(self, title: str, total: int | None) -> Iterator[Progress]:
-        """A bar on stderr if that is a terminal; its one task counts records."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        """A bar on stderr if that is a terminal, and what goes on; its one task counts records.
+
+        Where it is none the log's lines say what goes on.
+        """
         notes = Console(stderr=True)
         quiet = self.as_json or not notes.is_terminal
-        with Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=notes,
-            transient=True,
-            disable=quiet,
-            # above the bar on a terminal; into its own file where stdout is one
-            redirect_stdout=sys.stdout.isatty(),
-        ) as progress:
+        with (
+            Progress(
+                *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _Now()),
+                console=notes,
+                transient=True,
+                disable=quiet,
+                # above the bar on a terminal; into its own file where stdout is one
+                redirect_stdout=sys.stdout.isatty(),
+            ) as progress,
+            nullcontext() if quiet else phases_are_shown(),
+        ):
             progress.add_task(title, total=total)
             yield progress
 
     @contextmanager
-    def status(self, text: str) -> Iterator[Callable[[str], None]]:
-        """What goes on just now, on stderr if that is a terminal; call it with each new one."""
-        notes = Console(stderr=True, markup=False)
+    def busy(self, title: str) -> Iterator[None]:
+        """What goes on just now, on stderr if that is a terminal."""
+        notes = Console(stderr=True)
         if self.as_json or not notes.is_terminal:
-            yield lambda _: None
+            yield
             return
-        with notes.status(text) as shown:
-            yield lambda said: shown.update(f"{text}: {said}")
+        columns = SpinnerColumn(), TimeElapsedColumn(), _Now()
+        with (
+            Progress(*columns, console=notes, transient=True, redirect_stdout=False) as progress,
+            phases_are_shown(),
+        ):
+            progress.add_task(title, total=None)
+            yield
 
     @contextmanager
     def nothing_else_on_stdout(self) -> Iterator[None]:
@@ -110,9 +147,15 @@ class Output:
         self._stdout.flush()
 
 
-def note(text: str) -> None:
-    """A sentence on stderr."""
-    Console(stderr=True, markup=False, highlight=False, emoji=False).print(text, soft_wrap=True)
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """A table without a frame."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        number = column in NUMBERS
+        table.add_column(column, justify="right" if number else "left", no_wrap=number)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def number(value: int) -> str:

@@ -15,7 +15,6 @@ from functools import reduce
 from typing import Any
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
 
 VOID, STRING = "VOID", "STRING"
 BIGINT, DECIMAL, DOUBLE = "BIGINT", "DECIMAL(38,0)", "DOUBLE"
@@ -33,11 +32,16 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-#: Columns the pipeline makes itself.
-_RESERVED = frozenset({CHECKPOINT_COLUMN, KAFKA_COLUMN, *LINEAGE})
-
 #: The first byte of a value that Confluent's serializers wrote, and how long their header is.
 _REGISTRY_MAGIC, _REGISTRY_HEADER = b"\x00", 5
+
+
+def _reserved() -> frozenset[str]:
+    """Columns the pipeline makes itself."""
+    # here, because pyspark takes a sixth of a second to import
+    from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
+
+    return frozenset({CHECKPOINT_COLUMN, KAFKA_COLUMN, *LINEAGE})
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,10 @@ class InferredSchema:
         """Fields that cannot be columns, and why."""
         found: dict[str, str] = {}
         taken: dict[str, str] = {}
+        reserved = _reserved()
         for name in self.type.fields:
             first = taken.setdefault(name.lower(), name)
-            if name.lower() in _RESERVED:
+            if name.lower() in reserved:
                 found[name] = "the pipeline makes a column of that name"
             elif first != name:
                 found[name] = f"differs from {first} only in case"

@@ -60,7 +60,7 @@ def start_spark(
     output = Output(as_json)
     settings = _settings(files, name)
     wanted = Wanted(settings.master, settings.launch(), _host(host), port, _seconds(idle_timeout))
-    with output.status("Starting Spark"):
+    with output.busy("Starting Spark"):
         record, is_new = start(Path.cwd(), wanted)
     if as_json:
         output.document({"started": is_new, **_record_json(record)})
@@ -192,7 +192,7 @@ def archive_spark(files: Files = None, name: Name = None, as_json: AsJson = Fals
     """
     output = Output(as_json)
     settings = _settings(files, name)
-    with output.status("Rehearsing a run, to write its classes down"):
+    with output.busy("Rehearsing a run, to write its classes down"):
         archive, is_new = make_archive(settings.master, settings.launch())
     size = archive.stat().st_size
     if as_json:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from eo_pipeline.dagster.columns import declared_columns, topic_metadata
 from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.metadata import sink_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
@@ -42,9 +43,9 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     sink = sink_metadata(pipeline.sink)
     return declared.spec(
         "table",
-        deps=declared.topics,
+        deps=[dg.AssetDep(key, metadata=topic_metadata(declared, key)) for key in declared.topics],
         description=automation.description or f"Follows {_topics(declared)} exactly.",
-        metadata=sink,
+        metadata=sink | declared_columns(declared),
         code_version=pipeline.code_version,
         group_name=declared.group,
         owners=automation.owners,
@@ -83,7 +84,7 @@ def _run(
 ) -> Iterator[dg.MaterializeResult[None]]:
     run_id = context.run.run_id
     context.instance.add_run_tags(run_id, declared.run_tags)
-    with HoldingEventReporter(declared, context) as reports, retried(context, declared.automation):
+    with HoldingEventReporter(declared, context) as reports, retried(context, declared):
         reports.catch_up()
         report = declared.pipeline.run(
             run_id=run_id,

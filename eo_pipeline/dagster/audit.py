@@ -12,11 +12,17 @@ from typing import Any
 import dagster as dg
 
 from eo_pipeline.audit import AuditReport, CheckpointAudit
+from eo_pipeline.audit.report import FindingKind, Repair
+from eo_pipeline.dagster.checkpoints import REPLAY
+from eo_pipeline.dagster.evaluations import evaluated, will_evaluate
 from eo_pipeline.dagster.failures import failing, retried
 from eo_pipeline.dagster.metadata import SHOWN_MAX
+from eo_pipeline.dagster.mirror import reported_id
 from eo_pipeline.dagster.names import AUDIT, DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
-from eo_pipeline.dagster.requests import NOT_GIVEN, AuditRequest
+from eo_pipeline.dagster.reporting import ENTRIES_LOOKED_AT
+from eo_pipeline.dagster.requests import AuditRequest
+from eo_pipeline.dagster.wording import in_dagster, job_filled_in
 
 _PASSED = "every record is in the table once"
 
@@ -46,36 +52,56 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
         required_resource_keys={declared.spark},
     )
     def audit(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        if context.run.asset_selection:
+        if context.op_execution_context.job_def.has_node_named(declared.op):
             context.log.info("not audited: this run materializes; run the check by itself")
             return
-        with failing(context):
-            yield check_result(declared, run_audit(declared, context, last))
+        with failing(context, declared):
+            yield check_result(declared, run_audit(declared, context, last), context.run)
 
     return audit
 
 
 def build_audit_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    """Fails if the audit does, so that whoever watches runs is told."""
+    """The check over as many checkpoints as one likes. The run fails if the check does, so that
+    whoever watches runs is told.
+    """
+    key = audit_key(declared)
 
     def audit(context: dg.OpExecutionContext, config: AuditRequest) -> None:
-        with retried(context, declared.automation):
-            last = None if config.last == NOT_GIVEN else config.last
-            report = run_audit(declared, context, last)
-        context.log.info(str(report))
+        will_evaluate(context, key)
+        with retried(context, declared):
+            report = run_audit(declared, context, config.last)
+        context.log.info(in_dagster(declared, str(report)))
+        result = check_result(declared, report, context.run)
+        looked_at = _materialization(declared, context.instance, report)
+        context.log_event(evaluated(key, result, looked_at))  # type: ignore[arg-type]  # it takes these too
         if not report.passed:
-            raise dg.Failure(summary(report), metadata(report), allow_retries=False)
-        context.add_output_metadata(metadata(report))
+            raise dg.Failure(result.description, result.metadata, allow_retries=False)
+        context.add_output_metadata(result.metadata)
 
     return one_step_job(
         declared,
         AUDIT,
+        AuditRequest,
         audit,
         f"Proves that the table of {declared.pipeline.name!r} holds every record of Kafka once, or "
         "says which checkpoints differ and what repairs them. Changes nothing.",
         resources=[declared.spark],
         pool=None,  # it only reads, and may take long: runs go on beside it
     )
+
+
+def _materialization(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, report: AuditReport
+) -> dg.EventLogRecord | None:
+    """The event of the table as it was audited: runs may have gone on beside the audit."""
+    page = instance.fetch_materializations(declared.table, limit=ENTRIES_LOOKED_AT)
+    for record in page.records:
+        event = record.asset_materialization
+        shown = reported_id(event) if event else None
+        if shown and shown.version <= report.head.version:
+            return record
+    return None
 
 
 def run_audit(
@@ -87,32 +113,33 @@ def run_audit(
     return declared.pipeline.audit(
         last,
         spark=lambda: getattr(context.resources, declared.spark).spark_session,
-        on_progress=context.log.info,
     )
 
 
-def check_result(declared: DagsterPipeline, report: AuditReport) -> dg.AssetCheckResult:
+def check_result(
+    declared: DagsterPipeline, report: AuditReport, run: dg.DagsterRun
+) -> dg.AssetCheckResult:
     """Pass, or fail with what differs and what repairs it."""
     return dg.AssetCheckResult(
         asset_key=declared.table,
         check_name=AUDIT,
         passed=report.passed,
-        description=summary(report),
-        metadata=metadata(report),
+        description=summary(declared, report),
+        metadata={**_repair(declared, report, run), **metadata(declared, report)},
     )
 
 
-def summary(report: AuditReport) -> str:
+def summary(declared: DagsterPipeline, report: AuditReport) -> str:
     """One line."""
     if report.passed:
         return f"version {report.head.version}: {_PASSED}"
     found = "; ".join(f"{each.kind.value}: {each.text}" for each in report.findings)
     repair = "".join(f". Repair: {each}" for each in report.repairs)
-    return f"version {report.head.version}: {found}{repair}"
+    return in_dagster(declared, f"version {report.head.version}: {found}{repair}")
 
 
-def metadata(report: AuditReport) -> dict[str, Any]:
-    """Findings and their repair first, then what was looked at."""
+def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
+    """Findings and what they are about first, then what was looked at."""
     raw = report.to_json()
     texts = {
         "findings": [str(each) for each in report.findings],
@@ -121,13 +148,65 @@ def metadata(report: AuditReport) -> dict[str, Any]:
         "proves": list(report.proves),
         "cannot_prove": list(report.cannot_prove),
     }
-    return {
-        "version": report.head.version,
-        **{name: dg.MetadataValue.md(_listed(lines)) for name, lines in texts.items() if lines},
-        **{f"total_{name}": count for name, count in raw["totals"].items()},
-        "checkpoints": _table(report.checkpoints[:SHOWN_MAX]),
-        **{f"seconds_{phase}": spent for phase, spent in raw["seconds"].items()},
+    listed = {
+        name: dg.MetadataValue.md(in_dagster(declared, _listed(lines)))
+        for name, lines in texts.items()
+        if lines
     }
+    return {
+        "version": str(report.head.version),
+        **{f"{kind.value}_rows": _count(report, kind) for kind in _ROWS},
+        **{f"{kind.value}_records": table for kind in _ROWS if (table := _records(report, kind))},
+        **listed,
+        "checkpoints": _table(report.checkpoints[:SHOWN_MAX]),
+        "totals": dg.MetadataValue.json(raw["totals"]),
+        "seconds": dg.MetadataValue.json(raw["seconds"]),
+    }
+
+
+#: What rows may be wrong in, as numbers that plot.
+_ROWS = (FindingKind.MISSING, FindingKind.DUPLICATED, FindingKind.FOREIGN)
+
+
+def _count(report: AuditReport, kind: FindingKind) -> int:
+    return sum(each.count for each in report.findings if each.kind is kind)
+
+
+def _records(report: AuditReport, kind: FindingKind) -> dg.MetadataValue | None:
+    """Examples of the records whose rows differ; None if there are none."""
+    kinds = {"topic": "string"} | dict.fromkeys(
+        ("partition", "offset", "checkpoint", "expected", "found"), "int"
+    )
+    columns = [dg.TableColumn(name, of) for name, of in kinds.items()]
+    rows = [
+        dg.TableRecord({name: getattr(example, name) for name in kinds})
+        for finding in report.findings
+        if finding.kind is kind
+        for example in finding.examples
+    ]
+    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns)) if rows else None
+
+
+def _repair(
+    declared: DagsterPipeline, report: AuditReport, run: dg.DagsterRun
+) -> dict[str, dg.MetadataValue]:
+    """The job that puts the table right, filled in; nothing where a job cannot."""
+    versions = [
+        each.version
+        for each in report.checkpoints
+        for repair in report.repairs
+        if each.differs and repair.command and _within(each.version, repair)
+    ]
+    if not versions:
+        return {}
+    reason = f"audit of version {report.head.version}"
+    config = {"versions": sorted(set(versions)), "reason": reason}
+    return job_filled_in(run, f"{declared.identifier}_{REPLAY}", config)
+
+
+def _within(version: int, repair: Repair) -> bool:
+    first, last = repair.first, repair.last
+    return first is not None and last is not None and first <= version <= last
 
 
 def _listed(lines: list[str]) -> str:

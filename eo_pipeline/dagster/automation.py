@@ -38,6 +38,11 @@ class Automation(dg.Model, dg.Resolvable):
         1, description="Start a run when at least this many offsets wait; null: no lag sensor."
     )
     lag_interval_seconds: PositiveInt = Field(30, description="How often the lag is looked at.")
+    lag_limit: PositiveInt | None = Field(
+        None,
+        description="The check of the topic warns when so many offsets wait, or more; null: it "
+        "only says whether Kafka answers.",
+    )
     partition_interval_seconds: PositiveInt = Field(
         60, description="How often new Kafka partitions and topics are looked for."
     )

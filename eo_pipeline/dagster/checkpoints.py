@@ -39,7 +39,7 @@ def build_checkpoints(declared: DagsterPipeline) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult[None]]:
         context.instance.add_run_tags(context.run.run_id, declared.run_tags_of(REPLAY))
         versions = [int(key) for key in context.partition_keys]
-        with retried(context, declared.automation):
+        with retried(context, declared):
             replay_versions(declared, context, versions, config)
         yield from ()
 
@@ -59,7 +59,9 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
             f"The checkpoints of {declared.pipeline.name!r} that stand, a partition each, named by "
             "their version. Runs add them. Materializing some replays exactly those: reads their "
             "offset ranges again, with today's transform, and replaces their rows in the table, a "
-            "transaction for each. Offsets do not move."
+            "transaction for each. Offsets do not move. Neighbours are one run; after each gap in "
+            "the selection another one begins, whatever the dialog says. The job "
+            f"{declared.identifier}_replay takes any in one run."
         ),
         code_version=declared.pipeline.code_version,
         group_name=declared.checkpoints_group,
@@ -88,9 +90,11 @@ def replay_versions(
     if not left:
         return
     declared.pipeline.recover(on_checkpoint=reports.committed)
-    plan = declared.pipeline.plan_replay(versions=left, accept_compacted=config.accept_compacted)
+    plan = declared.pipeline.plan_replay(
+        versions=left, accept_compacted=bool(config.accept_compacted)
+    )
     plan.apply(
-        reason=config.reason,
+        reason=config.reason or "",
         asked_by=asked_by(context),
         run_id=context.run.run_id,
         on_checkpoint=reports.committed,

@@ -2,10 +2,15 @@
 
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
 
+from collections.abc import Iterator
+
 import dagster as dg
 
+from eo_pipeline.dagster.failures import failing
+from eo_pipeline.dagster.looks import away_result, lag_check, lag_result, topics_of
 from eo_pipeline.dagster.mirror import reported_id
 from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 
@@ -89,4 +94,49 @@ def _agreement(shown: EntryId | None, head: EntryId | None) -> str:
     return (
         f"Dagster shows version {shown.version}, which the ledger (at version {head.version}) does "
         "not hold: the sink was restored from an older state, or replaced"
+    )
+
+
+def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
+    """Of each topic: whether Kafka answers, and how much waits. The lag sensor evaluates it."""
+    keys = {topic: lag_check(declared, topic) for topic in declared.topics}
+    limit = declared.automation.lag_limit
+    below = "" if limit is None else f", and fewer than {limit:,} offsets wait"
+    specs = [
+        dg.AssetCheckSpec(
+            key.name,
+            asset=topic,
+            description=f"Kafka answers {declared.pipeline.name!r}{below}. Each tick of the sensor "
+            f"{declared.identifier}_lag looks.",
+        )
+        for topic, key in keys.items()
+    ]
+
+    @dg.multi_asset_check(name=f"{declared.op}_follows", specs=specs, can_subset=True)
+    def follows(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        with failing(context, declared):
+            try:
+                found = topics_of(declared, declared.pipeline.status())
+            except SourceUnavailableError as error:
+                results = dict.fromkeys(keys, away_result(declared, error))
+            else:
+                results = {topic: lag_result(declared, each) for topic, each in found.items()}
+        for topic, key in keys.items():
+            if key in context.selected_asset_check_keys:
+                yield _of(key, results.get(topic, _MISSING))
+
+    return follows
+
+
+_MISSING = dg.AssetCheckResult(passed=False, description="Kafka has no such topic")
+
+
+def _of(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
     )

@@ -6,15 +6,22 @@ from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
-from pydantic import Field
+from pydantic import Field, PrivateAttr, ValidationError
 
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.names import DagsterPipeline, Part
 from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
-from eo_pipeline.dagster.yaml_values import errors_at_their_fields, resolve_texts
+from eo_pipeline.dagster.yaml_values import (
+    Placeholders,
+    resolve_texts,
+    tell,
+    told_with_places,
+    unset_variables,
+)
 from eo_pipeline.json_schema import model_schema, sink_schema
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.settings import Problem, problems
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkSettings
 
@@ -88,6 +95,9 @@ class KafkaPipelineComponent(Automation, dg.Component):
         "assets. {{ spec }} is it as it comes, {{ asset }} is table, offsets or checkpoints.",
     )
 
+    #: As it is written, for the document of a fork.
+    _document: Fields | None = PrivateAttr(None)
+
     def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
         """What becomes of each asset; override it in a subclass to say it in Python.
 
@@ -110,9 +120,21 @@ class KafkaPipelineComponent(Automation, dg.Component):
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: Any) -> Any:
         """Called for every document. What is wrong with it is told with file, line and field."""
-        component = super().resolve_from_model(context, model)
-        with errors_at_their_fields(context):
-            Pipeline.model_validate(component.pipeline_config())
+        written = model.model_dump(exclude_unset=True)
+        found = list(unset_variables((), written))
+        if found:  # go on, for whatever else is wrong
+            context = context.with_scope(env=Placeholders())
+        component: KafkaPipelineComponent | None = None
+        try:
+            component = super().resolve_from_model(context, model)
+        except ValidationError as error:
+            found += problems(error)
+        found += _problems_of_pipeline(context, written)
+        if lines := told_with_places(context, found):
+            tell(lines)
+            return _Broken()
+        if component is not None:
+            component._document = written
         return component
 
     def pipeline_config(self) -> dict[str, Any]:
@@ -124,4 +146,22 @@ class KafkaPipelineComponent(Automation, dg.Component):
         """Everything of this one pipeline."""
         pipeline = Pipeline.from_config(self.pipeline_config())
         automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
-        return without_topics(DagsterPipeline(pipeline, automation, self.get_asset_spec))
+        declared = DagsterPipeline(pipeline, automation, self.get_asset_spec, self._document)
+        return without_topics(declared)
+
+
+class _Broken(dg.Component):
+    """In the place of a pipeline whose document is wrong, until everything wrong is told."""
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        return dg.Definitions()
+
+
+def _problems_of_pipeline(context: dg.ResolutionContext, written: Fields) -> list[Problem]:
+    """What the engine finds wrong, whatever is wrong with Dagster's own fields."""
+    fields = {name: value for name, value in written.items() if name in Pipeline.model_fields}
+    try:
+        Pipeline.model_validate(resolve_texts(context, fields))
+    except ValidationError as error:
+        return problems(error)
+    return []

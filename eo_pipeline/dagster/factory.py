@@ -8,7 +8,7 @@ from eo_pipeline.dagster.assets import build_asset
 from eo_pipeline.dagster.audit import build_audit_check, build_audit_job
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.checkpoints import build_checkpoints
-from eo_pipeline.dagster.checks import build_checks
+from eo_pipeline.dagster.checks import build_checks, build_lag_checks
 from eo_pipeline.dagster.going_back import build_going_back
 from eo_pipeline.dagster.jobs import build_job, build_schedule
 from eo_pipeline.dagster.names import DagsterPipeline, Translation, topic_spec
@@ -43,7 +43,11 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
     schedule = build_schedule(declared)
     return dg.Definitions(
         assets=[build_asset(declared), build_checkpoints(declared)],
-        asset_checks=[*build_checks(declared), build_audit_check(declared)],
+        asset_checks=[
+            *build_checks(declared),
+            build_audit_check(declared),
+            build_lag_checks(declared),
+        ],
         jobs=[build_job(declared), *build_going_back(declared), build_audit_job(declared)],
         schedules=[schedule] if schedule else [],
         sensors=build_sensors(declared),

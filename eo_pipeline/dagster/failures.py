@@ -3,55 +3,109 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.run_log import into_run_log
+from eo_pipeline.dagster.wording import in_dagster
+from eo_pipeline.errors import (
+    BadRecordError,
+    DataLossError,
+    EoPipelineError,
+    Loss,
+    RangesGoneError,
+)
 from eo_pipeline.run.interruption import notes
 
 StepContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
+#: Losses a failure lists: a topic may have 10,000 partitions, and an event is kept for ever.
+LOSSES_SHOWN = 100
+
 
 @contextmanager
-def retried(context: StepContext, automation: Automation) -> Iterator[None]:
-    """What may succeed when tried again is, as often as ``automation`` says; nothing else.
+def retried(context: StepContext, declared: DagsterPipeline) -> Iterator[None]:
+    """What may succeed when tried again is, as often as the automation says; nothing else.
 
     Ops of ours have no retry policy: Dagster would apply it to an interruption, too, so that a
     run somebody terminated would start again and commit. The wait is part of the step that
     failed: between two attempts Dagster's in-process executor sleeps and hears nothing.
     """
-    with failing(context):
+    retries = declared.automation.retries
+    with failing(context, declared):
         try:
             yield
         except EoPipelineError as error:
-            if not error.retryable or context.retry_number >= automation.retries:
+            if not error.retryable or context.retry_number >= retries:
                 raise
-            _wait(context, automation, error)
-            raise dg.RetryRequested(automation.retries, seconds_to_wait=0) from error
+            _wait(context, declared, error)
+            raise dg.RetryRequested(retries, seconds_to_wait=0) from error
 
 
 @contextmanager
-def failing(context: StepContext | dg.AssetCheckExecutionContext) -> Iterator[None]:
-    """An error of ours fails the step with its sentence. An interruption goes on to Dagster; the
-    run's log says what it left behind.
+def failing(
+    context: StepContext | dg.AssetCheckExecutionContext, declared: DagsterPipeline
+) -> Iterator[None]:
+    """A step of ours: what the engine says is in the run's log. An error of ours fails the step
+    with its sentence. An interruption goes on to Dagster; the run's log says what it left behind.
     """
     try:
-        yield
+        with into_run_log(context):
+            yield
     except EoPipelineError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+        raise dg.Failure(
+            description=in_dagster(declared, str(error)),
+            metadata=failure_metadata(error),
+            allow_retries=False,
+        ) from error
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
         for note in notes(interruption):
             context.log.warning(note)
         raise
 
 
-def _wait(context: StepContext, automation: Automation, error: EoPipelineError) -> None:
-    retry = context.retry_number + 1
+def failure_metadata(error: EoPipelineError) -> dict[str, Any]:
+    """What an error knows beside its sentence: for tables, and for programs that ask Dagster."""
+    known: dict[str, Any] = {"error": type(error).__name__, "retryable": error.retryable}
+    if isinstance(error, DataLossError | RangesGoneError):
+        return known | {"losses": len(error.losses), "lost": _losses(error.losses)}
+    if isinstance(error, BadRecordError) and error.example is not None:
+        record = error.example
+        return known | {
+            "bad_records": error.count,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "reason": record.reason,
+        }
+    return known
+
+
+def _losses(losses: Sequence[Loss]) -> dg.MetadataValue:
+    columns = [
+        dg.TableColumn("topic", "string"),
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("expected", "int", description="the offset that comes next"),
+        dg.TableColumn("beginning", "int", description="the first offset that Kafka holds now"),
+        dg.TableColumn("end", "int", description="the offset after the last one"),
+        dg.TableColumn("cause", "string"),
+    ]
+    rows = [
+        dg.TableRecord({column.name: getattr(loss, column.name) for column in columns})
+        for loss in losses[:LOSSES_SHOWN]
+    ]
+    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+
+
+def _wait(context: StepContext, declared: DagsterPipeline, error: EoPipelineError) -> None:
+    automation, retry = declared.automation, context.retry_number + 1
     seconds = automation.seconds_before_retry(retry)
-    context.log.warning(f"{error} Retry {retry} of {automation.retries} in {seconds:g} s")
+    told = in_dagster(declared, str(error))
+    context.log.warning(f"{told} Retry {retry} of {automation.retries} in {seconds:g} s")
     try:
         time.sleep(seconds)
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:

@@ -1,21 +1,24 @@
 """Jobs that somebody starts on purpose: rewind, replay, fork, accept a loss.
 
-Each is one step, in the pool of the forward step, and tells Dagster what it did to the ledger as
-that step does. A retry finds what an earlier attempt has committed, by the run's id.
+Each is a step in the pool of the forward step, and tells Dagster what it did to the ledger as that
+step does. A retry finds what an earlier attempt has committed, by the run's id. Where there is a
+plan to look at it is a step of its own before, in no pool, so that a dry run waits for nobody.
 """
 
-# no `from __future__ import annotations`: Dagster reads the annotations of an op as they are
+from __future__ import annotations
+
+from typing import Any
 
 import dagster as dg
 
 from eo_pipeline.dagster.checkpoints import REPLAY, replay_versions
 from eo_pipeline.dagster.failures import retried
+from eo_pipeline.dagster.fork_document import fork_document
 from eo_pipeline.dagster.metadata import plan_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
 from eo_pipeline.dagster.reporting import EventReporter
 from eo_pipeline.dagster.requests import (
-    NOT_GIVEN,
     ForkRequest,
     LossRequest,
     ReplayRequest,
@@ -26,7 +29,10 @@ from eo_pipeline.dagster.requests import (
 )
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.run.fork import ForkPlan
 from eo_pipeline.run.plans import RereadingPlan
+from eo_pipeline.run.replay import ReplayPlan
+from eo_pipeline.run.rewind import RewindPlan
 
 REWIND, FORK, ACCEPT_LOSS = "rewind", "fork", "accept_loss"
 
@@ -42,125 +48,150 @@ def build_going_back(declared: DagsterPipeline) -> list[dg.JobDefinition]:
 
 
 def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
+    def plan(context: dg.OpExecutionContext, config: RewindRequest) -> tuple[dict[str, Any], bool]:
+        with retried(context, declared):
+            return _shown(context, _rewind_plan(declared, config)), not config.dry_run
+
     def rewind(context: dg.OpExecutionContext, config: RewindRequest) -> None:
-        with retried(context, declared.automation):
+        with retried(context, declared):
             _rewind(declared, context, config)
 
     return one_step_job(
         declared,
         REWIND,
+        RewindRequest,
         rewind,
         f"Takes the rows of all checkpoints after one out of {declared.pipeline.name!r}, in one "
         "transaction. The next run reads on from that checkpoint's offsets.",
+        plan=plan,
         pool=declared.pool,
     )
+
+
+def _rewind_plan(declared: DagsterPipeline, config: RewindRequest) -> RewindPlan:
+    to = version_or_moment(config.to, "to")
+    return declared.pipeline.plan_rewind(to, accept_compacted=bool(config.accept_compacted))
 
 
 def _rewind(
     declared: DagsterPipeline, context: dg.OpExecutionContext, config: RewindRequest
 ) -> None:
-    to = version_or_moment(config.to_version, config.to_time, ("to_version", "to_time"))
-    if config.dry_run:
-        show_plan(
-            context, declared.pipeline.plan_rewind(to, accept_compacted=config.accept_compacted)
-        )
-        return
     reports = EventReporter(declared, context)
     reports.catch_up()
     if _done_before(declared, context, Operation.REWIND):
         return
     declared.pipeline.recover(on_checkpoint=reports.committed)
-    plan = declared.pipeline.plan_rewind(to, accept_compacted=config.accept_compacted)
+    # what was looked at a moment ago was not waited for: the ledger may have moved since
+    plan = _rewind_plan(declared, config)
     plan.apply(
-        reason=config.reason,
+        reason=config.reason or "",
         asked_by=asked_by(context),
         run_id=context.run.run_id,
         on_checkpoint=reports.committed,
     )
-    show_plan(context, plan, done=True)
+    context.add_output_metadata(_shown(context, plan, done=True))
 
 
 def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
+    def plan(context: dg.OpExecutionContext, config: ReplayRequest) -> tuple[dict[str, Any], bool]:
+        with retried(context, declared):
+            return _shown(context, _replay_plan(declared, config)), not config.dry_run
+
     def replay(context: dg.OpExecutionContext, config: ReplayRequest) -> None:
-        with retried(context, declared.automation):
-            _replay(declared, context, config)
+        with retried(context, declared):
+            versions = [each.version for each in _replay_plan(declared, config).checkpoints]
+            replay_versions(declared, context, versions, config)
 
     return one_step_job(
         declared,
         REPLAY,
+        ReplayRequest,
         replay,
         f"Reads the ranges of any checkpoints of {declared.pipeline.name!r} again, with today's "
         "transform, and replaces their rows, a transaction for each. Also checkpoints that do not "
         "lie side by side, in one run.",
+        plan=plan,
         resources=[declared.spark],
         pool=declared.pool,
     )
 
 
-def _replay(
-    declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
-) -> None:
-    one_way = bool(config.versions) != (config.first_version != NOT_GIVEN)
-    if not one_way:
-        raise ConfigError("versions or first_version must name the checkpoints, one of the two")
-    plan = declared.pipeline.plan_replay(
-        config.first_version,
-        None if config.last_version == NOT_GIVEN else config.last_version,
+def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan:
+    if bool(config.versions) == (config.first is not None):
+        raise ConfigError(
+            "versions or first must name the checkpoints, one of the two: {versions: [3, 7]} or "
+            "{first: 3, last: 7}. Nothing was changed."
+        )
+    return declared.pipeline.plan_replay(
+        config.first,
+        config.last,
         versions=config.versions or None,
-        accept_compacted=config.accept_compacted,
+        accept_compacted=bool(config.accept_compacted),
     )
-    show_plan(context, plan)
-    if not config.dry_run:
-        versions = [each.version for each in plan.checkpoints]
-        replay_versions(declared, context, versions, config)
 
 
 def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
+    def plan(context: dg.OpExecutionContext, config: ForkRequest) -> tuple[dict[str, Any], bool]:
+        with retried(context, declared):
+            return _shown(context, _fork_plan(declared, config)), not config.dry_run
+
     def fork(context: dg.OpExecutionContext, config: ForkRequest) -> None:
-        with retried(context, declared.automation):
+        with retried(context, declared):
             _fork(declared, context, config)
 
     return one_step_job(
         declared,
         FORK,
+        ForkRequest,
         fork,
         f"Begins a new pipeline where a checkpoint of {declared.pipeline.name!r} stood. This one "
         "stays as it is.",
+        plan=plan,
         pool=declared.pool,
     )
 
 
-def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
-    at = version_or_moment(config.at_version, config.at_time, ("at_version", "at_time"))
+def _fork_plan(declared: DagsterPipeline, config: ForkRequest) -> ForkPlan:
+    at = version_or_moment(config.at, "at")
     sink = fork_sink(declared.pipeline, config.sink)
-    plan = declared.pipeline.plan_fork(
-        at, config.name, sink, accept_compacted=config.accept_compacted
+    return declared.pipeline.plan_fork(
+        at, config.name, sink, accept_compacted=bool(config.accept_compacted)
     )
-    show_plan(context, plan, done=not config.dry_run)
-    if config.dry_run:
-        return
-    plan.apply(reason=config.reason, asked_by=asked_by(context), run_id=context.run.run_id)
-    context.add_output_metadata({"table": sink.table_name, "defs.yaml": _document(config)})
+
+
+def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
+    plan = _fork_plan(declared, config)
+    plan.apply(reason=config.reason or "", asked_by=asked_by(context), run_id=context.run.run_id)
+    sink = fork_sink(declared.pipeline, config.sink)
+    context.add_output_metadata(
+        {
+            "table": sink.table_name,
+            "defs.yaml": _document(declared, config),
+            **_shown(context, plan, done=True),
+        }
+    )
     context.log.info(f"{config.name!r} has a ledger now; declare it, and its first run reads on")
 
 
-def _document(config: ForkRequest) -> dg.MetadataValue:
-    """What differs from the declaration of the pipeline that was forked."""
-    sink = "\n".join(f"  {key}: {value!r}" for key, value in sorted(config.sink.items()))
-    return dg.MetadataValue.md(
-        "A copy of this pipeline's document, with\n\n"
-        f"```yaml\nname: {config.name}\nsink: # the other fields stay as they are\n{sink}\n```"
-    )
+def _document(declared: DagsterPipeline, config: ForkRequest) -> dg.MetadataValue:
+    """The fork's ``defs.yaml``; of a pipeline declared in Python, how to declare it there."""
+    if declared.document is None:
+        return dg.MetadataValue.md(
+            f"```python\nfork = pipeline.forked({config.name!r}, sink)  # as given to this run\n```"
+        )
+    text = fork_document(declared.document, declared.pipeline, config)
+    return dg.MetadataValue.md(f"```yaml\n{text}```")
 
 
 def _accept_loss_job(declared: DagsterPipeline) -> dg.JobDefinition:
     def accept_loss(context: dg.OpExecutionContext, config: LossRequest) -> None:
-        with retried(context, declared.automation):
+        with retried(context, declared):
             _accept_loss(declared, context, config)
 
     return one_step_job(
         declared,
         ACCEPT_LOSS,
+        LossRequest,
         accept_loss,
         f"Lets {declared.pipeline.name!r} go on past records that Kafka no longer holds. The hole "
         "becomes a version of the ledger.",
@@ -171,7 +202,7 @@ def _accept_loss_job(declared: DagsterPipeline) -> dg.JobDefinition:
 def _accept_loss(
     declared: DagsterPipeline, context: dg.OpExecutionContext, config: LossRequest
 ) -> None:
-    if not config.reason:
+    if not config.reason.strip():
         raise ConfigError("reason: say why the loss is acceptable; the ledger keeps it")
     reports = EventReporter(declared, context)
     reports.catch_up()
@@ -201,9 +232,11 @@ def _done_before(
     return head
 
 
-def show_plan(context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False) -> None:
-    """The plan in the run's log and, as tables, on the step's output."""
+def _shown(
+    context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False
+) -> dict[str, Any]:
+    """The plan in the run's log and, as tables, for the step's output."""
     context.log.info(f"{'' if done else 'plan: '}{plan}; {plan.records:,} records are read again")
     for warning in plan.warnings:
         context.log.warning(warning)
-    context.add_output_metadata(plan_metadata(plan))
+    return plan_metadata(plan)

@@ -8,6 +8,7 @@ import dagster as dg
 from dagster_shared.record import replace
 
 from eo_pipeline.dagster.names import OP_PREFIX, TOPIC_GROUP, topic_spec
+from eo_pipeline.dagster.yaml_values import all_told_at_once
 
 
 def load_pipelines(folder: Path) -> dg.Definitions:
@@ -17,7 +18,8 @@ def load_pipelines(folder: Path) -> dg.Definitions:
     session; the executor of anything else is its owner's to choose. ``dg.load_from_defs_folder``
     alone does as well; the topics are then nameless boxes in the graph.
     """
-    declared = dg.load_from_defs_folder(path_within_project=folder)
+    with all_told_at_once():
+        declared = dg.load_from_defs_folder(path_within_project=folder)
     # loading turns checks into plain asset definitions, and Dagster warns of a beta parameter when
     # it turns them back by itself
     checks = [check.coerce_to_checks_def() for check in declared.asset_checks or ()]
@@ -39,6 +41,9 @@ def _topics(declared: dg.Definitions) -> list[dg.AssetSpec]:
     definitions = [a for a in declared.assets or () if isinstance(a, dg.AssetsDefinition)]
     specs = [spec for definition in definitions for spec in definition.specs]
     specs += [a for a in declared.assets or () if isinstance(a, dg.AssetSpec)]
-    read = {dep.asset_key for spec in specs for dep in spec.deps}
-    unknown = read - {spec.key for spec in specs}
-    return [topic_spec(key) for key in sorted(unknown) if key.path[0] == TOPIC_GROUP]
+    known = {spec.key for spec in specs}
+    read = [dep for spec in specs for dep in spec.deps if dep.asset_key not in known]
+    # where several read one topic, what the first of them says of it is shown
+    said = {dep.asset_key: dep.metadata for dep in reversed(read) if dep.metadata}
+    topics = sorted({dep.asset_key for dep in read if dep.asset_key.path[0] == TOPIC_GROUP})
+    return [topic_spec(key).merge_attributes(metadata=said.get(key, {})) for key in topics]

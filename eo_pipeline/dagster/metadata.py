@@ -1,4 +1,8 @@
-"""Ledger entries and reports as Dagster metadata. Numbers stay numbers, so that they plot."""
+"""Ledger entries and reports as Dagster metadata.
+
+Dagster plots what is a number, in the order of the alphabet. So numbers are what somebody looks at
+over time, and what only belongs to one checkpoint is text.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,15 @@ def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """What both assets say of a checkpoint, from the ledger alone."""
     counts = entry.counts
     return {
-        "version": entry.version,
+        "version": str(entry.version),
         "operation": entry.operation.value,
-        **({"target": entry.target} if entry.target is not None else {}),
+        **({"target": str(entry.target)} if entry.target is not None else {}),
         **{key: entry.details[key] for key in _DETAILS if entry.details.get(key)},
         "records": counts.records,
         "rows": counts.rows,
-        "dead_letters": counts.dead_letters,
-        "bytes": counts.bytes,
-        **({"unknown": counts.unknown} if counts.unknown else {}),
+        **({"dead_letters": counts.dead_letters} if counts.dead_letters else {}),
+        "bytes": _text(counts.bytes),
+        **({"unknown": _text(counts.unknown)} if counts.unknown else {}),
     }
 
 
@@ -49,17 +53,24 @@ def identity_metadata(entry: LedgerEntry) -> dict[str, Any]:
     return {
         "started_at": dg.MetadataValue.timestamp(entry.started_at),
         **({"committed_at": dg.MetadataValue.timestamp(instant)} if instant else {}),
-        "run_id": entry.run_id,
+        "run_id": run_link(entry.run_id),
         "transaction_id": entry.transaction_id,
     }
+
+
+def run_link(run_id: str) -> dg.MetadataValue:
+    """A link, where the id is one of Dagster's: those of other runs have no dashes."""
+    if "-" in run_id:
+        return dg.MetadataValue.dagster_run(run_id)
+    return dg.MetadataValue.text(run_id)
 
 
 def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """What only the offset asset says: where the checkpoint read and where reading continues."""
     return {
-        "tombstones": entry.counts.tombstones,
+        "tombstones": _text(entry.counts.tombstones),
         **({"unknown_fields": ", ".join(names)} if (names := entry.counts.unknown_fields) else {}),
-        "kafka_partitions": len(entry.offsets),
+        "kafka_partitions": _text(len(entry.offsets)),
         **ranges_metadata(entry),
         **({"details": dg.MetadataValue.json(dict(entry.details))} if entry.details else {}),
     }
@@ -82,26 +93,28 @@ def table_metadata(entry: LedgerEntry) -> dict[str, Any]:
 def report_metadata(report: CheckpointReport) -> dict[str, Any]:
     """What only the run that committed knows: lag, seconds, speed."""
     speed = report.records_per_second
+    before, spent = report.lag_before, report.seconds
     known = {
-        "lag_before": report.lag_before,
-        "lag_after": report.lag_after,
+        "lag": report.lag_after,
+        "lag_before": None if before is None else _text(before),
         "records_per_second": round(speed) if speed is not None else None,
+        # what takes long: the rows on their way out of Kafka, and into the table
+        **{f"seconds_{name}": round(spent[name], 4) for name in _PLOTTED if name in spent},
     }
-    seconds = {f"seconds_{phase}": round(spent, 4) for phase, spent in report.seconds.items()}
+    phases = [f"{name} {seconds:.3f}" for name, seconds in spent.items()]
     return {
         **{key: value for key, value in known.items() if value is not None},
-        **seconds,
-        "seconds_total": round(sum(report.seconds.values()), 4),
+        "seconds": f"{sum(spent.values()):.3f}: {', '.join(phases)}",
         "recovered": report.recovered,
     }
 
 
-def column_schema(columns: Mapping[str, str] | None) -> dict[str, Any]:
-    """The table's columns, if the checkpoint wrote rows."""
-    if columns is None:
-        return {}
-    shown = [dg.TableColumn(name, kind) for name, kind in columns.items()]
-    return {"dagster/column_schema": dg.TableSchema(columns=shown)}
+#: The phases of a checkpoint that are worth a plot.
+_PLOTTED = ("stage", "commit")
+
+
+def _text(number: int) -> dg.MetadataValue:
+    return dg.MetadataValue.text(f"{number:,}")
 
 
 def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
@@ -140,7 +153,7 @@ def sink_metadata(sink: Sink) -> dict[str, Any]:
     """Where the table is: part of the asset's definition, so known before the first run."""
     described = sink.describe()
     known = {
-        "dagster/table_name": sink.table_name,
+        "dagster/table_name": sink.qualified_name,
         "dagster/storage_kind": described["kind"],
         "dagster/uri": described.get("uri"),
     }

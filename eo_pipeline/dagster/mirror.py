@@ -12,9 +12,9 @@ from typing import Any
 
 import dagster as dg
 
+from eo_pipeline.dagster.columns import written_columns
 from eo_pipeline.dagster.metadata import (
     LEDGER_ONLY,
-    column_schema,
     entry_metadata,
     identity_metadata,
     offsets_metadata,
@@ -81,7 +81,7 @@ def of_entry(declared: DagsterPipeline, entry: LedgerEntry) -> list[EntryEvent]:
 def of_report(declared: DagsterPipeline, report: CheckpointReport) -> list[EntryEvent]:
     """The events of an entry this run committed."""
     known = report_metadata(report)
-    return _events(declared, report.entry, known, column_schema(report.columns))
+    return _events(declared, report.entry, known, written_columns(declared, report.columns))
 
 
 def _events(

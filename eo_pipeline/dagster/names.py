@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -42,6 +42,8 @@ class DagsterPipeline:
     pipeline: Pipeline
     automation: Automation
     translation: Translation | None = None
+    #: The attributes of the YAML document, as they are written there; None if there is none.
+    document: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def identifier(self) -> str:

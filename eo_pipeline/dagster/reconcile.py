@@ -17,17 +17,21 @@ class Progress:
 
     ``entry``: every ledger entry up to this one is in the event log. ``event``: every event up to
     this storage id was read. ``ahead``: entries above ``entry`` that those events report.
+    ``shown``: the head of which the table of what stands was shown.
     """
 
     entry: EntryId | None = None
     event: int = 0
     ahead: frozenset[EntryId] = field(default_factory=frozenset)
+    shown: EntryId | None = None
 
     def to_cursor(self) -> str:
         """As a sensor cursor."""
         entry = list(self.entry) if self.entry else None
         ahead = sorted(list(each) for each in self.ahead)
-        return json.dumps({"format": _FORMAT, "entry": entry, "event": self.event, "ahead": ahead})
+        shown = list(self.shown) if self.shown else None
+        known = {"format": _FORMAT, "entry": entry, "event": self.event, "ahead": ahead}
+        return json.dumps(known | {"shown": shown})
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Progress:
@@ -36,7 +40,9 @@ class Progress:
         if raw.get("format") != _FORMAT:
             return cls()
         entry = EntryId(*raw["entry"]) if raw["entry"] else None
-        return cls(entry, raw["event"], frozenset(EntryId(*each) for each in raw["ahead"]))
+        ahead = frozenset(EntryId(*each) for each in raw["ahead"])
+        shown = raw.get("shown")
+        return cls(entry, raw["event"], ahead, EntryId(*shown) if shown else None)
 
 
 def compare(
@@ -68,4 +74,4 @@ def compare(
         entry = candidate.id
     settled = entry.version if entry else -1
     ahead = frozenset(each for each in seen if each.version > settled)
-    return missing, Progress(entry, event, ahead)
+    return missing, Progress(entry, event, ahead, progress.shown)

@@ -1,7 +1,7 @@
 """What a person fills in before a rewind, a replay, a fork: the fields of the Launchpad.
 
-Every field has a default, so that the Launchpad opens with all of them; a default that names no
-checkpoint is refused by the run, in a sentence, before anything changes.
+A field that has no default is asked for there; one that may be left out has none, so that the
+Launchpad opens with nothing in it that means nothing.
 """
 
 from __future__ import annotations
@@ -21,109 +21,130 @@ from eo_pipeline.settings import told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 
-#: Dagster puts only defaults other than None into the Launchpad.
-NOT_GIVEN = -1
-
-_REASON = Field("", description="Why; kept in the ledger, for people.")
+_REASON = Field(None, description="Why; kept in the ledger, for people.")
 _ACCEPT_COMPACTED = Field(
-    False, description="Go on although compaction may have taken records that are read again."
+    None, description="true: go on although compaction may have taken records that are read again."
 )
-_DRY_RUN = Field(False, description="Make every check and show the plan; change nothing.")
-_MOMENT = (
-    "ISO 8601 with a time zone, 2026-01-31T12:00:00Z: the newest live version committed by then."
+_DRY_RUN = Field(
+    False, description="Make every check and show the plan; change nothing, wait for nobody."
 )
+
+
+class Target(dg.Config):
+    """A live version, or a moment: exactly one of the two, as :func:`launchpad` has Dagster see."""
+
+    version: int | None = Field(None, description="A live version: {version: 41}.")
+    time: str | None = Field(
+        None,
+        description="ISO 8601 with a time zone, {time: '2026-01-31T12:00:00Z'}: the newest live "
+        "version committed by then.",
+    )
 
 
 class RewindRequest(dg.Config):
     """To where, and why."""
 
-    to_version: int = Field(
-        NOT_GIVEN,
-        description=f"The live version to go back to; {NOT_GIVEN}: to_time says it.",
-    )
-    to_time: str = Field("", description=f"Instead of to_version, a moment. {_MOMENT}")
-    reason: str = _REASON
+    to: Target = Field(description="The checkpoint to go back to: {version: 41} or {time: ...}.")
+    reason: str | None = _REASON
     dry_run: bool = _DRY_RUN
-    accept_compacted: bool = _ACCEPT_COMPACTED
+    accept_compacted: bool | None = _ACCEPT_COMPACTED
 
 
 class ReplayPartitions(dg.Config):
     """Which checkpoints, their partitions say."""
 
-    reason: str = _REASON
-    accept_compacted: bool = _ACCEPT_COMPACTED
+    reason: str | None = _REASON
+    accept_compacted: bool | None = _ACCEPT_COMPACTED
 
 
 class ReplayRequest(ReplayPartitions):
     """Which checkpoints, and why."""
 
-    versions: list[int] = Field([], description="Exactly these checkpoints: [3, 5, 8].")
-    first_version: int = Field(
-        NOT_GIVEN, description="Instead of versions: every checkpoint from this one ..."
+    versions: list[int] | None = Field(None, description="Exactly these checkpoints: [3, 5, 8].")
+    first: int | None = Field(
+        None, description="Instead of versions: every checkpoint from this one ..."
     )
-    last_version: int = Field(
-        NOT_GIVEN, description=f"... to this one; {NOT_GIVEN}: first_version alone."
-    )
+    last: int | None = Field(None, description="... to this one; without it, first alone.")
     dry_run: bool = _DRY_RUN
 
 
 class ForkRequest(dg.Config):
     """From where, and into what."""
 
-    name: str = Field("", description="Of the new pipeline: its ledger, assets and jobs.")
-    at_version: int = Field(
-        NOT_GIVEN,
-        description=f"The live version it begins after; {NOT_GIVEN}: at_time says it.",
-    )
-    at_time: str = Field("", description=f"Instead of at_version, a moment. {_MOMENT}")
+    name: str = Field(description="Of the new pipeline: its ledger, assets and jobs.")
+    at: Target = Field(description="The checkpoint it begins after: {version: 41} or {time: ...}.")
     sink: dict[str, Any] = Field(
-        {},
         description=(
             "Fields in which the new sink differs from this pipeline's, its table at least; or "
             "with `type` a whole sink. ${NAME} is a variable of the environment: put no secret "
             "here, Dagster keeps what a run was given."
         ),
     )
-    reason: str = _REASON
+    reason: str | None = _REASON
     dry_run: bool = _DRY_RUN
-    accept_compacted: bool = _ACCEPT_COMPACTED
+    accept_compacted: bool | None = _ACCEPT_COMPACTED
 
 
 class LossRequest(dg.Config):
     """Which losses, and why they are acceptable."""
 
-    reason: str = Field("", description="Why the loss is acceptable; required, kept in the ledger.")
-    topics: list[str] = Field([], description="Only losses of these topics; []: of all.")
+    reason: str = Field(description="Why the loss is acceptable; kept in the ledger.")
+    topics: list[str] | None = Field(
+        None, description="Only losses of these topics; of all without it."
+    )
 
 
 class AuditRequest(dg.Config):
     """How much to prove."""
 
-    last: int = Field(
-        NOT_GIVEN, description=f"Only the last so many checkpoints; {NOT_GIVEN}: all of them."
+    last: int | None = Field(None, description="Only the last so many checkpoints; else all.")
+
+
+def launchpad(request: type[dg.Config], ops: list[str]) -> dg.ConfigMapping:
+    """``request`` as the whole configuration of a job, which gives it to each of ``ops``.
+
+    Of a :class:`Target` the Launchpad then takes one of its two fields, and says so while somebody
+    types.
+    """
+    fields: dict[str, Any] = dict(request.to_fields_dict())
+    for name, field in request.model_fields.items():
+        if field.annotation is Target:
+            choice = dg.Selector(dict(_one_of(Target)))  # type: ignore[no-untyped-call]
+            fields[name] = dg.Field(choice, description=field.description)
+    return dg.ConfigMapping(
+        config_fn=lambda given: {"ops": {op: {"config": given} for op in ops}},
+        config_schema=fields,
     )
 
 
-def version_or_moment(version: int, moment: str, fields: tuple[str, str]) -> int | datetime:
+def _one_of(model: type[dg.Config]) -> Mapping[str, dg.Field]:
+    kinds = {"version": int, "time": str}
+    return {
+        name: dg.Field(kinds[name], is_required=False, description=field.description)
+        for name, field in model.model_fields.items()
+    }
+
+
+def version_or_moment(target: Target, field: str) -> int | datetime:
     """The one of the two that was given.
 
     Args:
-        fields: their names, for the message.
+        field: the target's name, for the message.
 
     Raises:
         ConfigError: none was given, or both, or the moment is none.
     """
-    if (version == NOT_GIVEN) == (not moment):
+    if (target.version is None) == (target.time is None):
         raise ConfigError(
-            f"{fields[0]} or {fields[1]} must name a checkpoint, one of the two; the asset of "
-            "checkpoints shows those that stand. Nothing was changed."
+            f"{field}: name a checkpoint by one of the two, {{version: 41}} or {{time: ...}}; the "
+            "asset of checkpoints shows those that stand. Nothing was changed."
         )
-    if not moment:
-        return version
+    if target.version is not None:
+        return target.version
     try:
-        return datetime.fromisoformat(moment)
+        return datetime.fromisoformat(target.time or "")
     except ValueError as error:
-        raise ConfigError(f"{fields[1]}: {error}; write it as 2026-01-31T12:00:00Z") from error
+        raise ConfigError(f"{field}.time: {error}; write it as 2026-01-31T12:00:00Z") from error
 
 
 def fork_sink(pipeline: Pipeline, given: Mapping[str, Any]) -> Sink:

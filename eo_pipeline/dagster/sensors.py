@@ -1,22 +1,38 @@
-"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data."""
+"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data.
+
+A broker or store that is away fails the tick, with the error's sentence: a tick that only skipped
+would look like peace.
+"""
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
+from eo_pipeline.dagster.away import asked_once
+from eo_pipeline.dagster.looks import (
+    Told,
+    Topic,
+    away_events,
+    is_shown_as_away,
+    seen_metadata,
+    tell,
+    topics_of,
+)
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.new_partitions import KnownPartitions
 from eo_pipeline.dagster.partitions import key_requests
 from eo_pipeline.dagster.reconcile import Progress, compare
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
-from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.dagster.standing import standing_event
+from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.run.status import Status
 from eo_pipeline.source.discovery import Cluster
 
 Tick = dg.SensorResult | dg.SkipReason | dg.RunRequest
@@ -36,24 +52,6 @@ def build_sensors(declared: DagsterPipeline) -> list[dg.SensorDefinition]:
     return [*lag, _partition_sensor(declared), _reconciler(declared)]
 
 
-def skips_while_unavailable(evaluate: Evaluate) -> Evaluate:
-    """A broker or store that is down makes a tick skip with the error's sentence.
-
-    What will not get better by itself (a wrong setting, a replaced ledger) fails the tick.
-    """
-
-    @functools.wraps(evaluate)
-    def guarded(context: dg.SensorEvaluationContext) -> Tick:
-        try:
-            return evaluate(context)
-        except EoPipelineError as error:
-            if error.retryable:
-                return dg.SkipReason(str(error))
-            raise
-
-    return guarded
-
-
 def _sensor(
     declared: DagsterPipeline,
     name: str,
@@ -65,7 +63,7 @@ def _sensor(
 ) -> dg.SensorDefinition:
     return dg.SensorDefinition(
         name=f"{declared.identifier}_{name}",
-        evaluation_fn=skips_while_unavailable(evaluate),
+        evaluation_fn=evaluate,
         description=description,
         job_name=job,
         minimum_interval_seconds=seconds,
@@ -77,14 +75,42 @@ def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
     return _sensor(
         declared,
         "lag",
-        lambda context: look_at_lag(declared, context.instance),
-        description="Starts a run when Kafka holds more than the table does.",
+        lambda context: look_at_lag(declared, context.instance, context.cursor),
+        description="Starts a run when Kafka holds more than the table does, and shows each look.",
         seconds=declared.automation.lag_interval_seconds,
         job=declared.job,
     )
 
 
-def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick:
+def look_at_lag(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: str | None = None
+) -> dg.SensorResult:
+    """Looks each time, also while a run works: what is seen is shown on the topic's asset.
+
+    Raises:
+        SourceUnavailableError: Kafka is away, which the check of the topic shows as well.
+    """
+    told, now = Told.from_cursor(cursor), time.time()
+    away = is_shown_as_away(declared, instance)
+    try:
+        status = asked_once(declared.pipeline.source, declared.pipeline.status)
+    except SourceUnavailableError as error:
+        for event in [] if away else away_events(declared, error):
+            instance.report_runless_asset_event(event)  # of a tick that fails Dagster takes none
+        raise
+    events, told = tell(declared, status, told, now, anew=away)
+    decided = run_for_lag(declared, instance, status)
+    return dg.SensorResult(
+        run_requests=[decided] if isinstance(decided, dg.RunRequest) else [],
+        skip_reason=decided if isinstance(decided, dg.SkipReason) else None,
+        asset_events=events,
+        cursor=told.to_cursor(),
+    )
+
+
+def run_for_lag(
+    declared: DagsterPipeline, instance: dg.DagsterInstance, status: Status
+) -> dg.RunRequest | dg.SkipReason:
     """By level, not by edge: what arrives while a run works is seen when the run is over. There
     is no run key, because Dagster would never start a key again whose run failed.
     """
@@ -94,8 +120,7 @@ def look_at_lag(declared: DagsterPipeline, instance: dg.DagsterInstance) -> Tick
         return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()}")
     pause = pause_after_failures(instance, declared, now=time.time())
     if pause is not None:
-        return dg.SkipReason(f"the last run failed; next look in {pause}")
-    status = declared.pipeline.status()
+        return dg.SkipReason(f"the last run failed; the next one starts in {pause} at the soonest")
     if status.head is None and not status.cluster.bounds:
         return dg.SkipReason("no subscribed topic exists yet")
     # without a ledger even an empty topic is worth a run: it writes down where reading starts
@@ -122,7 +147,7 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
 
     Before the first run there is nothing to compare with: that run takes every partition.
     """
-    status = declared.pipeline.status()
+    status = asked_once(declared.pipeline.source, declared.pipeline.status)
     if status.head is None:
         return dg.SkipReason("no ledger yet: the first run takes every partition there is")
     remembered = KnownPartitions.from_cursor(cursor)
@@ -134,7 +159,7 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
     return dg.SensorResult(
         run_requests=[_run_for(declared, new, status.cluster)] if new else [],
         skip_reason=None if new else f"no new partition; {partitions:,} known",
-        asset_events=_observations(declared, announced, new, status.cluster),
+        asset_events=_observations(declared, status, announced, new),
         cursor=known.including(status.cluster).to_cursor(),
     )
 
@@ -156,29 +181,29 @@ def _run_for(
 
 def _observations(
     declared: DagsterPipeline,
+    status: Status,
     announced: Sequence[TopicPartition],
     new: Sequence[TopicPartition],
-    cluster: Cluster,
 ) -> list[dg.AssetObservation]:
     """One for each topic asset that stands for some of ``announced``."""
-
-    def of(key: dg.AssetKey, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [tp for tp in partitions if declared.topic(tp.topic) == key]
-
-    keys = sorted({declared.topic(tp.topic) for tp in announced})
-    return [_observation(key, of(key, new), of(key, cluster.bounds)) for key in keys]
+    seen = topics_of(declared, status)
+    return [
+        _observation(
+            declared, key, seen[key], [tp for tp in new if declared.topic(tp.topic) == key]
+        )
+        for key in sorted({declared.topic(tp.topic) for tp in announced})
+    ]
 
 
 def _observation(
-    key: dg.AssetKey, new: Sequence[TopicPartition], held: Sequence[TopicPartition]
+    declared: DagsterPipeline, key: dg.AssetKey, seen: Topic, new: Sequence[TopicPartition]
 ) -> dg.AssetObservation:
     return dg.AssetObservation(
         key,
-        description=f"new: {_named(new)}" if new else f"{len(held):,} partitions",
+        description=f"new: {_named(new)}" if new else f"{seen.partitions:,} partitions",
         metadata={
-            "topics": len({tp.topic for tp in held}),
-            "kafka_partitions": len(held),
-            "new_partitions": len(new),
+            "new_partitions": dg.MetadataValue.text(_named(new) if new else "none"),
+            **seen_metadata(declared, key, seen),
         },
     )
 
@@ -217,16 +242,32 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
         return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()} and reports itself")
     missing, after = _compare(declared, instance, progress, entries)
     at = f"version {after.entry.version}" if after.entry else "an empty ledger"
+    shown = _standing(declared, instance, entries, progress, after)
+    after = replace(after, shown=after.entry if shown else progress.shown)
     said = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
     settled = [e for e in entries if after.entry and e.version <= after.entry.version]
     keys = instance.get_dynamic_partitions(declared.partitions)
     return dg.SensorResult(
         skip_reason=f"{said}up to {at}",
-        asset_events=_repairs(declared, instance, missing),
+        asset_events=[*_repairs(declared, instance, missing), *shown],
         # every entry comes by here once, so a key that its run did not live to add is added now
         dynamic_partitions_requests=key_requests(declared, keys, settled, anew=replaced),
         cursor=after.to_cursor(),
     )
+
+
+def _standing(
+    declared: DagsterPipeline,
+    instance: dg.DagsterInstance,
+    entries: Sequence[LedgerEntry],
+    progress: Progress,
+    after: Progress,
+) -> list[dg.AssetMaterialization]:
+    """What stands, if that is not what was shown last, and the whole ledger has been looked at."""
+    if after.entry == progress.shown or len(entries) == ENTRIES_A_TICK:
+        return []
+    event = standing_event(declared, instance)
+    return [event] if event else []
 
 
 def _repairs(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import dagster as dg
 from jinja2 import Environment
-from pydantic import ValidationError
 
-from eo_pipeline.settings import Problem, problems
+from eo_pipeline.settings import Problem
+
+Path = tuple[int | str, ...]
+
+#: ``{{ env.NAME }}`` and ``{{ env("NAME") }}``: a variable that must be there.
+_VARIABLE = re.compile(r"""\{\{-?\s*env(?:\.(\w+)|\(\s*['"](\w+)['"]\s*\))\s*-?\}\}""")
 
 
 def resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
@@ -31,22 +38,90 @@ def resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
     return resolved
 
 
-@contextmanager
-def errors_at_their_fields(context: dg.ResolutionContext) -> Iterator[None]:
-    """Turn what the engine finds wrong with a configuration into file, line and field."""
-    try:
-        yield
-    except ValidationError as error:
-        lines = [_line(context, each) for each in problems(error)]
-        text = "\n".join(["the pipeline is not valid:", *lines])
-        raise dg.DagsterInvalidDefinitionError(text) from None
+def unset_variables(path: Path, value: Any) -> Iterator[Problem]:
+    """Templates that are to come from the environment, without a default, and are not there.
+
+    Dagster takes them for nothing, and in the middle of a text for the word None.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from unset_variables((*path, key), item)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from unset_variables((*path, number), item)
+    elif isinstance(value, str):
+        for name in needed_variables(value):
+            if name not in os.environ:
+                yield Problem(path, f"the variable {name} is not set in the environment")
 
 
-def _line(context: dg.ResolutionContext, problem: Problem) -> str:
+class Placeholders:
+    """The environment, with something in the place of what is not there."""
+
+    def __getattr__(self, name: str) -> str:
+        return self(name)
+
+    def __call__(self, name: str, default: str = "not-set") -> str:
+        return os.environ.get(name, default)
+
+
+def needed_variables(text: str) -> list[str]:
+    """The variables of the environment that a text needs, in its order."""
+    return [found[1] or found[2] for found in _VARIABLE.finditer(text)]
+
+
+def told_with_places(context: dg.ResolutionContext, found: Sequence[Problem]) -> list[str]:
+    """A line for each, with file and line. Where a variable is not set, nothing that follows from
+    that is told.
+    """
+    unset = {each.location for each in found if each.text.startswith("the variable ")}
+    told = [
+        each
+        for each in found
+        if (each.location in unset and each.text.startswith("the variable "))
+        or not any(each.location[: len(at)] == at for at in unset)
+    ]
+    return [line for _, line in sorted({_placed(context, each) for each in told})]
+
+
+def _placed(context: dg.ResolutionContext, problem: Problem) -> tuple[int, str]:
+    """In which line of its file it is, and the whole line of the message."""
     path = (*context.path, *problem.location)
     located = Problem(path, problem.text)
     tree = context.source_position_tree
     if tree is None:
-        return f"  {located}"
+        return 0, f"  {located}"
     position, _ = tree.lookup_closest_and_path(path, None)
-    return f"  {position.filename}:{position.start.line} - {located}"
+    return position.start.line, f"  {position.filename}:{position.start.line} - {located}"
+
+
+@contextmanager
+def all_told_at_once() -> Iterator[None]:
+    """Whatever is wrong in documents that are loaded within is told at the end, all of it."""
+    told: list[str] = []
+    token = _GATHERED.set(told)
+    try:
+        yield
+    finally:
+        _GATHERED.reset(token)
+    if told:
+        raise _invalid(told)
+
+
+def tell(lines: Sequence[str]) -> None:
+    """Lines of :func:`told_with_places`: kept for the end, or raised where nobody gathers.
+
+    Raises:
+        DagsterInvalidDefinitionError: nobody gathers.
+    """
+    gathered = _GATHERED.get()
+    if gathered is None:
+        raise _invalid(lines)
+    gathered.extend(lines)
+
+
+_GATHERED: ContextVar[list[str] | None] = ContextVar("gathered", default=None)
+
+
+def _invalid(lines: Sequence[str]) -> dg.DagsterInvalidDefinitionError:
+    return dg.DagsterInvalidDefinitionError("\n".join(["the pipeline is not valid:", *lines]))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-
-from pyspark.sql import SparkSession
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
@@ -22,10 +22,11 @@ from eo_pipeline.errors import (
     SparkJobError,
 )
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
+from eo_pipeline.progress import Phase, phase, say
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.run.stage import Stager
 from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
@@ -37,8 +38,13 @@ from eo_pipeline.source.discovery import (
 )
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
-from eo_pipeline.spark import SparkProvider, end_left_job
+from eo_pipeline.spark import SparkProvider
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from eo_pipeline.run.stage import Stager, Transform
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +58,10 @@ class Steps:
 
     pipeline: str
     source: KafkaSource
+    sink: Sink
+    transform: Transform | None
+    lineage: bool
     session: SinkSession
-    stager: Stager
     recovery: Recovery
     spark: SparkProvider
     run_id: str
@@ -66,9 +74,17 @@ class Steps:
     def __post_init__(self) -> None:
         self.admin = KafkaAdmin(self.source)
 
+    @cached_property
+    def stager(self) -> Stager:
+        """How a batch becomes staged rows."""
+        # here, because it takes pyspark, and a run that finds nothing new stages nothing
+        from eo_pipeline.run.stage import Stager
+
+        return Stager(self.source, self.sink, self.transform, self.lineage)
+
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
-        with self.timed("recover"):
+        with self.timed("recover"), self._phase("asking the sink for the ledger", short=True):
             self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
@@ -102,11 +118,14 @@ class Steps:
         transaction = SinkTransaction(self.session, entry, None)
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
-        with self.timed("commit"):
-            outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(transaction.entry)
+        outcome = self._commit(transaction)
         self._committed(entry, None, None, outcome=outcome)
         return entry
+
+    def cluster(self) -> Cluster:
+        """What Kafka holds now."""
+        with self._phase(f"asking Kafka at {self.source.bootstrap_servers}", short=True):
+            return self.admin.cluster()
 
     def checkpoint(
         self, head: LedgerEntry, entry: LedgerEntry, cluster: Cluster, measured: Counts
@@ -120,15 +139,24 @@ class Steps:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
         transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
-        with self.timed("commit"):
-            outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(transaction.entry)
+        outcome = self._commit(transaction)
         before = lag(positions_of(head, cluster), cluster)
         self._committed(
             transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
         )
         reach(CrashPoint.REPORTED)
         return transaction.entry
+
+    def _commit(self, transaction: SinkTransaction) -> CommitOutcome:
+        """Step 7, and what staging remembers of it."""
+        entry = transaction.entry
+        rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
+        kind = f" ({entry.operation.value})" if not entry.ranges else ""
+        said = f"version {entry.version}: committing{rows}{kind} to {self.stager.sink.table_name}"
+        with self.timed("commit"), self._phase(said):
+            outcome = transaction.commit()
+        self.recovery.staging.witnesses.remember(transaction.entry)
+        return outcome
 
     def _promised(self, entry: LedgerEntry, measured: Counts) -> SinkTransaction:
         """Steps 3 to 6, with the rows in memory or in files; in files also if memory failed.
@@ -152,8 +180,9 @@ class Steps:
     def _promise(self, transaction: SinkTransaction, measured: Counts) -> SinkTransaction:
         reach(CrashPoint.STAGING)
         try:
-            with self.timed("stage"):
+            with self.timed("stage"), self._phase(_reading(transaction.entry)):
                 self._stage(transaction, measured)
+            self.say(_staged(transaction.entry))
             reach(CrashPoint.STAGED)
             with self.timed("pre_commit"):
                 transaction.pre_commit()
@@ -203,6 +232,8 @@ class Steps:
 
     def _spark_for(self, entry: LedgerEntry) -> SparkSession:
         """Spark, without what killed runs left it to do for this ledger."""
+        from eo_pipeline.spark import end_left_job
+
         spark = self.spark()
         for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
             end_left_job(spark, session, name)
@@ -254,6 +285,13 @@ class Steps:
         span = sum(r.span for r in entry.ranges)
         return size is not None and span <= self.inline_records and span * size <= INLINE_BYTES
 
+    def say(self, text: str) -> None:
+        """Tell people who wait."""
+        say(f"{self.pipeline}: {text}")
+
+    def _phase(self, text: str, *, short: bool = False) -> AbstractContextManager[Phase]:
+        return phase(f"{self.pipeline}: {text}", usually_short=short)
+
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Count the seconds of ``phase`` for the next report."""
@@ -265,3 +303,16 @@ class Steps:
 def record_bytes(counts: Counts) -> float | None:
     """Mean size of a value, in bytes, if any record was read."""
     return counts.bytes / counts.records if counts.records else None
+
+
+def _reading(entry: LedgerEntry) -> str:
+    offsets = sum(each.span for each in entry.ranges)
+    return f"version {entry.version}: reading {offsets:,} offsets and staging their rows"
+
+
+def _staged(entry: LedgerEntry) -> str:
+    counts = entry.counts
+    dead = f" and {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
+    return (
+        f"version {entry.version}: staged {counts.rows:,} rows{dead} of {counts.records:,} records"
+    )

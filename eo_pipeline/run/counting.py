@@ -35,8 +35,9 @@ from eo_pipeline.spark import ACTION, Observed, interruptible
 _RESULT_SECONDS = 30.0
 _READING_SECONDS = 1.0
 
-#: See :class:`eo_pipeline.spark.Observed`.
-_RESULT_NAMES = 4
+#: See :class:`eo_pipeline.spark.Observed`. A job that brings its rows to memory is small: if its
+#: metrics are not heard it is run again, which costs what more names would cost each time.
+NAMES_OF_FILES, NAMES_IN_MEMORY = 4, 1
 
 #: Steps of a physical plan that take every record of one input, once, whatever follows them.
 _NARROW = frozenset(
@@ -124,20 +125,25 @@ class Mark(NamedTuple):
 
 class Result:
     """The rows to be staged, counted by the one action on :attr:`frame`, which ``finish`` makes of
-    ``rows``, each of one; with the metrics of ``marks`` besides, for :attr:`seen`.
+    ``rows``, each of one; with the metrics of ``marks`` besides, for :attr:`seen`. They are heard
+    under so many ``names``.
     """
 
     def __init__(
-        self, rows: DataFrame, finish: Callable[[DataFrame], DataFrame], marks: Sequence[Mark] = ()
+        self,
+        rows: DataFrame,
+        finish: Callable[[DataFrame], DataFrame],
+        marks: Sequence[Mark] = (),
+        names: int = NAMES_OF_FILES,
     ) -> None:
         metrics = [F.count(F.lit(1)).alias("rows"), *(m for mark in marks for m in mark.metrics)]
         marked = rows.withColumns({mark.name: mark.value for mark in marks}) if marks else rows
-        self._observed = Observed(marked, *metrics, times=_RESULT_NAMES)
+        self._observed = Observed(marked, *metrics, times=names)
         self.frame = finish(self._observed.frame.drop(*(mark.name for mark in marks)))
         self.rows = 0
         self.seen: Mapping[str, Any] = {}
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`
-        self.action: int | None = None
+        self.action: str | None = None
 
     def was_counted(self) -> bool:
         """The action on :attr:`frame` is over: whether :attr:`rows` and :attr:`action` are known.

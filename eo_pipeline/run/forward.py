@@ -39,6 +39,9 @@ from eo_pipeline.source.planner import Batch, lag, plan
 
 log = logging.getLogger(__name__)
 
+#: Ranges that the line of a plan names.
+RANGES_NAMED = 8
+
 
 def checkpoints_limit(limit: int, asked: int | None) -> int:
     """The most checkpoints of one run: as many as were ``asked`` for, but never over ``limit``.
@@ -62,7 +65,7 @@ class Runner:
         """Go through as many checkpoints as it takes; see the module's text."""
         steps = self.steps
         head = steps.recover()
-        cluster = steps.admin.cluster()
+        cluster = steps.cluster()
         ends = cluster.ends()
         self._refuse_own_topics(cluster)
         steps.tell_missing_topics(head, cluster)
@@ -74,11 +77,12 @@ class Runner:
                 batch = self._plan(head, cluster, ends)
             if batch.is_empty:
                 break
+            steps.say(_planned(head, batch))
             entry = entry_of_batch(head, batch, cluster, steps.run_id)
             head = steps.checkpoint(head, entry, cluster, head.counts)
             steps.recovery.delete_decided_attempts(head)
             committed += 1
-            cluster = steps.admin.cluster()
+            cluster = steps.cluster()
         return RunReport(
             pipeline=steps.pipeline,
             run_id=steps.run_id,
@@ -93,7 +97,7 @@ class Runner:
         Raises:
             ConfigError: the source reads one.
         """
-        if not self.steps.stager.sink.kafka_topics(self.steps.pipeline)[1]:
+        if not self.steps.sink.kafka_topics(self.steps.pipeline)[1]:
             return
         written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
         if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):
@@ -143,6 +147,15 @@ class Runner:
         )
         reach(CrashPoint.PLANNED)
         return batch
+
+
+def _planned(head: LedgerEntry, batch: Batch) -> str:
+    """What the next version reads: ranges, as far as somebody would read them, and their size."""
+    ranges = batch.ranges
+    named = ", ".join(f"{r.topic_partition} {r.start}-{r.end}" for r in ranges[:RANGES_NAMED])
+    more = f" and {len(ranges) - RANGES_NAMED} more" if len(ranges) > RANGES_NAMED else ""
+    offsets = sum(each.span for each in ranges)
+    return f"version {head.version + 1} will read {offsets:,} offsets: {named}{more}"
 
 
 def entry_of_batch(head: LedgerEntry, batch: Batch, cluster: Cluster, run_id: str) -> LedgerEntry:

@@ -18,6 +18,7 @@ from eo_pipeline.boundary import boundary
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.progress import phase
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
@@ -34,9 +35,14 @@ def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
     raised. Otherwise it would be taken for an error, and tried again. Any other error leaves as one
     of ours.
     """
-    with boundary(pipeline), _Noting(pipeline, sink) as noting, sink.open(pipeline) as opened:
+    with boundary(pipeline), _Noting(pipeline, sink) as noting, _open(pipeline, sink) as opened:
         noting.session = _Watched(opened)
         yield noting.session
+
+
+def _open(pipeline: str, sink: Sink) -> SinkSession:
+    with phase(f"{pipeline}: connecting to the store of {sink.table_name}", usually_short=True):
+        return sink.open(pipeline)
 
 
 class _Noting:
@@ -102,6 +108,9 @@ class _Watched(SinkSession):
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self._session.history(since)
+
+    def column_type(self, field: pa.Field) -> str:
+        return self._session.column_type(field)
 
     def never_null(self) -> frozenset[str]:
         return self._session.never_null()

@@ -33,6 +33,7 @@ from eo_pipeline.errors import (
     ManifestDamagedError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.progress import phase
 from eo_pipeline.run.transaction import SinkTransaction
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.attempt import Attempt, StagingArea
@@ -128,8 +129,10 @@ class Recovery:
         manifest = attempt.manifest() if _comes_next(attempt, head) else None
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
+        said = f"committing version {manifest.entry.version}, which a dead run had promised"
         try:
-            SinkTransaction.resume(self.session, attempt, manifest).commit()
+            with phase(f"{self.pipeline}: {said}"):
+                SinkTransaction.resume(self.session, attempt, manifest).commit()
         except EoPipelineError as error:
             if error.retryable:
                 raise

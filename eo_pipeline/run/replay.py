@@ -45,9 +45,14 @@ class ReplayPlan(RereadingPlan):
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         refuse_stale(self.pipeline, self.head, steps.recover())
         self.check(steps)
-        head, done = self.head, []
+        head = self.head
+        done: list[LedgerEntry] = []
         for checkpoint in self.checkpoints:
-            cluster = steps.admin.cluster()
+            cluster = steps.cluster()
+            steps.say(
+                f"replaying checkpoint {checkpoint.version}, "
+                f"{len(done) + 1} of {len(self.checkpoints)}"
+            )
             entry = _entry(head, checkpoint, steps.run_id, remarks)
             head = steps.checkpoint(head, entry, cluster, checkpoint.entry.counts)
             steps.recovery.delete_decided_attempts(head)

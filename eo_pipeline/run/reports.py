@@ -16,7 +16,7 @@ class CheckpointReport:
     ``recovered``: staged by a run that died, committed by this one. ``lag_before`` and
     ``lag_after`` are offsets (an upper bound on records), ``None`` where Kafka was not asked.
     ``seconds`` is per phase: recover, plan, stage, pre_commit, commit. ``columns`` is the table's
-    columns as staged, name to Arrow type, ``None`` for an entry without rows.
+    columns as staged, name to the store's type, ``None`` for an entry without rows.
     """
 
     entry: LedgerEntry

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import (
+    BadRecord,
     BadRecordError,
     EoPipelineError,
     SetupError,
@@ -25,17 +26,17 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.code_version import code_version
-from eo_pipeline.run.counting import Reading, Result, Seen
+from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
+from eo_pipeline.source.fetch import fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.spark import (
     SPARK_ERRORS,
-    cores,
     interruptible,
     job_error,
     path_to_write,
@@ -43,7 +44,9 @@ from eo_pipeline.spark import (
     session_on_server,
     staging_settings,
     with_known_schema,
+    with_schema_asked_once,
 )
+from eo_pipeline.spark.cores import cores
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -102,7 +105,8 @@ class Stager:
         """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
 
         One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
-        ``attempt``'s folder, or to the driver as Arrow if ``attempt`` is None (small batches).
+        ``attempt``'s folder, or, in small batches, where it is None, to the driver as Arrow; their
+        records come from the driver, too, if it can have them at once.
 
         Raises:
             TransformError: the transform raised, now or while Spark ran it, or its result cannot
@@ -129,29 +133,41 @@ class Stager:
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
         """Once, and once more if the sink would refuse some of the rows: without their records."""
-        known = len(entry.offsets)
-        decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
-        staged = self._stage(decoded, entry, attempt)
+        small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
+        if small is not None:
+            decoded = decode(small.frame(spark, cores(spark) or 1), self._typed_source())
+        else:
+            known = len(entry.offsets)
+            decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
+        ranges = entry.ranges if small is None else small.runs
+        staged = self._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, entry, attempt)
+            staged = self._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
             remedy = "The transform made other rows of the same records the second time"
             raise refused(staged, self.source, self.sink, remedy)
         return staged
 
     def _stage(
-        self, decoded: Decoded, entry: LedgerEntry, attempt: Attempt | None
+        self,
+        decoded: Decoded,
+        ranges: Sequence[OffsetRange],
+        entry: LedgerEntry,
+        attempt: Attempt | None,
     ) -> tuple[StagedOutput, Counts] | UnfitRows:
-        reading = Reading(decoded, entry.ranges)
-        made = self.result(reading.good)
+        reading = Reading(decoded, ranges)
+        made = self.result(reading.good if self.transform else self._typed(reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
         schema = made.schema
         result = Result(
-            made, lambda rows: self._columns(with_known_schema(rows, schema), entry), marks
+            made,
+            lambda rows: self._columns(with_known_schema(rows, schema), entry),
+            marks,
+            NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
         )
         rows = self._rows(result, entry, attempt)
         if unfit := found(result):
@@ -201,6 +217,12 @@ class Stager:
         if self.source.value_format == "raw" or text is None:
             return self.source
         return self.source.model_copy(update={"value_schema": _schema_json(text)})
+
+    def _typed(self, good: DataFrame) -> DataFrame:
+        """What is read, which no transform changes: its types are those of every batch."""
+        source = self.source
+        decides = (source.value_format, source.value_schema, source.unknown_fields)
+        return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:
         """The user's transform, applied to ``Decoded.good``; lazy.
@@ -265,7 +287,7 @@ class Stager:
         if not bad:
             return None, None
         if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
-            raise BadRecordError(self._bad_records(bad, json.loads(seen.first_bad or "{}")))
+            raise self._bad_records(bad, json.loads(seen.first_bad or "{}"))
         letters = decoded.dead_letters(entry.checkpoint)
         hashed = HashedRows.of_dead_letters(letters, self.sink)
         result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
@@ -280,8 +302,8 @@ class Stager:
             return table, hashed.checksum(result)
         return table, None
 
-    def _bad_records(self, bad: int, first: dict[str, Any]) -> str:
-        where = f"{first['topic']}[{first['partition']}] offset {first['offset']}"
+    def _bad_records(self, bad: int, first: dict[str, Any]) -> BadRecordError:
+        found = BadRecord(first["topic"], first["partition"], first["offset"], first["error"])
         value = first.get("value")
         shown = "no value" if value is None else f"value starts with {value!r}"
         limit = self.source.dead_letter_limit
@@ -290,9 +312,11 @@ class Stager:
             if self.source.on_bad_record == "fail"
             else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
         )
-        return (
-            f"{bad} bad record(s), for example {where}: {first['error']}; {shown}. {remedy}. "
-            "Nothing was committed."
+        return BadRecordError(
+            f"{bad} bad record(s), for example {found}: {found.reason}; {shown}. {remedy}. "
+            "Nothing was committed.",
+            count=bad,
+            example=found,
         )
 
 

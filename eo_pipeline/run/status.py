@@ -113,7 +113,7 @@ def read_status(open_steps: OpenSteps) -> Status:
 
 def _status(steps: Steps, head: LedgerEntry | None) -> Status:
     blocked = damaged_promises(steps, head)
-    cluster = steps.admin.cluster()
+    cluster = steps.cluster()
     found = losses_of(head, cluster, steps.source) if head else {}
     losses = tuple(loss for _, loss in found.values())
     return Status(steps.pipeline, head, cluster, losses, blocked)

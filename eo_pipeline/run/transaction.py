@@ -85,9 +85,13 @@ class SinkTransaction:
 
     @property
     def columns(self) -> dict[str, str] | None:
-        """Names and Arrow types of the staged rows, ``None`` if the entry has none."""
+        """Names of the staged rows' columns, and the types the store gives them; ``None`` if the
+        entry has no rows.
+        """
         rows = self._output.rows
-        return {f.name: str(f.type) for f in rows.schema} if rows is not None else None
+        if rows is None:
+            return None
+        return {field.name: self._session.column_type(field) for field in rows.schema}
 
     def write(self, stage: Stage) -> None:
         """Stage the rows, where no reader looks."""

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from eo_pipeline.errors import BadRecordError, EoPipelineError, RefusedError
+from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, RefusedError
 from eo_pipeline.run.counting import Mark, Result
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
@@ -116,10 +116,12 @@ def refused(unfit: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "")
         remedy = "Correct it in the transform"
         if source.on_bad_record == "fail":
             remedy += ", or set source.on_bad_record: dead_letter"
-    where = f"{example['topic']}[{example['partition']}] offset {example['offset']}"
+    record = BadRecord(*(example[name] for name in (*_COORDINATES, "reason")))
     return BadRecordError(
-        f"{unfit.rows} row(s) do not fit into {sink.table_name}, for example of {where}: "
-        f"{example['reason']}. {remedy}. Nothing was committed."
+        f"{unfit.rows} row(s) do not fit into {sink.table_name}, for example of {record}: "
+        f"{record.reason}. {remedy}. Nothing was committed.",
+        count=unfit.rows,
+        example=record,
     )
 
 

@@ -112,6 +112,11 @@ class Sink(Settings, ABC):
     def table_name(self) -> str:
         """The table as a person would write it, for messages and metadata."""
 
+    @property
+    def qualified_name(self) -> str:
+        """The table with what it is in, ``database.schema.table``, as catalogs name it."""
+        return self.table_name
+
     def describe(self) -> dict[str, str]:
         """What the sink is, for metadata: ``kind``, ``uri`` ... Never holds a secret."""
         return {"kind": type(self).__name__, "table": self.table_name}

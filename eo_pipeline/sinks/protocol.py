@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self
 
+import pyarrow as pa
 import tenacity
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
@@ -81,6 +82,16 @@ class SinkSession(Standing):
     @abstractmethod
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         """Entries from version ``since`` upwards, oldest first."""
+
+    def column_type(self, field: pa.Field) -> str:
+        """What the store calls the type of a column that was staged as ``field``, for people. Left
+        to itself a sink has Spark's types.
+        """
+        # not before there are rows: it takes its time
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        name = from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString()
+        return name if "<" in name else name.upper()
 
     def never_null(self) -> frozenset[str]:
         """The table's columns that take no null, as far as it is there and the store tells."""

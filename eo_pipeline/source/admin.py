@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -17,11 +17,12 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
 
 from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
 from eo_pipeline.ledger.offsets import Offsets, TopicPartition
-from eo_pipeline.source.client_options import LEADER_MOVES, silent_logger
+from eo_pipeline.source.away import AskedClient, NoAnswerError
+from eo_pipeline.source.client_options import LEADER_MOVES
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import (
     KafkaSource,
@@ -30,8 +31,6 @@ from eo_pipeline.source.config import (
     StartAtTimestamp,
 )
 from eo_pipeline.source.discovery import Bounds, Cluster, missing_topics
-
-_T = TypeVar("_T")
 
 #: What a missing topic looks like while it is looked up.
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
@@ -64,7 +63,8 @@ class KafkaAdmin:
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
-        self._client = AdminClient(librdkafka_settings(source), logger=silent_logger())
+        self._asked = AskedClient(librdkafka_settings(source), source.request_timeout)
+        self._client = self._asked.client
 
     def cluster(self) -> Cluster:
         """The subscribed topics, their UUIDs and the offsets their partitions hold now.
@@ -116,7 +116,7 @@ class KafkaAdmin:
         missing = missing_topics(self._source.topics, cluster, known)
         if not missing:
             return
-        there = self._call(lambda: self._client.list_topics(timeout=self._source.request_timeout))
+        there = self._listed()
         near = [n for name in missing for n in get_close_matches(name, there.topics, 1)]
         hint = f" Is {' and '.join(near)} meant?" if near else ""
         raise SourceError(
@@ -181,6 +181,11 @@ class KafkaAdmin:
             floors |= young
         return floors
 
+    def retention(self, topics: Iterable[str]) -> dict[str, str]:
+        """How long each of ``topics`` keeps its records, for people."""
+        settings = self._topic_settings(set(topics))
+        return {topic: _kept(values) for topic, values in settings.items()}
+
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Those of ``topics`` whose ``cleanup.policy`` compacts them."""
         settings = self._topic_settings(set(topics))
@@ -215,10 +220,7 @@ class KafkaAdmin:
     def _subscribed(self) -> list[str]:
         if self._source.topics:
             return list(self._source.topics)
-        metadata = self._call(
-            lambda: self._client.list_topics(timeout=self._source.request_timeout)
-        )
-        return sorted(topic for topic in metadata.topics if self._source.matches(topic))
+        return sorted(topic for topic in self._listed().topics if self._source.matches(topic))
 
     def _describe(self, topics: list[str]) -> dict[str, _Topic]:
         """Those of ``topics`` that exist."""
@@ -282,25 +284,29 @@ class KafkaAdmin:
         self, futures: Mapping[Any, Future[Any]], absent: frozenset[int] = frozenset()
     ) -> dict[Any, Any]:
         results = {}
+        try:
+            self._asked.wait_for(futures.values())
+        except NoAnswerError as error:
+            raise self._unavailable(error) from error
         for key, future in futures.items():
             try:
-                results[key] = future.result(timeout=self._source.request_timeout + 5)
-            except (KafkaException, TimeoutError) as error:
+                results[key] = future.result()
+            except KafkaException as error:
                 if _code(error) not in absent:
                     raise self._unavailable(error) from error
         return results
 
-    def _call(self, action: Callable[[], _T]) -> _T:
+    def _listed(self) -> ClusterMetadata:
         try:
-            return action()
-        except KafkaException as error:
+            return self._asked.topics()
+        except (KafkaException, NoAnswerError) as error:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> SourceUnavailableError:
-        said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+        told = self._asked.why(error)
         return SourceUnavailableError(
-            f"Kafka at {self._source.bootstrap_servers} could not be asked: {said}. Nothing was "
-            "read. Check that the brokers run, the address, and source.client's credentials."
+            f"Kafka at {self._source.bootstrap_servers} could not be asked: {told.reason}. Nothing "
+            f"was read. {told.remedy}"
         )
 
 
@@ -353,3 +359,17 @@ def _completed(
         tp: found.get(tp, bounds.end if ends else bounds.beginning)
         for tp, bounds in cluster.bounds.items()
     }
+
+
+def _kept(settings: Mapping[str, str]) -> str:
+    kept = []
+    if "compact" in settings["cleanup.policy"]:
+        kept.append("compacted: the last record of each key")
+    if "delete" in settings["cleanup.policy"]:
+        milliseconds, size = int(settings["retention.ms"]), int(settings["retention.bytes"])
+        # as days: some keep records for Long.MAX of milliseconds, which is no timedelta
+        days = milliseconds / 86_400_000
+        kept.append("for ever" if milliseconds < 0 else f"{days:,.2f} days")
+        if size >= 0:
+            kept.append(f"at most {size:,} bytes a partition")
+    return ", ".join(kept)

@@ -1,15 +1,18 @@
 """Spark: where it runs, what it is started with, and what its failures mean."""
 
-from eo_pipeline.spark.cores import cores
-from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
-from eo_pipeline.spark.interrupts import interruptible
-from eo_pipeline.spark.launch import CONNECTOR, JARS_VARIABLE, TESTED_WITH
-from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
-from eo_pipeline.spark.observed import ACTION, Observed
-from eo_pipeline.spark.paths import path_to_read, path_to_write
-from eo_pipeline.spark.schemas import with_known_schema
-from eo_pipeline.spark.session import SparkProvider, SparkSettings
-from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
+    from eo_pipeline.spark.interrupts import interruptible
+    from eo_pipeline.spark.launch import CONNECTOR, JARS_VARIABLE, TESTED_WITH
+    from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
+    from eo_pipeline.spark.observed import ACTION, Observed
+    from eo_pipeline.spark.paths import path_to_read, path_to_write
+    from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
+    from eo_pipeline.spark.session import SparkProvider, SparkSettings
+    from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
 
 __all__ = [
     "ACTION",
@@ -21,7 +24,6 @@ __all__ = [
     "Observed",
     "SparkProvider",
     "SparkSettings",
-    "cores",
     "end_left_job",
     "interruptible",
     "job_error",
@@ -31,4 +33,55 @@ __all__ = [
     "session_on_server",
     "staging_settings",
     "with_known_schema",
+    "with_schema_asked_once",
 ]
+
+_HOMES = {
+    "eo_pipeline.spark.failures": (
+        "SPARK_ERRORS",
+        "job_error",
+        "server_is_lost",
+    ),
+    "eo_pipeline.spark.interrupts": ("interruptible",),
+    "eo_pipeline.spark.launch": (
+        "CONNECTOR",
+        "JARS_VARIABLE",
+        "TESTED_WITH",
+    ),
+    "eo_pipeline.spark.left_jobs": (
+        "end_left_job",
+        "session_on_server",
+    ),
+    "eo_pipeline.spark.observed": (
+        "ACTION",
+        "Observed",
+    ),
+    "eo_pipeline.spark.paths": (
+        "path_to_read",
+        "path_to_write",
+    ),
+    "eo_pipeline.spark.schemas": (
+        "with_known_schema",
+        "with_schema_asked_once",
+    ),
+    "eo_pipeline.spark.session": (
+        "SparkProvider",
+        "SparkSettings",
+    ),
+    "eo_pipeline.spark.staging": (
+        "STAGING_SETTINGS",
+        "staging_settings",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    """A name's module is imported when it is asked for (PEP 562): a run that finds nothing new does
+    without pyspark, which takes a sixth of a second.
+    """
+    for module, names in _HOMES.items():
+        if name in names:
+            found = getattr(import_module(module, __name__), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,8 +18,9 @@ from contextlib import suppress
 from typing import cast
 
 import grpc
-from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.connect import proto
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -172,10 +173,10 @@ def _created(
             f"{_details(error)}. Correct the address, or the token behind it: spark.remote or "
             "SPARK_REMOTE."
         ) from error
-    for name, value in config.items():
-        # what only a server can be started with is passed over, as pyspark's own builder does
-        with suppress(AnalysisException, IllegalArgumentException):
-            made.conf.set(name, value)
+    # in one request, which passes over what only a server can be started with
+    pairs = [proto.KeyValue(key=key, value=value) for key, value in config.items()]
+    wanted = proto.ConfigRequest.Set(pairs=pairs, silent=True)
+    _of_connect(made).client.config(proto.ConfigRequest.Operation(set=wanted))
     return made
 
 

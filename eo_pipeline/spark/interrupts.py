@@ -18,6 +18,7 @@ from pyspark.util import inheritable_thread_target
 
 from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.failures import server_is_lost
+from eo_pipeline.spark.tasks_done import telling_tasks
 
 T = TypeVar("T")
 
@@ -60,7 +61,8 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
     whole = inheriting(tagged) if callable(inheriting) else tagged
     threading.Thread(target=_settle, args=(done, whole), daemon=True).start()
     try:
-        return _waited_for(done, spark)
+        with telling_tasks(spark, done):
+            return _waited_for(done, spark)
     finally:
         if not done.done():  # so this thread was interrupted, or Spark is frozen
             _cancel(spark, tag, done)

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.spark.clients import is_connect
 
-#: The moment Spark planned the action, the same in every metric of it and in no other action's.
+#: The moment Spark planned the action, the same in every metric of it and in no other action's. As
+#: text: a number would stand in generated code, which each action would then compile anew.
 ACTION = "action"
 
 
@@ -31,7 +32,7 @@ class Observed:
         once, when the server gets round to it. A server that keeps plans says nothing at all:
         see ``STAGING_SETTINGS``.
         """
-        moment = F.unix_micros(F.current_timestamp()).alias(ACTION)
+        moment = F.current_timestamp().cast("string").alias(ACTION)
         name = f"eo-{uuid.uuid4().hex}"
         if is_connect(frame):
             # no Observation: pyspark cannot put together a plan that has one twice

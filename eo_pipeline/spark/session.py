@@ -9,22 +9,23 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
 from pydantic import Field
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
-from eo_pipeline.jvm.driver import driver_is_dead, has_driver, start_driver
+from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
-from eo_pipeline.spark.failures import first_lines
-from eo_pipeline.spark.interrupts import keeping_interrupts
 from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 from eo_pipeline.spark.warm.finding import tell_that_it_fails, warm_server
 
-SparkProvider = Callable[[], SparkSession]
+# what takes pyspark is imported where it is used: a run that finds nothing new needs the settings
+# alone
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SparkProvider = Callable[[], "SparkSession"]
 
 #: Seconds until a warm Spark of this machine that does not answer is passed over.
 _WARM_PATIENCE_S = 5.0
@@ -77,7 +78,8 @@ class SparkSettings(Settings):
             # here, because it takes a quarter of a second to import
             from eo_pipeline.spark.connect import connect
 
-            return connect(self.server, self._of_session(), self.connect_timeout)
+            with phase("connecting to the Spark Connect server", usually_short=True):
+                return connect(self.server, self._of_session(), self.connect_timeout)
         return (None if self.server else self._warm()) or self._started(self.server)
 
     def _of_session(self) -> dict[str, str]:
@@ -95,11 +97,29 @@ class SparkSettings(Settings):
 
     def _started(self, remote: str | None) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
-        if not remote and (driver_is_dead() or SparkSession.getActiveSession() is None):
-            # left in the environment by a process that spoke Spark Connect and started this one:
-            # pyspark would ask for the remote's address instead of starting Spark
-            os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-            start_driver(submit_arguments(self.master, self.launch()))
+        from pyspark.sql import SparkSession
+
+        from eo_pipeline.jvm.driver import driver_is_dead, start_driver
+
+        running = not driver_is_dead() and SparkSession.getActiveSession() is not None
+        if running and not remote:
+            return self._built(None)
+        with phase(f"Spark is starting ({remote or self.master})"):
+            if not remote:
+                # left in the environment by a process that spoke Spark Connect and started this
+                # one: pyspark would ask for the remote's address instead of starting Spark
+                os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+                start_driver(submit_arguments(self.master, self.launch()))
+            return self._built(remote)
+
+    def _built(self, remote: str | None) -> SparkSession:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        from eo_pipeline.spark.failures import first_lines
+        from eo_pipeline.spark.interrupts import keeping_interrupts
+
         builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
         for key, value in (self.launch() if not remote else dict(self.config)).items():
@@ -122,6 +142,8 @@ class SparkSettings(Settings):
 
     def _warm(self) -> SparkSession | None:
         """A session on the project's warm Spark, if there is one that fits and answers."""
+        from eo_pipeline.jvm.driver import has_driver
+
         if not self.warm or has_driver():
             return None
         server = warm_server(self.master, self.launch())

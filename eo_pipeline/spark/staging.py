@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import SparkSession
-
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.failures import SPARK_ERRORS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: What a time or a date becomes, and what is heard of it, must not depend on who stages it.
 STAGING_SETTINGS: Mapping[str, str] = {
@@ -59,6 +59,8 @@ def staging_settings(spark: SparkSession) -> Iterator[None]:
             if loan.borrowers > 1:
                 _loans[spark] = loan._replace(borrowers=loan.borrowers - 1)
             else:
+                from eo_pipeline.spark.failures import SPARK_ERRORS
+
                 # a session that is lost has nothing to be given back
                 with suppress(*SPARK_ERRORS):
                     _set(spark, loan.before)

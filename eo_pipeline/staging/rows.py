@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.progress import current
 
 #: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY.
 BATCH_ROWS = 50_000
@@ -74,6 +75,13 @@ class StagedTable:
             RefusedError: a file cannot be read, or gives another number of rows than it was given;
                 only the last batch shows that, so that nothing may be committed before.
         """
+        given, phase = 0, current()
+        for batch in self._batches():
+            given += batch.num_rows
+            yield batch
+            phase.advance(given, self.rows, "rows sent")
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.table is not None:
             yield from self.table.to_batches(max_chunksize=BATCH_ROWS)
         for staged, path in zip(self.files, self.paths(), strict=True):

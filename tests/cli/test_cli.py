@@ -266,6 +266,7 @@ def test_a_server_that_is_away_means_try_again(eo: Shell) -> None:
     assert away.code == 4
     assert away.out == ""
     assert away.err.startswith("Kafka at 127.0.0.1:1 could not be asked")
+    assert "Connection refused" in away.err
     status = eo("status", "--json")
     assert (status.code, status.json()[0]["error"]["retryable"]) == (4, True)
 
@@ -366,6 +367,19 @@ class Terminal:
         return self._process.wait(240)
 
 
+def test_the_version_is_told_and_an_errors_causes_are_with_v(eo: Shell) -> None:
+    told = eo("--version")
+    assert (told.code, told.out.split()[0]) == (0, "eo-pipeline")
+    assert "pyspark" in told.out
+    eo.document(sink={**eo.sink(), "dsn": "host=127.0.0.1 port=1 dbname=x password=" + SECRET})
+    plain, verbose = eo("run"), eo("run", "-v")
+    assert plain.code == verbose.code == 4
+    assert "because of psycopg.OperationalError" not in plain.err
+    assert "because of psycopg.OperationalError" in verbose.err
+    assert "DEBUG   eo_pipeline.progress: events: connecting to the store of events" in verbose.err
+    assert eo("-v", "run").err.count("because of") == verbose.err.count("because of")
+
+
 def test_following_shows_each_version_as_it_comes_until_it_is_interrupted(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(5)
@@ -403,7 +417,7 @@ def test_an_interrupted_run_says_what_stands_and_leaves_no_spark_job_behind(
 
     assert process.returncode == code, err
     told = "events: interrupted; version 1 stands; nothing of version 2 is visible\n"
-    assert (out, err) == ("", told)
+    assert (out, err.splitlines(keepends=True)[-1]) == ("", told)
     spark_is_free(eo.bench)
     assert eo.versions() == [0, 1]
     eo.document()

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+
+from tests.engine import Bench
 
 #: Drivers of stores, and what only a part of the commands needs; each takes a tenth of a second.
 NOT_BEFORE_THEY_ARE_NEEDED = {
     *("psycopg", "pymysql", "redis", "deltalake", "pyiceberg", "fakeredis"),
-    *("dagster", "grpc", "pandas"),
+    *("dagster", "grpc", "pandas", "pyspark", "jinja2"),
+    *("eo_pipeline.audit", "eo_pipeline.run.stage"),
 }
+
+ONE_RUN = """
+import json, sys
+from eo_pipeline import Pipeline
+report = Pipeline.from_config(json.loads(sys.argv[1])).run()
+print(len(report.checkpoints), *sys.modules)
+"""
 
 
 def test_a_command_waits_for_no_driver_that_its_sink_does_not_need() -> None:
     told = "import sys, eo_pipeline.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert not NOT_BEFORE_THEY_ARE_NEEDED & set(done.stdout.split())
+
+
+def test_a_run_that_finds_nothing_new_imports_no_spark_and_nothing_that_reads(bench: Bench) -> None:
+    bench.topic.write(10)
+    bench.pipeline().run()
+    command = [sys.executable, "-c", ONE_RUN, json.dumps(bench.config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    checkpoints, *modules = done.stdout.split()
+    assert checkpoints == "0"
+    read = {"pyspark", "py4j", "pandas", "grpc", "eo_pipeline.run.stage", "eo_pipeline.audit"}
+    assert not read & set(modules)

@@ -89,7 +89,7 @@ def launch(
     """One run of the job ``<pipeline>_<operation>``, with what somebody filled in."""
     job = without_topics(declared).resolve_job_def(f"{declared.identifier}_{operation}")
     return job.execute_in_process(
-        run_config={"ops": {f"{declared.op}_{operation}": {"config": config}}},
+        run_config=config,
         instance=instance,
         raise_on_error=False,
     )

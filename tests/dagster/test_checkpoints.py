@@ -30,6 +30,7 @@ from tests.dagster.steps import (
     versions,
 )
 from tests.dagster.test_sensors import apply, skipped
+from tests.dagster.test_sensors import result as result_of
 from tests.engine import Bench
 
 
@@ -115,7 +116,7 @@ def test_a_selected_range_is_replayed_in_one_run_and_nothing_else_changes(
     shown = events(instance, declared.offsets)[-1].metadata
     assert [value(shown, k) for k in ("operation", "target", "reason", "asked_by")] == [
         "replay",
-        3,
+        "3",
         "a fixed transform",
         f"dagster run {result.run_id}",
     ]
@@ -139,10 +140,10 @@ def test_the_replay_job_takes_checkpoints_that_do_not_lie_side_by_side(
 
     assert changed(before, written_by(filled)) == [1, 4]
     assert replayed(instance, declared)[4:] == [("1", 5), ("4", 6)]
-    unknown = launch(declared, instance, "replay", first_version=3, last_version=9)
-    assert "there is no version 9" in failure(unknown, f"{declared.op}_replay")
+    unknown = launch(declared, instance, "replay", first=3, last=9)
+    assert "there is no version 9" in failure(unknown, f"{declared.op}_replay_plan")
     none = launch(declared, instance, "replay")
-    assert "must name the checkpoints" in failure(none, f"{declared.op}_replay")
+    assert "must name the checkpoints" in failure(none, f"{declared.op}_replay_plan")
 
 
 def test_a_replay_that_dies_half_way_goes_on_where_it_was(
@@ -166,7 +167,10 @@ def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_th
     declared.pipeline.run()
     cursor = apply(instance, reconcile(declared, instance, None))
     assert keys(instance, declared) == [1, 2, 3, 4]
-    assert replayed(instance, declared) == [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
+    # the newest once more, with the table to choose from
+    each_once = [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
+    assert replayed(instance, declared) == [*each_once, ("4", 4)]
+    assert "standing" in events(instance, declared.checkpoints)[-1].metadata
 
     declared.pipeline.rewind(2)
     cursor = apply(instance, reconcile(declared, instance, cursor))
@@ -181,6 +185,36 @@ def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_th
     assert "agrees up to version 9" in skipped(tick)
     assert apply(instance, tick)
     assert keys(instance, declared) == [1, 7, 8, 9]
+
+
+def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    assert replay(declared, instance, 2, 2, reason="a wrong rate").success
+    cursor = apply(instance, reconcile(declared, instance, None))
+    shown = events(instance, declared.checkpoints)[-1]
+    assert shown.partition == "4", "the newest that can be picked"
+    assert "ranges" in shown.metadata, "and all that was said of it"
+    table = shown.metadata["standing"]
+    assert isinstance(table, dg.TableMetadataValue)
+    chosen_by = ("version", "operation", "of", "rows", "reason")
+    assert [tuple(row.data[k] for k in chosen_by) for row in table.records] == [
+        (5, "replay", 2, 100, "a wrong rate"),
+        (4, "forward", None, 50, ""),
+        (3, "forward", None, 100, ""),
+        (2, "forward", None, 100, ""),
+        (1, "forward", None, 100, ""),
+    ]
+    assert all("UTC" in str(row.data["committed_at"]) for row in table.records)
+    # nothing new, nothing told
+    assert result_of(reconcile(declared, instance, cursor)).asset_events == []
+    assert launch(declared, instance, "rewind", to={"version": 3}, reason="too far").success
+    apply(instance, reconcile(declared, instance, cursor))
+    table = events(instance, declared.checkpoints)[-1].metadata["standing"]
+    assert isinstance(table, dg.TableMetadataValue)
+    top = table.records[0].data
+    assert [top[k] for k in ("version", "operation", "of", "reason")] == [6, "rewind", 3, "too far"]
+    assert [row.data["version"] for row in table.records] == [6, 3, 2, 1]
 
 
 def test_a_checkpoint_that_no_longer_stands_is_refused_with_the_engines_sentence(

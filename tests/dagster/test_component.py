@@ -108,6 +108,44 @@ def test_all_that_is_wrong_is_told_at_once_each_at_its_line() -> None:
     assert [place for place in places if f"{place}: " not in str(caught.value)] == []
 
 
+def test_all_that_is_wrong_in_all_documents_is_told_at_once(mine: Path) -> None:
+    wrong = (MINIMAL % SECRET).replace("raw", "jsn") + "lag_threshold: nope\n"
+    another = (MINIMAL % SECRET).replace("name: orders", "name: returns")
+    package = write_project(mine, wrong, another.replace("  table: orders", "  tabel: orders"))
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        load_pipelines(package)
+    told = str(caught.value)
+    file = package / "defs" / "orders" / "defs.yaml"
+    for line, field in (
+        (8, "source.value_format"),
+        (13, "lag_threshold"),
+        (23, "sink.table"),
+        (26, "sink.tabel"),
+    ):
+        assert f"{file}:{line} - attributes.{field}: " in told
+    assert len(told.splitlines()) == 5
+    assert caught.value.__cause__ is None, "one stack, not three"
+    assert SECRET not in told
+
+
+def test_a_variable_that_is_not_set_is_named_and_nothing_that_follows_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("BROKERS", raising=False)
+    monkeypatch.delenv("PASSWORD", raising=False)
+    document = (MINIMAL % "{{ env.PASSWORD }}").replace("broker:9092", "\"{{ env('BROKERS') }}\"")
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        KafkaPipelineComponent.resolve_from_yaml(document)
+    told = str(caught.value).splitlines()[1:]
+    assert [line.partition(" - ")[2] for line in told] == [
+        "source.bootstrap_servers: the variable BROKERS is not set in the environment",
+        "sink.dsn: the variable PASSWORD is not set in the environment",
+    ]
+    monkeypatch.setenv("BROKERS", "h:1")
+    monkeypatch.setenv("PASSWORD", "p")
+    assert KafkaPipelineComponent.resolve_from_yaml(document).source["bootstrap_servers"] == "h:1"
+
+
 def test_a_sink_that_does_not_exist_is_told_with_those_that_do() -> None:
     document = MINIMAL.replace("type: postgres", "type: oracle") % SECRET
     with pytest.raises(
@@ -194,6 +232,8 @@ def test_keys_groups_tags_and_pool_are_what_the_document_says(mine: Path) -> Non
     assert {check.asset_key.to_user_string() for check in graph.asset_check_keys} == {
         "sales/orders",
         "sales/orders_offsets",
+        "kafka/orders",
+        "kafka/returns",
     }
     table = graph.get(dg.AssetKey(["sales", "orders"]))
     assert table.owners == ["team:sales"]

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
 
 from eo_pipeline.dagster.audit import audit_key
+from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.names import OPERATION_TAG, DagsterPipeline
 from eo_pipeline.dagster.requests import (
@@ -52,19 +58,19 @@ def filled(bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 
 
 def outputs(result: dg.ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
-    """What a job said of its output."""
-    [event] = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_OUTPUT]
-    return dict(event.step_output_data.metadata)
+    """What a job said of its outputs: of its plan, and of what it did."""
+    found = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    return {k: v for event in found for k, v in event.step_output_data.metadata.items()}
 
 
 def test_a_rewind_takes_rows_and_partitions_away_and_shows_in_the_history(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
-    dry = launch(declared, instance, "rewind", to_version=1, dry_run=True)
+    dry = launch(declared, instance, "rewind", to={"version": 1}, dry_run=True)
     assert value(outputs(dry), "rows") == 150
     assert versions(instance, declared.offsets) == [0, 1, 2, 3]
 
-    result = launch(declared, instance, "rewind", to_version=1, reason="a wrong rate")
+    result = launch(declared, instance, "rewind", to={"version": 1}, reason="a wrong rate")
 
     assert result.success
     assert filled.table.query("select _eo_checkpoint, count(*) from events group by 1") == [
@@ -75,7 +81,7 @@ def test_a_rewind_takes_rows_and_partitions_away_and_shows_in_the_history(
     shown = events(instance, declared.offsets)[-1].metadata
     assert [value(shown, k) for k in ("operation", "target", "reason", "asked_by", "run_id")] == [
         "rewind",
-        1,
+        "1",
         "a wrong rate",
         f"dagster run {result.run_id}",
         result.run_id,
@@ -96,16 +102,14 @@ def test_a_rewind_takes_rows_and_partitions_away_and_shows_in_the_history(
 def test_a_rewind_that_cannot_be_is_refused_with_a_sentence_and_stops_no_sensor(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
-    step = f"{declared.op}_rewind"
+    step = f"{declared.op}_rewind_plan"
     for asked, said in (
-        ({}, "to_version or to_time must name a checkpoint"),
-        ({"to_version": 1, "to_time": "2026-01-31T12:00:00Z"}, "one of the two"),
-        ({"to_time": "yesterday"}, "write it as 2026-01-31T12:00:00Z"),
-        ({"to_time": "2001-01-31T12:00:00Z"}, "did not exist at 2001-01-31"),
-        ({"to_version": 7}, "there is no version 7"),
-        ({"to_version": 3}, "stands at version 3 already"),
+        ({"time": "yesterday"}, "to.time: Invalid isoformat string: 'yesterday'; write it as 2026"),
+        ({"time": "2001-01-31T12:00:00Z"}, "did not exist at 2001-01-31"),
+        ({"version": 7}, "is no version 7. the asset `events_checkpoints` lists them"),
+        ({"version": 3}, "stands at version 3 already"),
     ):
-        result = launch(declared, instance, "rewind", **asked)
+        result = launch(declared, instance, "rewind", to=asked)
         assert said in failure(result, step)
         assert not [e for e in result.all_events if e.is_step_up_for_retry]
     assert declared.pipeline.history()[-1].version == 3
@@ -117,24 +121,22 @@ def test_a_rewind_that_cannot_be_is_refused_with_a_sentence_and_stops_no_sensor(
 def test_a_fork_begins_where_the_checkpoint_stood_and_says_how_to_declare_it(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
-    same = launch(declared, instance, "fork", name="events_b", at_version=1)
-    assert "nothing there differs" in failure(same, f"{declared.op}_fork")
+    same = launch(declared, instance, "fork", name="events_b", at={"version": 1}, sink={})
+    assert "nothing there differs" in failure(same, f"{declared.op}_fork_plan")
 
     result = launch(
-        declared, instance, "fork", name="events_b", at_version=1, sink={"table": "events_b"}
+        declared, instance, "fork", name="events_b", at={"version": 1}, sink={"table": "events_b"}
     )
 
     assert result.success
-    told = value(outputs(result), "defs.yaml")
-    assert "name: events_b" in str(told)
-    assert "table: 'events_b'" in str(told)
+    assert "pipeline.forked('events_b', sink)" in str(value(outputs(result), "defs.yaml"))
     sink = fork_sink(declared.pipeline, {"table": "events_b"})
     forked = Pipeline.from_config({**dict(declared.pipeline), "name": "events_b", "sink": sink})
     assert forked.run().rows == 150
     assert filled.table.query("select count(*) from events_b") == [(150,)]
     assert versions(instance, declared.offsets) == [0, 1, 2, 3]
     again = launch(
-        declared, instance, "fork", name="events_b", at_version=1, sink={"table": "events_b"}
+        declared, instance, "fork", name="events_b", at={"version": 1}, sink={"table": "events_b"}
     )
     assert "has a ledger already" in failure(again, f"{declared.op}_fork")
 
@@ -158,7 +160,7 @@ def test_a_loss_that_is_not_there_and_one_without_a_reason_are_refused(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
     step = f"{declared.op}_accept_loss"
-    none = launch(declared, instance, "accept_loss")
+    none = launch(declared, instance, "accept_loss", reason=" ")
     assert "say why the loss is acceptable" in failure(none, step)
     nothing = launch(declared, instance, "accept_loss", reason="r")
     assert "there is no loss to accept" in failure(nothing, step)
@@ -173,13 +175,89 @@ def test_an_audit_passes_and_one_that_fails_names_the_repair(
 
     assert not failed.passed
     assert "missing" in str(failed.description)
-    assert "`eo replay 2" in str(failed.description)
-    assert "`eo replay 2" in str(value(failed.metadata, "repair"))
-    said = failure(launch(declared, instance, "audit", last=2), f"{declared.op}_audit")
-    assert "missing" in said
+    repair = "the job `events_replay` with `{first: 2, last: 2}`"
+    assert repair in str(failed.description)
+    assert repair in str(value(failed.metadata, "repair"))
+    assert "`eo " not in str(failed)
     assert launch(declared, instance, "replay", versions=[2]).success
     [passed] = check(declared, instance).get_asset_check_evaluations()
     assert passed.passed
+
+
+def shown(declared: DagsterPipeline, instance: dg.DagsterInstance) -> AssetCheckExecutionRecord:
+    """What Dagster shows of the audit."""
+    key = audit_key(declared)
+    return instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+
+
+def test_the_job_that_audits_evaluates_the_check_and_hands_over_what_repairs_the_table(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    assert launch(declared, instance, "audit").success
+    record = shown(declared, instance)
+    assert record.status is AssetCheckExecutionRecordStatus.SUCCEEDED
+    assert record.evaluation
+    assert value(record.evaluation.metadata, "missing_rows") == 0
+    filled.table.execute("delete from events where _eo_checkpoint in (1, 3) and _eo_partition = 1")
+    filled.table.execute(
+        "insert into events select * from events where _eo_checkpoint = 2 and _eo_partition = 3"
+    )
+
+    failed = launch(declared, instance, "audit")
+
+    assert "missing" in failure(failed, f"{declared.op}_audit")
+    record = shown(declared, instance)
+    assert record.status is AssetCheckExecutionRecordStatus.FAILED
+    assert record.run_id == failed.run_id
+    assert record.evaluation
+    told = record.evaluation.metadata
+    assert [value(told, k) for k in ("missing_rows", "duplicated_rows")] == [38, 25]
+    missing, doubled = told["missing_records"], told["duplicated_records"]
+    assert isinstance(missing, dg.TableMetadataValue)
+    assert isinstance(doubled, dg.TableMetadataValue)
+    assert {row.data["partition"] for row in missing.records} == {1}
+    assert {(row.data["partition"], row.data["found"]) for row in doubled.records} == {(3, 2)}
+    assert value(told, "repair_job") == "events_replay"
+    document = str(value(told, "repair_config")).removeprefix("```yaml").removesuffix("```")
+    config = yaml.safe_load(document)
+    assert config == {"versions": [1, 2, 3], "reason": "audit of version 3"}
+    # what is handed over does it
+    assert launch(declared, instance, "replay", **config).success
+    assert launch(declared, instance, "audit").success
+    assert shown(declared, instance).status is AssetCheckExecutionRecordStatus.SUCCEEDED
+
+
+def test_an_audit_that_could_not_look_shows_as_one_that_failed_to_look(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance, bench: Bench
+) -> None:
+    away = DagsterPipeline(
+        bench.pipeline(
+            source={
+                **bench.config["source"],
+                "bootstrap_servers": "127.0.0.1:9",
+                "request_timeout": 1,
+            }
+        ),
+        Automation(retries=0),
+    )
+    failed = launch(away, instance, "audit")
+    [record] = instance.event_log_storage.get_asset_check_execution_history(
+        audit_key(declared), limit=1
+    )
+    assert record.status is AssetCheckExecutionRecordStatus.PLANNED
+    assert record.run_id == failed.run_id, "the run that failed, for who wants to know why"
+
+
+def test_a_dry_run_waits_for_nobody_and_what_changes_something_waits_in_the_pool(
+    declared: DagsterPipeline,
+) -> None:
+    for operation in ("rewind", "replay", "fork"):
+        steps = without_topics(declared).resolve_job_def(f"events_{operation}").all_node_defs
+        pools = {step.name: step.pool for step in steps if isinstance(step, dg.OpDefinition)}
+        assert pools == {
+            f"eo_events_{operation}_plan": None,
+            f"eo_events_{operation}": declared.pool,
+        }
 
 
 def test_a_run_that_materializes_does_not_audit_however_it_was_started(
@@ -205,15 +283,31 @@ def check(declared: DagsterPipeline, instance: dg.DagsterInstance) -> dg.Execute
     return definitions.resolve_job_def("check").execute_in_process(instance=instance)
 
 
-def test_every_job_has_its_fields_described_and_opens_without_an_error(
-    declared: DagsterPipeline,
+@pytest.mark.parametrize(
+    ("operation", "config", "wrong"),
+    [
+        ("rewind", {"to": {"version": 1}}, {}),
+        ("rewind", {"to": {"time": "2026-01-31T12:00:00Z"}, "dry_run": True}, {"to": {}}),
+        ("rewind", {"to": {"version": 1}, "reason": "r"}, {"to": {"version": 1, "time": "x"}}),
+        ("replay", {"versions": [1, 3]}, {"versions": 1}),
+        ("replay", {"first": 1, "last": 3}, {"first": "one"}),
+        ("fork", {"name": "b", "at": {"version": 1}, "sink": {"table": "b"}}, {"name": "b"}),
+        ("accept_loss", {"reason": "r", "topics": ["t"]}, {}),
+        ("audit", {}, {"last": "all"}),
+    ],
+)
+def test_the_launchpad_takes_flat_fields_and_says_what_is_wrong_while_they_are_typed(
+    declared: DagsterPipeline, operation: str, config: dict[str, object], wrong: dict[str, object]
 ) -> None:
-    definitions = without_topics(declared)
-    for operation in ("rewind", "replay", "fork", "accept_loss", "audit"):
-        job = definitions.resolve_job_def(f"events_{operation}")
-        assert job.tags[OPERATION_TAG] == operation
-        assert dg.validate_run_config(job, {})
+    job = without_topics(declared).resolve_job_def(f"events_{operation}")
+    assert job.tags[OPERATION_TAG] == operation
+    assert dg.validate_run_config(job, config)
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        dg.validate_run_config(job, wrong)
+
+
+def test_every_field_is_described_and_none_has_a_default_that_means_nothing() -> None:
     for request in (RewindRequest, ReplayRequest, ForkRequest, LossRequest, AuditRequest):
         for name, field in request.model_fields.items():
             assert field.description, name
-            assert field.default is not None, name
+            assert field.is_required() or field.default in (None, False), name

@@ -115,7 +115,7 @@ def test_a_launched_job_fills_the_table_another_rewinds_it_and_neither_needs_spa
     assert "nothing new: version 3 holds all Kafka has" in again
     assert "RUN_SUCCESS" in again
 
-    config = {"ops": {"eo_events_rewind": {"config": {"to_version": 1, "reason": "a trial"}}}}
+    config = {"to": {"version": 1}, "reason": "a trial"}
     run(
         "dg",
         "launch",

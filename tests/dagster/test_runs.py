@@ -124,9 +124,9 @@ def test_the_metadata_says_what_was_read_and_how_fast(
     result = materialize(declared, instance)
 
     offsets, table = (events(instance, k)[-1].metadata for k in (declared.offsets, declared.table))
-    assert [value(offsets, k) for k in ("version", "operation", "records")] == [2, "forward", 50]
+    assert [value(offsets, k) for k in ("version", "operation", "records")] == ["2", "forward", 50]
     assert value(offsets, "run_id") == result.run_id
-    assert (value(offsets, "lag_before"), value(offsets, "lag_after")) == (50, 0)
+    assert (value(offsets, "lag_before"), value(offsets, "lag")) == ("50", 0)
     assert isinstance(value(offsets, "seconds_stage"), float)
     assert isinstance(value(offsets, "records_per_second"), int)
     ranges = offsets["ranges"]
@@ -135,7 +135,14 @@ def test_the_metadata_says_what_was_read_and_how_fast(
     assert value(table, "dagster/row_count") == 150
     schema = table["dagster/column_schema"]
     assert isinstance(schema, dg.TableSchemaMetadataValue)
-    assert {"id", "name", "_eo_checkpoint"} <= {c.name for c in schema.schema.columns}
+    types = {column.name: column.type for column in schema.schema.columns}
+    assert types["id"] == "bigint", "as PostgreSQL calls it"
+    assert types["name"] == "text"
+    assert types["_eo_checkpoint"] == "bigint"
+    lineage = table["dagster/column_lineage"]
+    assert isinstance(lineage, dg.TableColumnLineageMetadataValue)
+    [source] = lineage.column_lineage.deps_by_column["name"]
+    assert (source.asset_key, source.column_name) == (declared.topics[0], "name")
 
 
 def test_nothing_new_is_a_success_without_events_and_without_spark(
@@ -247,7 +254,11 @@ def test_what_would_fail_again_is_not_tried_again_and_what_was_committed_is_show
     assert not result.success
     failure = result.failure_data_for_node(declared.op)
     assert failure is not None
-    assert "bad record" in str(failure.user_failure_data or failure.error)
+    assert failure.user_failure_data
+    assert "bad record" in str(failure.user_failure_data.description)
+    told = failure.user_failure_data.metadata
+    where = [value(told, k) for k in ("error", "bad_records", "topic", "partition", "offset")]
+    assert where == ["BadRecordError", 1, bench.topic.name, 0, 100]
     retries = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_RESTARTED]
     assert retries == []
     assert versions(instance, declared.offsets) == [0, 1]

@@ -20,7 +20,11 @@ from eo_pipeline.dagster.sensors import (
     look_for_partitions,
     reconcile,
 )
+from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.errors import SinkUnavailableError, SourceUnavailableError
+from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.discovery import Cluster
 from tests.dagster.steps import materialize, versions
 from tests.engine import Bench
 from tests.servers import wait_until
@@ -40,6 +44,12 @@ def skipped(tick: Tick) -> str:
         return str(tick.skip_reason.skip_message if tick.skip_reason else None)
     assert isinstance(tick, dg.SkipReason), tick
     return str(tick.skip_message)
+
+
+def requested(tick: Tick) -> dg.RunRequest:
+    """The one run that a tick asks for."""
+    [request] = result(tick).run_requests or []
+    return request
 
 
 def result(tick: Tick) -> dg.SensorResult:
@@ -67,19 +77,18 @@ class TestLag:
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
         bench.topic.write(20)
-        first = look_at_lag(declared, instance)
-        assert isinstance(first, dg.RunRequest)
+        first = requested(look_at_lag(declared, instance))
         assert first.run_key is None
         assert first.tags["eo/lag"] == "20"
         materialize(declared, instance)
         assert "lag 0, below 1; ledger at version 1" in skipped(look_at_lag(declared, instance))
         bench.topic.write(5)
-        assert isinstance(look_at_lag(declared, instance), dg.RunRequest)
+        assert requested(look_at_lag(declared, instance))
 
     def test_an_empty_topic_gets_one_run_that_writes_down_where_reading_starts(
         self, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
-        assert isinstance(look_at_lag(declared, instance), dg.RunRequest)
+        assert requested(look_at_lag(declared, instance))
         materialize(declared, instance)
         assert versions(instance, declared.offsets) == [0]
         assert "lag 0" in skipped(look_at_lag(declared, instance))
@@ -92,7 +101,7 @@ class TestLag:
         bench.topic.write(9)
         assert "lag 9, below 10" in skipped(look_at_lag(declared, instance))
         bench.topic.write(1)
-        assert isinstance(look_at_lag(declared, instance), dg.RunRequest)
+        assert requested(look_at_lag(declared, instance))
 
     def test_a_run_that_waits_or_works_is_not_doubled(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
@@ -245,14 +254,36 @@ def postgres_down(postgres: EmbeddedPostgres) -> Iterator[None]:
     postgres.start()
 
 
-def test_a_store_that_is_down_makes_every_sensor_skip_with_a_sentence(
+def test_a_store_that_is_down_fails_the_tick_of_every_sensor_with_a_sentence(
     declared: DagsterPipeline, instance: dg.DagsterInstance, postgres_down: None
 ) -> None:
     for sensor in build_sensors(declared):
-        with dg.build_sensor_context(instance=instance) as context:
-            tick = sensor(context)
-            assert isinstance(tick, dg.SkipReason)
-            assert "PostgreSQL" in skipped(tick)
+        with (
+            dg.build_sensor_context(instance=instance) as context,
+            pytest.raises(SinkUnavailableError, match="PostgreSQL"),
+        ):
+            sensor(context)
+
+
+def test_a_broker_that_is_down_fails_the_tick_with_the_reason_and_is_asked_once_by_all(
+    bench: Bench, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    look = KafkaAdmin.cluster
+
+    def counted(admin: KafkaAdmin) -> Cluster:
+        looks.append("look")
+        return look(admin)
+
+    monkeypatch.setattr(KafkaAdmin, "cluster", counted)
+    away = bench.pipeline(source={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
+    with dg.build_sensor_context(instance=instance) as context:
+        for sensor in build_sensors(DagsterPipeline(away, Automation()))[:2]:
+            with pytest.raises(SourceUnavailableError, match="Connection refused"):
+                sensor(context)
+        # another cluster is another matter
+        look_at_lag(DagsterPipeline(bench.pipeline(), Automation()), instance)
+    assert len(looks) == 2
 
 
 def test_a_dagster_started_again_goes_on_with_its_cursor(

@@ -80,8 +80,7 @@ class Ui:
             "repositoryName": "__repository__",
             "jobName": job,
         }
-        ops = {"ops": {f"eo_{job}": {"config": config}}} if config else {}
-        params = {"selector": selector, "mode": "default", "runConfigData": ops}
+        params = {"selector": selector, "mode": "default", "runConfigData": config}
         launched = self.ask(_LAUNCH, params=params)["launchPipelineExecution"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         return str(launched["run"]["runId"])

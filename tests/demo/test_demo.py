@@ -19,7 +19,7 @@ from rich.console import Console
 
 from demo import servers as demo_servers
 from demo.observe import Checkpoint
-from demo.preflight import Jars, check_disk, check_packages, check_python, link
+from demo.preflight import Jars, check_disk, check_packages, check_python, jars_state, link
 from demo.run import in_words
 from demo.screen import Screen
 from demo.servers import Servers
@@ -82,6 +82,16 @@ def test_a_full_disk_says_how_much_is_needed_where(tmp_path: Path) -> None:
     check_disk(tmp_path / "not" / "there" / "yet", needed=1)
     with pytest.raises(SetupError, match=f"below {tmp_path}, where .* MB are free: make room"):
         check_disk(tmp_path, needed=2**60)
+
+
+def test_jars_of_a_checkout_that_cannot_be_written_are_kept_with_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, checkout = tmp_path / "data", tmp_path / "checkout"
+    checkout.mkdir()
+    assert jars_state(data, checkout) == checkout / ".eo"
+    monkeypatch.setattr("os.access", lambda path, _: path != checkout)  # a read-only file system
+    assert jars_state(data, checkout) == data
 
 
 def test_a_missing_package_names_the_command_that_installs_it() -> None:

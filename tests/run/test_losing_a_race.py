@@ -44,17 +44,22 @@ def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> Steps:
             stage()
 
     source = KafkaSource(bootstrap_servers="127.0.0.1:1", topics=("t",), value_format="raw")
-    return Steps(
+    sink = ConsoleSink(ledger=folder)
+    made = Steps(
         pipeline=START.pipeline,
         source=source,
+        sink=sink,
+        transform=None,
+        lineage=False,
         session=ledger,
-        stager=Staging(source, ConsoleSink(ledger=folder), None, False),
         recovery=Recovery(START.pipeline, ledger, StagingArea(folder, START.pipeline), True),
         spark=lambda: cast(Any, None),
         run_id="run",
         inline_records=0,
         on_checkpoint=lambda _: None,
     )
+    made.stager = Staging(source, sink, None, False)
+    return made
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

@@ -6,8 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.connect.client.core import SparkConnectClient
 
+from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.run.stage import Transform
+from eo_pipeline.spark import SparkSettings
 from tests.engine import Bench
 
 
@@ -30,19 +34,45 @@ def counting(name: str, asked: Counter[str]) -> Any:
     return counted
 
 
-@pytest.mark.parametrize("inline", [0, 100_000])
-def test_a_checkpoint_is_one_job_one_look_at_a_schema_and_two_at_settings(
-    bench: Bench, requests: Counter[str], inline: int
+def as_it_came(frame: DataFrame) -> DataFrame:
+    """A transform, of whose result Spark must be asked the schema."""
+    return frame
+
+
+# a small batch goes to Spark with its records, and pyspark asks how
+@pytest.mark.parametrize(("inline", "settings"), [(0, 2), (100_000, 3)])
+@pytest.mark.parametrize(("transform", "looks"), [(None, 0), (as_it_came, 1)])
+def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_settings(
+    bench: Bench,
+    requests: Counter[str],
+    inline: int,
+    settings: int,
+    transform: Transform | None,
+    looks: int,
 ) -> None:
-    pipeline = bench.pipeline(inline_records=inline)
+    pipeline = bench.pipeline(inline_records=inline, transform=transform)
     for _ in range(2):  # what is asked once in a session
         bench.topic.write(10)
         pipeline.run()
     requests.clear()
     bench.topic.write(10)
     assert pipeline.run().rows == 10
-    kinds = {"_analyze": 1, "config": 2}
+    asked = {"_analyze": looks, "config": settings}
     jobs = requests["_execute"] + requests["_execute_and_fetch"]
-    assert {kind: requests[kind] for kind in kinds} == kinds
+    assert {kind: requests[kind] for kind in asked} == asked
     assert jobs == 1
     bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_a_new_session_hears_all_its_settings_in_one_request(
+    spark_server: EmbeddedSpark, requests: Counter[str]
+) -> None:
+    wanted = {
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.ansi.enabled": "false",
+        "spark.driver.memory": "9g",  # of no use to a server that runs
+    }
+    session = SparkSettings(remote=spark_server.remote, config=wanted).session()
+    assert requests["config"] == 1
+    assert session.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert session.conf.get("spark.sql.session.timeZone") == "UTC"

@@ -29,6 +29,10 @@ def endless(df: DataFrame) -> DataFrame:
     return numbers.crossJoin(F.broadcast(df)).where(F.xxhash64("number") == 0).drop("number")
 
 
+def a_tenth_of_a_second_a_record(df: DataFrame) -> DataFrame:
+    return df.where(F.expr("java_method('java.lang.Thread', 'sleep', 100L) is null"))
+
+
 def slow_the_first_time(df: DataFrame) -> DataFrame:
     """Two seconds a record, the first time in this process; EO_TEST_REACHED is then a file."""
     reached = Path(os.environ["EO_TEST_REACHED"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +31,15 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def record(folder: Path) -> ServerRecord:
-    """Of a server whose process is this one."""
+    """Of a server whose process is this one, written."""
     folder.mkdir(parents=True, exist_ok=True)
+    made = record_of_this_process(folder)
+    write(made)
+    return made
+
+
+def record_of_this_process(folder: Path, **told: Any) -> ServerRecord:
+    """As if it were a server of ``folder``'s."""
     started = start_of(os.getpid()) or ""
     made = ServerRecord(
         folder=str(folder.resolve()),
@@ -49,8 +58,7 @@ def record(folder: Path) -> ServerRecord:
         terms={},
         versions={},
     )
-    write(made)
-    return made
+    return replace(made, **told)
 
 
 def test_the_nearest_folder_counts_and_another_project_has_its_own(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import tenacity
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka.config import KafkaSink
+from eo_pipeline.source.away import AskedClient, NoAnswerError
 from eo_pipeline.source.client_options import (
     connection_settings,
     leader_moves,
-    silent_logger,
 )
 
 _T = TypeVar("_T")
@@ -106,9 +106,8 @@ class KafkaStore:
         #: Of every client of the session.
         self.settings: dict[str, Any] = connection_settings(sink.bootstrap_servers, sink.client)
         self.timeout = sink.request_timeout
-        self._refusal: KafkaError | None = None
-        own: dict[str, Any] = {"error_cb": self._remember}
-        self._client = AdminClient({**self.settings, **own}, logger=silent_logger())
+        self._asked = AskedClient(self.settings, sink.request_timeout)
+        self._client = self._asked.client
 
     def require_topic(self) -> None:
         """Refuse a topic that does not exist.
@@ -155,7 +154,7 @@ class KafkaStore:
     def ledgers_beside(self, pipeline: str) -> list[str]:
         """Ledgers of other pipelines than ``pipeline`` that publish into the topic."""
         prefix, own = self._sink.ledger_of(""), self._sink.ledger_of(pipeline)
-        topics = self._call(own, lambda: self._client.list_topics(timeout=self.timeout)).topics
+        topics = self._call(own, self._asked.topics).topics
         return sorted(name for name in topics if name.startswith(prefix) and name != own)
 
     def _appears(self, topic: str) -> bool:
@@ -168,11 +167,13 @@ class KafkaStore:
 
     def _description(self, topic: str, future: Future[Any]) -> Any:
         try:
-            return future.result(timeout=self.timeout + 5)
+            return self._asked.answer(future)
         except KafkaException as error:
             if error_of(error).code() in _ABSENT:
                 return None
-            raise while_asking(self._refusal or error_of(error), topic) from error
+            raise self._told(error, topic) from error
+        except NoAnswerError as error:
+            raise self._told(error, topic) from error
 
     def create(self, topic: str, config: Mapping[str, str]) -> None:
         """Create ``topic`` with one partition unless it is there.
@@ -183,7 +184,9 @@ class KafkaStore:
         wanted = NewTopic(topic, 1, self._sink.replication, config=dict(config))
         future = self._client.create_topics([wanted], request_timeout=self.timeout)[topic]
         try:
-            future.result(timeout=self.timeout + 5)
+            self._asked.answer(future)
+        except NoAnswerError as error:
+            raise self._told(error, topic) from error
         except KafkaException as error:
             said = error_of(error)
             if said.code() in _FORBIDDEN:
@@ -201,11 +204,13 @@ class KafkaStore:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         future = self._client.describe_configs([resource], request_timeout=self.timeout)[resource]
         try:
-            return {k: v.value for k, v in future.result(timeout=self.timeout + 5).items()}
+            return {k: v.value for k, v in self._asked.answer(future).items()}
         except KafkaException as error:
             if error_of(error).code() in _FORBIDDEN:
                 return {}
-            raise while_asking(error_of(error), topic) from error
+            raise self._told(error, topic) from error
+        except NoAnswerError as error:
+            raise self._told(error, topic) from error
 
     def beginning(self, partition: TopicPartition) -> int:
         return self._offsets([partition], OffsetSpec.earliest(), committed=False)[partition]
@@ -258,20 +263,23 @@ class KafkaStore:
         }
 
     def _result(self, topic: str, future: Future[Any]) -> Any:
-        return self._call(topic, lambda: future.result(timeout=self.timeout + 5))
+        return self._call(topic, lambda: self._asked.answer(future))
 
     def _call(self, topic: str, action: Callable[[], _T]) -> _T:
         try:
             return action()
-        except KafkaException as error:
-            # that the login was refused reaches the error callback only; the call itself times out
-            raise while_asking(self._refusal or error_of(error), topic) from error
-        except TimeoutError as error:
-            raise SinkUnavailableError(f"{topic}: Kafka gave no answer in time") from error
+        except (KafkaException, NoAnswerError) as error:
+            raise self._told(error, topic) from error
 
-    def _remember(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._AUTHENTICATION:
-            self._refusal = error
+    def _told(self, error: KafkaException | NoAnswerError, topic: str) -> EoPipelineError:
+        """The error of ours for one that the cluster was asked with. That a login was refused is
+        said by librdkafka alone; the question gets no answer.
+        """
+        told = self._asked.meant(error)
+        if told is not None and told.code() in _MISCONFIGURED:
+            return while_asking(told, topic)
+        reason, remedy = self._asked.why(error)
+        return SinkUnavailableError(f"{topic}: Kafka cannot be used just now: {reason}. {remedy}")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -99,6 +99,10 @@ class MySqlSink(SqlSink):
     def table_name(self) -> str:
         return str(self.target.within(self.database))
 
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.target.schema or self.database}.{self.target.name}"
+
     def describe(self) -> dict[str, str]:
         """``kind``, ``host``, ``port``, ``dbname``, ``table``."""
         return {

@@ -90,6 +90,12 @@ class PostgresSink(SqlSink):
             if part is not None:
                 NAMES.check(part)
 
+    @property
+    def qualified_name(self) -> str:
+        """In ``public`` where the table is written without a schema: PostgreSQL's own default."""
+        parts = [self.describe()["dbname"], self.target.schema or "public", self.target.name]
+        return ".".join(part for part in parts if part)
+
     def describe(self) -> dict[str, str]:
         """``kind``, ``host``, ``port``, ``dbname``, ``table``; libpq's defaults where unset."""
         parts = conninfo_parts(self.dsn.get_secret_value())

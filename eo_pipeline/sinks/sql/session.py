@@ -74,6 +74,10 @@ class SqlSession(SinkSession):
             table.exists()
         store.check_server()
 
+    def column_type(self, field: pa.Field) -> str:
+        """What a new column gets; one that was there may be of a wider type."""
+        return str(self.table.wire_type(field).declared)
+
     def _check_ledger(self, table: SqlTable[Any, Any]) -> None:
         """A ledger that was copied or restored may have come without what makes it one.
 

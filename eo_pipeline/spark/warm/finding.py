@@ -7,8 +7,6 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql.udf import UserDefinedFunction
-
 from eo_pipeline.spark.warm.record import ServerRecord, UnreadableRecordError, nearest
 from eo_pipeline.spark.warm.terms import differences, terms
 
@@ -62,6 +60,9 @@ def warm_server(master: str, launch: Mapping[str, str]) -> ServerRecord | None:
 
 def _has_functions_for_its_own_spark() -> bool:
     """A ``udf`` that was made without Spark Connect fails when it is called with it."""
+    # here, because pyspark takes a sixth of a second to import
+    from pyspark.sql.udf import UserDefinedFunction
+
     referrers = gc.get_referrers(UserDefinedFunction)
     return any(isinstance(each, UserDefinedFunction) for each in referrers)
 

@@ -1,0 +1,78 @@
+"""What topic and table hold, column by column, as Dagster's catalog shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.source.ddl import Field, fields_of
+
+#: The columns that every table of ours has.
+_OWN = {
+    CHECKPOINT_COLUMN: "the ledger version whose row it is",
+    "_eo_topic": "the topic of the record it was made of",
+    "_eo_partition": "the Kafka partition of that record",
+    "_eo_offset": "the offset of that record",
+}
+
+
+def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any]:
+    """Where a topic is and what its values hold, as far as the declaration says."""
+    source = declared.pipeline.source
+    name = key.path[-1] if source.topic_pattern is None else source.topic_pattern
+    return {
+        "dagster/uri": f"kafka://{source.bootstrap_servers}/{name}",
+        "value_format": source.value_format,
+        **_schema([_of_field(each) for each in fields_of(source.value_schema)]),
+    }
+
+
+def declared_columns(declared: DagsterPipeline) -> dict[str, Any]:
+    """The table's columns before it is there. Of what a transform makes nobody knows."""
+    fields = _untransformed(declared)
+    return _schema([_of_field(each) for each in fields.values()]) | _lineage(declared, fields)
+
+
+def written_columns(declared: DagsterPipeline, columns: Mapping[str, str] | None) -> dict[str, Any]:
+    """The table's columns as a checkpoint wrote them, if it wrote rows."""
+    if columns is None:
+        return {}
+    fields = {each.name: each for each in fields_of(declared.pipeline.source.value_schema)}
+    told = {name: each.comment for name, each in fields.items()} | _OWN
+    shown = [dg.TableColumn(name, kind, told.get(name)) for name, kind in columns.items()]
+    known = {name: None for name in _untransformed(declared) if name in columns}
+    return _schema(shown) | _lineage(declared, known)
+
+
+def _untransformed(declared: DagsterPipeline) -> dict[str, Field]:
+    """The fields of the records that are columns of the table, as they are; none where a transform
+    may have made something else of them.
+    """
+    pipeline = declared.pipeline
+    if pipeline.transform is not None:
+        return {}
+    return {each.name: each for each in fields_of(pipeline.source.value_schema)}
+
+
+def _lineage(declared: DagsterPipeline, columns: Mapping[str, object]) -> dict[str, Any]:
+    """Each column comes from the field of its name, of every topic."""
+    if not columns:
+        return {}
+    by_column = {
+        name: [dg.TableColumnDep(asset_key=key, column_name=name) for key in declared.topics]
+        for name in columns
+    }
+    return {"dagster/column_lineage": dg.TableColumnLineage(by_column)}
+
+
+def _schema(columns: list[dg.TableColumn]) -> dict[str, Any]:
+    return {"dagster/column_schema": dg.TableSchema(columns=columns)} if columns else {}
+
+
+def _of_field(found: Field) -> dg.TableColumn:
+    constraints = dg.TableColumnConstraints(nullable=not found.required)
+    return dg.TableColumn(found.name, found.type, found.comment, constraints)

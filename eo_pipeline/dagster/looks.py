@@ -1,0 +1,229 @@
+"""What a look at Kafka found, as Dagster shows it: an observation of each topic, and the check that
+says whether Kafka answers and how far the pipeline is behind.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from eo_pipeline.dagster.columns import topic_metadata
+from eo_pipeline.dagster.evaluations import evaluated
+from eo_pipeline.dagster.metadata import SHOWN_MAX
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.wording import in_dagster
+from eo_pipeline.errors import SourceUnavailableError
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.run.status import Status
+from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.discovery import positions_of
+
+log = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+#: Where nothing changes, a look is told so often, so that what is shown is not older than that.
+TOLD_AT_LEAST_EVERY_S = 300.0
+
+Event = dg.AssetObservation | dg.AssetCheckEvaluation
+
+
+def lag_check(declared: DagsterPipeline, topic: dg.AssetKey) -> dg.AssetCheckKey:
+    """The check of ``topic``. Pipelines that read one topic each have one of their own."""
+    return dg.AssetCheckKey(topic, f"{declared.identifier}_follows")
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic asset at one moment; offsets are sums over its Kafka partitions.
+
+    ``held`` are the offsets Kafka holds, ``lag`` those of them that wait to be read.
+    """
+
+    partitions: int
+    end: int
+    held: int
+    lag: int
+    behind: Mapping[TopicPartition, tuple[int, int, int]] = field(repr=False, default_factory=dict)
+
+    @property
+    def state(self) -> list[int]:
+        return [self.partitions, self.end, self.lag]
+
+
+def topics_of(declared: DagsterPipeline, status: Status) -> dict[dg.AssetKey, Topic]:
+    """What ``status`` says of each topic asset; one that Kafka does not have is not there."""
+    positions, found = positions_of(status.head, status.cluster), {}
+    for key in declared.topics:
+        every = status.cluster.bounds.items()
+        bounds = {tp: held for tp, held in every if declared.topic(tp.topic) == key}
+        behind = {
+            tp: (held.beginning, positions.get(tp, held.beginning), held.end)
+            for tp, held in bounds.items()
+        }
+        if bounds:
+            found[key] = Topic(
+                partitions=len(bounds),
+                end=sum(held.end for held in bounds.values()),
+                held=sum(held.end - held.beginning for held in bounds.values()),
+                lag=sum(max(0, end - at) for _, at, end in behind.values()),
+                behind=behind,
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was last said, so that it is not said again: a sensor's cursor. ``states`` are by topic
+    asset.
+    """
+
+    at: float = 0.0
+    states: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def to_cursor(self) -> str:
+        return json.dumps({"format": _FORMAT, "at": self.at, "states": self.states})
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> Told:
+        """The inverse; as if nothing had been said if there is none of this format."""
+        raw = json.loads(cursor) if cursor else {}
+        return cls(raw["at"], raw["states"]) if raw.get("format") == _FORMAT else cls()
+
+
+def tell(
+    declared: DagsterPipeline, status: Status, told: Told, now: float, *, anew: bool = False
+) -> tuple[list[Event], Told]:
+    """The events of a look that found something new, or came long after the last one that did; and
+    what then was said. ``anew``: whatever was said, it is no longer what is shown.
+    """
+    found = topics_of(declared, status)
+    states = {key.to_user_string(): topic.state for key, topic in found.items()}
+    if states == told.states and not anew and now - told.at < TOLD_AT_LEAST_EVERY_S:
+        return [], told
+    events: list[Event] = []
+    kept = _retention(declared)
+    for key, topic in found.items():
+        arriving = _per_second(topic, told.states.get(key.to_user_string()), now - told.at)
+        events.append(_observation(declared, key, topic, arriving, kept))
+        events.append(evaluated(lag_check(declared, key), lag_result(declared, topic)))
+    return events, Told(now, states)
+
+
+def is_shown_as_away(declared: DagsterPipeline, instance: dg.DagsterInstance) -> bool:
+    """Whether the check of the topics says now that Kafka does not answer."""
+    key = lag_check(declared, declared.topics[0])
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    said = found.evaluation if found else None
+    if not isinstance(said, dg.AssetCheckEvaluation):
+        return False
+    return not said.passed and said.severity is dg.AssetCheckSeverity.ERROR
+
+
+def away_events(
+    declared: DagsterPipeline, error: SourceUnavailableError
+) -> list[dg.AssetCheckEvaluation]:
+    """What a look that got no answer says of each topic."""
+    result = away_result(declared, error)
+    return [evaluated(lag_check(declared, key), result) for key in declared.topics]
+
+
+def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
+    """Kafka answered: whether too much waits is the declaration's to say."""
+    limit = declared.automation.lag_limit
+    passed = limit is None or topic.lag < limit
+    against = "" if limit is None else f", {'below' if passed else 'not below'} {limit:,}"
+    return dg.AssetCheckResult(
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Kafka answers; lag {topic.lag:,}{against}",
+        metadata={"lag": topic.lag},
+    )
+
+
+def away_result(declared: DagsterPipeline, error: SourceUnavailableError) -> dg.AssetCheckResult:
+    """Kafka did not answer, and so nobody knows what waits."""
+    servers = declared.pipeline.source.bootstrap_servers
+    return dg.AssetCheckResult(
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=in_dagster(declared, str(error)),
+        metadata={"bootstrap_servers": servers},
+    )
+
+
+def _retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
+    """Of each topic asset, in words; empty where the broker lets nobody look at its settings."""
+    admin = KafkaAdmin(declared.pipeline.source)
+    try:
+        found = admin.retention(admin.topic_ids())
+    except SourceUnavailableError as error:
+        log.info("%s: how long records are kept is not known: %s", declared.pipeline.name, error)
+        return {}
+    by_key: dict[dg.AssetKey, set[str]] = {}
+    for topic, kept in found.items():
+        by_key.setdefault(declared.topic(topic), set()).add(kept)
+    return {key: "; ".join(sorted(kept)) for key, kept in by_key.items()}
+
+
+def _observation(
+    declared: DagsterPipeline,
+    key: dg.AssetKey,
+    topic: Topic,
+    arriving: float | None,
+    kept: Mapping[dg.AssetKey, str],
+) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        key,
+        description=f"end {topic.end:,}; {declared.pipeline.name} has {topic.lag:,} to read",
+        metadata={
+            **({} if arriving is None else {"offsets_per_second": round(arriving, 2)}),
+            **({"retention": kept[key]} if key in kept else {}),
+            **seen_metadata(declared, key, topic),
+        },
+    )
+
+
+def seen_metadata(declared: DagsterPipeline, key: dg.AssetKey, topic: Topic) -> dict[str, Any]:
+    """What plots first, then where every partition stands, then what the declaration says."""
+    return {
+        f"lag_of_{declared.identifier}": topic.lag,
+        "end_offset": topic.end,
+        "offsets_held": topic.held,
+        "kafka_partitions": dg.MetadataValue.text(f"{topic.partitions:,}"),
+        "positions": _positions(topic),
+        **topic_metadata(declared, key),
+    }
+
+
+def _per_second(topic: Topic, before: Sequence[int] | None, seconds: float) -> float | None:
+    """How fast the topic grew since the last look; None where it is not known."""
+    if before is None or seconds <= 0 or before[1] > topic.end:
+        return None
+    return (topic.end - before[1]) / seconds
+
+
+def _positions(topic: Topic) -> dg.MetadataValue:
+    kinds = {"topic": "string"} | dict.fromkeys(
+        ("partition", "beginning", "read_to", "end", "lag"), "int"
+    )
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "beginning": beginning,
+            "read_to": at,
+            "end": end,
+            "lag": max(0, end - at),
+        }
+        for tp, (beginning, at, end) in sorted(topic.behind.items())[:SHOWN_MAX]
+    ]
+    columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
+    return dg.MetadataValue.table(
+        [dg.TableRecord(row) for row in rows], schema=dg.TableSchema(columns=columns)
+    )

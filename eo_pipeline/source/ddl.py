@@ -1,0 +1,90 @@
+"""The fields that a ``value_schema`` names, read without Spark: for catalogs, which show them
+before anything has run. What is decoded Spark decides, see :mod:`eo_pipeline.source.decode`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+_FIELD = re.compile(
+    r"""\s*(?P<name>`(?:[^`]|``)+`|[\w-]+)\s*:?\s+(?P<type>.+?)"""
+    r"""(?P<required>\s+NOT\s+NULL)?"""
+    r"""(?:\s+COMMENT\s+(?P<comment>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?\s*""",
+    re.IGNORECASE | re.DOTALL,
+)
+_OPENING, _CLOSING, _QUOTES = "(<", ")>", "'\"`"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a record; ``type`` as Spark's SQL writes it."""
+
+    name: str
+    type: str
+    required: bool = False
+    comment: str | None = None
+
+
+def fields_of(schema: str | None) -> tuple[Field, ...]:
+    """The fields of a DDL string, or of a ``StructType`` in its JSON form; none where it cannot be
+    told without Spark.
+    """
+    if not schema:
+        return ()
+    if schema.lstrip().startswith("{"):
+        return _of_json(schema)
+    found = [_FIELD.fullmatch(text) for text in _parted(schema)]
+    return tuple(_field(each) for each in found if each) if all(found) else ()
+
+
+def _of_json(schema: str) -> tuple[Field, ...]:
+    try:
+        fields = StructType.fromJson(json.loads(schema)).fields
+    except (ValueError, KeyError, TypeError):
+        return ()
+    return tuple(
+        Field(
+            each.name,
+            _in_capitals(each.dataType.simpleString()),
+            not each.nullable,
+            (each.metadata or {}).get("comment"),
+        )
+        for each in fields
+    )
+
+
+def _field(found: re.Match[str]) -> Field:
+    name, comment = found["name"], found["comment"]
+    return Field(
+        name[1:-1].replace("``", "`") if name.startswith("`") else name,
+        _in_capitals(" ".join(found["type"].split())),
+        found["required"] is not None,
+        re.sub(r"\\(.)", r"\1", comment[1:-1]) if comment else None,
+    )
+
+
+def _in_capitals(type_name: str) -> str:
+    """But for what has names of fields in it."""
+    return type_name if "<" in type_name else type_name.upper()
+
+
+def _parted(schema: str) -> Iterator[str]:
+    """What stands between the commas that stand in no type and in no quotes."""
+    depth, quote, start = 0, "", 0
+    for at, character in enumerate(schema):
+        if quote:
+            escaped = schema[at - 1] == "\\" and quote != "`"
+            quote = "" if character == quote and not escaped else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character in _OPENING or character in _CLOSING:
+            depth += 1 if character in _OPENING else -1
+        elif character == "," and not depth:
+            yield schema[start:at]
+            start = at + 1
+    yield schema[start:]

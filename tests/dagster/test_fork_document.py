@@ -1,0 +1,90 @@
+"""The document that a fork hands back: ready, and without a secret."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from eo_pipeline.dagster.component import KafkaPipelineComponent
+from eo_pipeline.dagster.fork_document import fork_document
+from eo_pipeline.dagster.requests import ForkRequest
+from eo_pipeline.pipeline import Pipeline
+
+DOCUMENT = """
+name: orders
+source:
+  bootstrap_servers: "{{ env.BROKERS }}"
+  topics: [orders]
+  value_schema: "id BIGINT NOT NULL, amount DECIMAL(12,2)"
+  client:
+    sasl.password: %s
+sink:
+  type: postgres
+  dsn: %s
+  table: sales.orders
+schedule: "*/15 * * * *"
+lag_threshold: 100
+group: sales
+"""
+SECRET = "correct-horse"
+
+
+def forked(document: str, **asked: object) -> str:
+    component = KafkaPipelineComponent.resolve_from_yaml(document)
+    assert component._document is not None
+    pipeline = Pipeline.from_config(component.pipeline_config())
+    request = ForkRequest(at={"version": 3}, **asked)  # type: ignore[arg-type]
+    return fork_document(component._document, pipeline, request)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BROKERS", "PASSWORD", "DSN", "OTHER", "ORDERS_B_DSN", "ORDERS_B_SASL_PASSWORD"):
+        monkeypatch.setenv(name, "postgresql://h/db" if "DSN" in name else "broker:9092")
+
+
+def test_it_is_this_pipelines_with_another_name_and_table_and_loads() -> None:
+    text = forked(
+        DOCUMENT % ('"{{ env.PASSWORD }}"', '"{{ env.DSN }}"'),
+        name="orders_b",
+        sink={"table": "sales.orders_b"},
+    )
+    told = yaml.safe_load(text)
+    assert told["type"] == "eo_pipeline.dagster.KafkaPipelineComponent"
+    attributes = told["attributes"]
+    assert attributes["name"] == "orders_b"
+    assert attributes["sink"] == {
+        "type": "postgres",
+        "dsn": "{{ env.DSN }}",
+        "table": "sales.orders_b",
+    }
+    assert attributes["source"]["client"] == {"sasl.password": "{{ env.PASSWORD }}"}
+    assert attributes["schedule"] == "*/15 * * * *"
+    assert "group" not in attributes, "it would share the group's 'Materialize all'"
+    assert told["requirements"] == {"env": ["BROKERS", "DSN", "PASSWORD"]}
+    again = KafkaPipelineComponent.resolve_from_yaml(yaml.safe_dump(attributes))
+    assert (again.name, again.lag_threshold) == ("orders_b", 100)
+    assert again.sink["table"] == "sales.orders_b"
+
+
+def test_a_secret_that_stands_in_clear_becomes_a_variable() -> None:
+    dsn = f"postgresql://u:{SECRET}@h/db"
+    text = forked(DOCUMENT % (SECRET, dsn), name="orders_b", sink={"table": "b"})
+    assert SECRET not in text
+    told = yaml.safe_load(text)
+    assert told["attributes"]["sink"]["dsn"] == "{{ env.ORDERS_B_DSN }}"
+    assert set(told["requirements"]["env"]) == {
+        "BROKERS",
+        "ORDERS_B_DSN",
+        "ORDERS_B_SASL_PASSWORD",
+    }
+
+
+def test_a_whole_sink_takes_the_place_of_the_old_one_and_variables_become_templates() -> None:
+    text = forked(
+        DOCUMENT % ('"{{ env.PASSWORD }}"', '"{{ env.DSN }}"'),
+        name="orders_b",
+        sink={"type": "delta", "path": "${OTHER:-/lake}/orders"},
+    )
+    sink = yaml.safe_load(text)["attributes"]["sink"]
+    assert sink == {"type": "delta", "path": "{{ env('OTHER', '/lake') }}/orders"}

@@ -1,0 +1,79 @@
+"""What Dagster shows names what is there: jobs and assets, no shell commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import eo_pipeline
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.failures import failure_metadata
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.wording import in_dagster
+from eo_pipeline.errors import DataLossError, Loss
+from eo_pipeline.pipeline import Pipeline
+
+#: What nobody can do in Dagster yet.
+ONLY_IN_A_SHELL = {"adopt", "set-aside"}
+
+
+def test_a_failure_that_knows_what_is_lost_says_it_partition_by_partition() -> None:
+    lost = [Loss("t", 0, 7, 9, 12, "retention"), Loss("t", 3, 4, None, None, "deleted")]
+    told = failure_metadata(DataLossError("my-orders", lost))
+    assert (told["error"], told["losses"], told["retryable"]) == ("DataLossError", 2, False)
+    assert [dict(row.data) for row in told["lost"].records] == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "expected": 7,
+            "beginning": 9,
+            "end": 12,
+            "cause": "retention",
+        },
+        {
+            "topic": "t",
+            "partition": 3,
+            "expected": 4,
+            "beginning": None,
+            "end": None,
+            "cause": "deleted",
+        },
+    ]
+
+
+@pytest.fixture
+def declared() -> DagsterPipeline:
+    source = {"bootstrap_servers": "h:1", "topics": ["t"], "value_format": "raw"}
+    config = {"name": "my-orders", "source": source, "sink": {"type": "console"}}
+    return DagsterPipeline(Pipeline.from_config(config), Automation())
+
+
+def test_commands_become_jobs_with_their_fields_and_looks_become_assets(
+    declared: DagsterPipeline,
+) -> None:
+    for text, said in (
+        (
+            "go on: `eo accept-loss`, Pipeline.accept_loss(), or",
+            "the job `my_orders_accept_loss`, or",
+        ),
+        ("`eo replay 3 5` writes", "the job `my_orders_replay` with `{first: 3, last: 5}` writes"),
+        ("`eo checkpoints` lists", "the asset `my-orders_checkpoints` lists"),
+        ("by `eo adopt`, Pipeline.adopt().", "by `eo adopt`, Pipeline.adopt()."),
+    ):
+        assert said in in_dagster(declared, text)
+
+
+def test_every_command_that_an_error_names_has_its_place_in_dagster(
+    declared: DagsterPipeline,
+) -> None:
+    package = Path(eo_pipeline.__file__).parent
+    rooms = ("audit", "run", "sinks", "source", "staging")
+    files = [package / "errors.py", *(f for room in rooms for f in (package / room).rglob("*.py"))]
+    named = {
+        found for file in files for found in re.findall(r"`eo ([a-z-]+)[^`]*`", file.read_text())
+    }
+    assert {"accept-loss", "checkpoints", "replay"} <= named
+    kept = {command for command in named if "`eo " in in_dagster(declared, f"`eo {command}`")}
+    assert kept <= ONLY_IN_A_SHELL
