@@ -11,11 +11,12 @@ from pathlib import Path
 
 from demo import flights
 from demo.dev import RATE_PER_S, UI_PORT, dev
-from demo.preflight import prepare
+from demo.preflight import archive, jars_state, prepare
 from demo.run import run
 from demo.screen import Screen
 from demo.state import PROJECT, State, stop
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.jvm.archive import CACHE_VARIABLE
 
 _INTERRUPTED = 130
 
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(state.home)
     # what is started from there finds the demo and the definitions, which are not installed
     os.environ["PYTHONPATH"] = str(PROJECT)
+    os.environ.setdefault(CACHE_VARIABLE, str(jars_state(state.folder) / "cache"))
     try:
         passed = _execute(options, state, screen)
     except EoPipelineError as error:
@@ -77,7 +79,7 @@ def _execute(options: argparse.Namespace, state: State, screen: Screen) -> bool:
     """Whether everything was as it should be."""
     match options.command:
         case "setup":
-            prepare(state.folder, screen)
+            archive(prepare(state.folder, screen), screen)
         case "run":
             return run(state, options.flights, screen)
         case "dev":

@@ -18,6 +18,7 @@ from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.jvm.archive import CACHE_VARIABLE
 from eo_pipeline.spark import JARS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ _POSTGRES = {"max_wal_size": "8GB"}
 _ALWAYS_LEFT_S = 5.0
 
 #: Where archives of Spark's classes lie.
-_CACHES = ("EO_CACHE", "XDG_CACHE_HOME")
+_CACHES = (CACHE_VARIABLE, "XDG_CACHE_HOME")
 
 #: How the names begin of topics that live for one run: outputs, and those that grow.
 OUTPUT, END = "run_", "end-"
@@ -128,6 +129,8 @@ class Room:
         names = ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR", "SSL_CERT_FILE", *_CACHES)
         environment = {name: os.environ[name] for name in names if name in os.environ}
         environment["PYTHONPATH"] = str(ROOT)
+        # where `make setup` puts it
+        environment.setdefault(CACHE_VARIABLE, str(STATE / "cache"))
         # else Spark asks a repository for its connector at each start
         environment[JARS_VARIABLE] = str(self._connector())
         return Program(command, self.runs / "logs" / f"{name}.log", environment)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
+from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
     CLIENT_VARIABLES,
@@ -98,7 +99,7 @@ class EmbeddedSpark(EmbeddedServer):
             "env",
             *unset,
             *variables,
-            *submit_command(find_java(), home, arguments),
+            *with_archive(submit_command(find_java(), home, arguments)),
         ]
 
     def _answers(self) -> bool:

@@ -23,6 +23,7 @@ from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.archive import making, with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.submit import (
     script_of_its_own,
@@ -40,10 +41,11 @@ _SECRET_VARIABLE = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - a variable's name
 _LOOK_S = 0.05
 
 
-def start_driver(arguments: Sequence[str]) -> None:
+def start_driver(arguments: Sequence[str], archive: Path | None = None) -> None:
     """Start the JVM that this process's next session will use; it ends with this process.
 
     ``arguments`` are those of ``spark-submit``; PYSPARK_SUBMIT_ARGS takes the place of the last.
+    At its end the JVM writes its classes to ``archive``, if that is given.
 
     Nothing happens if there is one already, a user's own or that of ``spark-submit``. One that has
     ended is forgotten.
@@ -62,6 +64,7 @@ def start_driver(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="eo-spark-") as folder:
         connection = Path(folder) / "connection"
         command = submit_command(java, home, with_users_arguments(arguments))
+        command = making(command, archive) if archive else with_archive(command)
         process = _started(command, home, connection)
         _wait_for(connection, process)
         with connection.open("rb") as told:

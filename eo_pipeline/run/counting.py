@@ -49,7 +49,7 @@ _NARROW = frozenset(
 #: A step but the first is drawn below another; other lines go on with one's texts.
 _BELOW = re.compile(r"[ :]*[+:]- ")
 _STEP = re.compile(r"[ +-]*(?:\*\(\d+\) )?(\w+)")
-_READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?Scan KafkaRelation\b")
+_READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?(?:BatchScan KafkaTable|Scan KafkaRelation)\b")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Reading:
     def __init__(self, decoded: Decoded, ranges: Sequence[OffsetRange]) -> None:
         self._decoded = decoded
         self._ranges = ranges
-        self._observed = Observed(decoded.all, *decoded.metrics(), *sums())
+        self._observed = Observed(decoded.flowing, *decoded.metrics(), *sums())
         self.good = decoded.good(self._observed.frame)
 
     def seen(self, result: Result, *, transformed: bool) -> Seen:
@@ -109,7 +109,7 @@ class Reading:
         return dict(counted) if whole or not transformed or is_narrow(result.frame) else None
 
     def _counted_again(self) -> dict[str, Any]:
-        metrics = self._decoded.all.agg(*self._decoded.metrics())
+        metrics = self._decoded.flowing.agg(*self._decoded.metrics())
         row = interruptible(metrics.sparkSession, metrics.first)
         assert row is not None, "an aggregation without groups has one row"
         return row.asDict()

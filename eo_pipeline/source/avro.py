@@ -187,7 +187,7 @@ def _header() -> Column:
 
 
 def _key() -> Column:
-    """The bytes that say which schema it is, null if there are none of either form."""
+    """The bytes that say which schema it is, null if there are none of either form, or no value."""
     value, header = F.col("value"), _header()
     told = F.when(F.col("headers").isNotNull() & header.isNotNull(), header)
     in_value = F.when(_begins(_NUMBER, value), F.substring(value, 1, _NUMBER_BYTES)).when(
@@ -195,7 +195,8 @@ def _key() -> Column:
     )
     key = F.coalesce(told, in_value)
     whole = F.length(key) == F.when(_begins(_NUMBER, key), _NUMBER_BYTES).otherwise(_GUID_BYTES)
-    return F.when(whole & (_begins(_NUMBER, key) | _begins(_GUID, key)), key)
+    known_form = _begins(_NUMBER, key) | _begins(_GUID, key)
+    return F.when(value.isNotNull() & whole & known_form, key)
 
 
 def _body() -> Column:
@@ -225,7 +226,7 @@ def _writer(schemas: AvroSchemas) -> Column:
 def _is_stranger(schemas: AvroSchemas) -> Column:
     """Whether a value names a schema that is neither a writer's nor known to be nobody's."""
     known = [F.lit(bytearray(_bytes_of(key))) for key in schemas.unknown]
-    named = F.col("value").isNotNull() & F.col(_KEY).isNotNull() & F.col(_WRITER).isNull()
+    named = F.col(_KEY).isNotNull() & F.col(_WRITER).isNull()
     return named & ~F.col(_KEY).isin(*known) if known else named
 
 

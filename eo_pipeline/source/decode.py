@@ -39,6 +39,9 @@ _PARSED = "_eo_parsed"
 _KEYS = "_eo_keys"
 _UNKNOWN = "_eo_unknown"
 _CORRUPT = "_eo_corrupt"
+_TEXT = "_eo_text"
+_BYTES = "_eo_bytes"
+_SHOWN = "_eo_shown"
 
 #: Characters of a bad value that are shown to a person.
 SHOWN_CHARACTERS = 120
@@ -46,20 +49,23 @@ SHOWN_CHARACTERS = 120
 
 @dataclass(frozen=True)
 class Decoded:
-    """One read, three views of it. All lazy.
+    """One read, four views of it. All lazy.
 
-    ``all``: every record with its error (or null); ``good``: what the transform gets;
-    ``metrics``: aggregates over ``all`` for an Observation.
+    ``all``: every record with its error (or null); ``flowing``: the same without what nobody needs
+    any more; ``good``: what the transform gets; ``metrics``: aggregates over ``flowing`` for an
+    Observation.
     """
 
     all: DataFrame
     source: KafkaSource
     schemas: AvroSchemas | None = None
 
-    def metrics(self) -> list[Column]:
-        """``records``, ``bytes``, ``good``, ``bad``, ``skipped``, ``first_bad`` (JSON text), and
-        what :func:`json_fields.metrics` says of unknown fields, in records that are good, and
-        :func:`avro.metrics` of schemas.
+    @property
+    def flowing(self) -> DataFrame:
+        """Every record as it flows into the metrics, and from there into :meth:`good`.
+
+        A row is copied before its metrics and after them, and a record's own bytes are half of it:
+        what is said of them is said before.
         """
         is_bad = F.col(_ERROR).isNotNull()
         shown = F.to_json(
@@ -71,13 +77,21 @@ class Decoded:
                 F.left(F.col("value").cast("string"), F.lit(SHOWN_CHARACTERS)).alias("value"),
             )
         )
+        said = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
+        return said.drop(*(() if self._gives_value else ("value", _TEXT)))
+
+    def metrics(self) -> list[Column]:
+        """``records``, ``bytes``, ``good``, ``bad``, ``skipped``, ``first_bad`` (JSON text), and
+        what :func:`json_fields.metrics` says of unknown fields, in records that are good.
+        """
+        is_bad = F.col(_ERROR).isNotNull()
         return [
             F.count(F.lit(1)).alias("records"),
-            F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("bytes"),
+            F.coalesce(F.sum(_BYTES), F.lit(0)).alias("bytes"),
             F.count_if(self._is_good()).alias("good"),
             F.count_if(is_bad).alias("bad"),
             F.count_if(self._skipped()).alias("skipped"),
-            F.min(F.when(is_bad, shown)).alias("first_bad"),
+            F.min(_SHOWN).alias("first_bad"),
             *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
             *avro.metrics(self.schemas),
         ]
@@ -125,7 +139,11 @@ class Decoded:
 
     def _skipped(self) -> Column:
         skip = self.source.tombstones == "skip"
-        return F.col("value").isNull() if skip else F.lit(False)
+        return F.col(_BYTES).isNull() if skip else F.lit(False)
+
+    @property
+    def _gives_value(self) -> bool:
+        return self.source.value_format == "raw" or self.source.unknown_fields == "keep"
 
 
 def decode(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None = None) -> Decoded:
@@ -139,6 +157,7 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None = No
     Raises:
         ConfigError: ``value_schema`` is not a Spark schema.
     """
+    raw = raw.withColumn(_BYTES, F.length("value"))
     if source.value_format == "raw":
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
         nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
@@ -146,11 +165,13 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None = No
     if source.value_format == "avro":
         return _decode_avro(raw, source, schemas)
     schema = value_schema(source)
-    text = F.col("value").cast("string")
+    # a column, since bytes that become a text wherever one is asked for are copied each time
+    text = F.col(_TEXT)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
-    parsed = raw.withColumn(_PARSED, F.from_json(text, reading.add(_CORRUPT, "string"), options))
+    read = raw.withColumn(_TEXT, F.col("value").cast("string"))
+    parsed = read.withColumn(_PARSED, F.from_json(text, reading.add(_CORRUPT, "string"), options))
     keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
@@ -182,7 +203,7 @@ def _json_error(schema: StructType, text: Column, source: KafkaSource) -> Column
     object, and calls the record good; the look at the first and last character does not.
     """
     error = (
-        F.when(F.col("value").isNull(), "the value is null (a tombstone)")
+        F.when(text.isNull(), "the value is null (a tombstone)")
         .when(~braced(text), "the value is not a JSON object")
         .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
         .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
@@ -260,8 +281,7 @@ def _value_columns(source: KafkaSource, schemas: AvroSchemas | None) -> list[Col
     schema, parsed = value_schema(source), F.col(_PARSED)
     columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
     if source.unknown_fields == "keep":
-        text = F.col("value").cast("string")
-        columns.append(kept(text, schema, F.col(_UNKNOWN)).alias(UNKNOWN_COLUMN))
+        columns.append(kept(F.col(_TEXT), schema, F.col(_UNKNOWN)).alias(UNKNOWN_COLUMN))
     return columns
 
 

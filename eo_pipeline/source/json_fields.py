@@ -24,14 +24,17 @@ def keys_if_more(schema: StructType, text: Column, parsed: Column) -> Column:
     """The keys of the record's object; null where it has as many as values were read of it, which
     leaves none for an unknown field or for one that is there twice.
 
-    Listing them is a second reading of the whole text. Nearly all records are told by less: a key
-    ends in ``":``, so there are at most as many keys as that occurs, if no white space parts the
-    two and no key is in single quotes, which Spark takes too. Where it occurs more often, in a text
-    or because a value is null, the keys are listed.
+    Listing them is a second reading of the whole text. Nearly all records are told by less: each
+    key has a colon of its own behind it, so there are at most as many keys as there are ``":`` if
+    no other colon follows a single quote, which Spark takes too, or white space. Where they are
+    more than the values, in a text or because a value is null, the keys are listed.
     """
-    colons = (F.octet_length(text) - F.octet_length(F.replace(text, F.lit('":'), F.lit("")))) / 2
-    apart = [text.contains(part) for part in ('" ', '"\t', '"\r', '"\n', "'")]
-    unsure = reduce(Column.__or__, apart) | (colons > _values_read(schema, parsed))
+    rest = F.replace(text, F.lit('":'), F.lit(""))
+    colons = (F.octet_length(text) - F.octet_length(rest)) / 2
+    apart = [rest.contains(f"{before}:") for before in ("'", " ", "\t", "\r", "\n")]
+    # nearly all have no other colon at all, which one look tells
+    hidden = F.when(rest.contains(":"), reduce(Column.__or__, apart)).otherwise(F.lit(False))
+    unsure = (colons > _values_read(schema, parsed)) | hidden
     return F.when(F.coalesce(unsure, F.lit(True)), F.json_object_keys(text))
 
 

@@ -79,6 +79,6 @@ def _connector(master: str) -> dict[str, str]:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")
     paths = [str(jar.absolute()) for jar in jars]
     if is_local(master):
-        # not by spark.jars: those are copied at each start
+        # not by spark.jars: those are copied at each start, and no class-data archive holds them
         return {_CLASS_PATH: os.pathsep.join(paths)}
     return {"spark.jars": ",".join(paths)}

@@ -91,8 +91,8 @@ class SparkSettings(Settings):
             if self.config.get(key, value) != value:
                 raise ConfigError(
                     f"spark.config: {key} is always {value} while a batch is staged, so that what "
-                    "a time becomes does not depend on who stages it. Take the setting out; local "
-                    "times are the transform's, with to_utc_timestamp and from_utc_timestamp."
+                    "is staged does not depend on who stages it. Take the setting out; local times "
+                    "are the transform's, with to_utc_timestamp and from_utc_timestamp."
                 )
 
     def _started(self, remote: str | None) -> SparkSession:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.archive import with_archive
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.locks import hold
 from eo_pipeline.jvm.processes import send_signal, start_of
@@ -168,7 +169,7 @@ def _command(wanted: Wanted) -> list[str]:
         "spark.python.worker.reuse": "false",
     }
     arguments = submit_arguments(wanted.master, settings)
-    return submit_command(find_java(), spark_home(), with_users_arguments(arguments))
+    return with_archive(submit_command(find_java(), spark_home(), with_users_arguments(arguments)))
 
 
 def environment(folder: Path, master: str) -> dict[str, str]:
