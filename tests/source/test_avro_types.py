@@ -175,7 +175,7 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
         {"id": 2**40, "name": None, "size": "S"},
         {"id": 3, "name": None, "size": "L"},
     ]
-    seen = both.all.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert seen["unknown"] == 2
     read = schemas.read_with(seen, {"1": None})
     assert read is not None
@@ -213,7 +213,7 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
         both = decoded(spark, reader, values, schemas)
         found = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
         good.append([tuple(row.values()) for row in found])
-        seen = both.all.agg(*both.metrics()).toArrow().to_pylist()[0]
+        seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
         assert seen["unknown"] == 0
         bad.append(seen["bad"])
     assert good == [[(0.0, "S", "S"), (1.0, "XL", "L")], [(0.0, "S", "S")]]
@@ -228,7 +228,7 @@ def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
         for n in (1, 59, 60, 69)
     ]
     both = decoded(spark, texts["0"], values, schemas)
-    seen = both.all.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
     read = schemas.read_with(seen, {})
     assert read is not None
     assert read.writers == ("1", "59", "60", "69")
