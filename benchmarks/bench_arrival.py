@@ -46,6 +46,19 @@ def defs() -> dg.Definitions:
     return load_pipelines(Path(__file__).parent)
 """
 
+_PYPROJECT = f"""\
+[project]
+name = "{_PACKAGE}"
+version = "1"
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "{_PACKAGE}"
+code_location_target_module = "{_PACKAGE}.definitions"
+"""
+
 #: Moments of one record on its way, in their order, and what each next one waited for.
 _PARTS = {
     "tick": "the sensor looked",
@@ -61,6 +74,7 @@ def write_project(folder: Path, on: Servers, topic: str, interval_s: int) -> Non
     package = folder / _PACKAGE
     place = package / "defs" / "pipeline"
     place.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(_PYPROJECT)
     (package / "__init__.py").touch()
     (package / "definitions.py").write_text(_DEFINITIONS)
     document = {
@@ -107,6 +121,9 @@ def dagster_dev(folder: Path, on: Servers) -> Iterator[None]:
         )
         try:
             yield
+        except SystemExit:
+            sys.stderr.write((folder / "dagster.log").read_text()[-3000:])
+            raise
         finally:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(60)
@@ -119,7 +136,7 @@ class Table:
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._name = name
 
-    def wait_for(self, number: int, patience_s: float = 180.0) -> float:
+    def wait_for(self, number: int, patience_s: float = 90.0) -> float:
         """When the row was there."""
         deadline = time.time() + patience_s
         while time.time() < deadline:
@@ -132,7 +149,9 @@ class Table:
             if found:
                 return time.time()
             time.sleep(0.02)
-        raise SystemExit(f"record {number} did not arrive within {patience_s:g} s")
+        raise SystemExit(
+            f"record {number} did not arrive within {patience_s:g} s; Dagster's log says why"
+        )
 
 
 def parts(instance: dg.DagsterInstance, arrived: float, visible: float) -> dict[str, float]:
@@ -197,7 +216,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=15)
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--interval", type=int, default=1, help="lag_interval_seconds")
-    found = measure(parser.parse_args())
+    asked = parser.parse_args()
+    # so that what was started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its end"))
+    found = measure(asked)
     whole = statistics.median(sum(each.values()) for each in found)
     sys.stdout.write(f"p50 {whole:.2f} s from arrival to visibility\n")
     for name, words in _PARTS.items():
