@@ -41,6 +41,7 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@$(BIN)/python -m tests.install_registry
 	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
@@ -48,6 +49,7 @@ chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@$(BIN)/python -m tests.install_registry
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
 
@@ -79,7 +81,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,mysql,redis,dev]" || $(call pip_failed)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,mysql,redis,registry,dev]" || $(call pip_failed)
 	@touch $@
 
 define check_python

@@ -5,6 +5,7 @@
     ├── SetupError                  Java, a jar, a port or disk space is missing on this machine
     ├── SourceError
     │   ├── SourceUnavailableError  the Kafka cluster did not answer
+    │   │   └── RegistryUnavailableError  ... or the schema registry did not
     │   ├── DataLossError           Kafka no longer holds what the ledger says comes next
     │   └── BadRecordError          a record does not fit the value format
     ├── TransformError              the transform failed or returned what cannot be written
@@ -73,6 +74,10 @@ class SourceUnavailableError(SourceError):
     """The Kafka cluster did not answer, or did not let us in."""
 
     retryable = True
+
+
+class RegistryUnavailableError(SourceUnavailableError):
+    """The schema registry did not answer, or did not let us in. Nothing was read."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from hypothesis import HealthCheck, settings
 
 from tests import reaper
 
-pytest_plugins = ["tests.chaos", "tests.parallel", "tests.servers", "tests.stores", "tests.engine"]
+pytest_plugins = [
+    "tests.chaos",
+    "tests.parallel",
+    "tests.servers",
+    "tests.stores",
+    "tests.engine",
+    "tests.registry",
+]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.
 _SPARK_CONF = Path(__file__).parent / "spark_conf"

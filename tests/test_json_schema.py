@@ -52,7 +52,12 @@ def test_it_is_a_schema_and_a_good_document_fits() -> None:
         ("sink.type", "postgress", "sink.type", "'postgress' is not one of ['console', "),
         ("source.start", "erliest", "source.start", "is not one of ['earliest', 'latest']"),
         ("source.start", {"group": ""}, "source.start.group", ""),
-        ("source.value_format", "jsn", "source.value_format", "is not one of ['json', 'raw'"),
+        (
+            "source.value_format",
+            "jsn",
+            "source.value_format",
+            "not one of ['json', 'avro', 'raw'",
+        ),
         ("source.max_records", "lots", "source.max_records", "not of type 'integer', 'null'"),
         ("source.isolaton", "x", "source", "'isolaton' was unexpected"),
         ("sink.max_row", 5, "sink", "'max_row' was unexpected"),

@@ -10,9 +10,12 @@ _IMPORTS = """
 import sys
 from importlib.abc import MetaPathFinder
 
+STORES = ("deltalake", "pyiceberg", "pymysql", "redis")
+REGISTRY = ("authlib", "fastavro", "httpx2")
+
 class Absent(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("deltalake", "pyiceberg", "pymysql", "redis", "dagster"):
+        if name.partition(".")[0] in (*STORES, *REGISTRY, "dagster"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

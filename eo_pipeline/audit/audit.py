@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, Tallies
+from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, RowKind, Tallies
 from eo_pipeline.audit.judge import Evidence, Findings, judge
 from eo_pipeline.audit.proof import cannot_prove, proves
 from eo_pipeline.audit.ranges import Coverage, block_size, parts, write_ranges
@@ -132,6 +132,7 @@ class Audit:
     def _compare(
         self, snapshot: Snapshot, cluster: Cluster, folder: Path, block: int, *, expected: bool
     ) -> Comparison:
+        book = self.steps.book
         return Comparison(
             spark=self.steps.spark(),
             stager=self.steps.knowing_stager(),
@@ -143,6 +144,7 @@ class Audit:
             head=snapshot.head.version,
             newest=snapshot.newest,
             expected=expected,
+            schemas=book.for_audit(snapshot.head, snapshot.checkpoints) if book else None,
         )
 
     def _compared(
@@ -152,7 +154,9 @@ class Audit:
         offsets = sum(coverage.readable.values())
         self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
-        differing = {n for n, kinds in tallies.items() if n is not None and BY_TRANSFORM & {*kinds}}
+        # with a registry each checkpoint had columns of its own, too
+        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.book else BY_TRANSFORM
+        differing = {n for n, kinds in tallies.items() if n is not None and alike & {*kinds}}
         spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))
         while some := dict(islice(alone, ONE_BY_ONE)):

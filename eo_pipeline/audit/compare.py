@@ -7,7 +7,7 @@ bounded number of examples. What a task holds is bounded too; the aggregation sp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run.schemas import AuditSchemas
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
 from eo_pipeline.spark import (
@@ -106,6 +107,7 @@ class Comparison:
     head: int
     newest: int
     expected: bool
+    schemas: AuditSchemas | None = None
 
     def everything(self, spans: Sequence[OffsetRange]) -> Tallies:
         """All checkpoints at once; the transform sees all records together.
@@ -140,8 +142,9 @@ class Comparison:
     ) -> DataFrame:
         ranges = self._ranges(only)
         both = self._rows(ranges, only)
+        versions: Iterable[int | None] = only or [None]
         if batches:
-            both = both.union(self._kafka(batches, ranges))
+            both = both.union(self._kafka(zip(batches, versions, strict=False), ranges))
         keys = both.groupBy(*_KEY)
         sums = [F.sum(name).alias(name) for name in _COUNTED]
         summed = keys.agg(F.max("region").alias("region"), *sums)
@@ -167,17 +170,24 @@ class Comparison:
         placed = self._with_ranges(kept, ranges, [*_KEY], "left")
         return _counting(placed, *_KEY, "region", found=F.lit(1))
 
-    def _kafka(self, batches: Sequence[Sequence[OffsetRange]], ranges: DataFrame) -> DataFrame:
+    def _kafka(
+        self, batches: Iterable[tuple[Sequence[OffsetRange], int | None]], ranges: DataFrame
+    ) -> DataFrame:
         """The records that a checkpoint read, and the rows that each batch should have made."""
-        sides = [side for spans in batches for side in self._records_and_rows(spans)]
+        sides = [side for batch in batches for side in self._records_and_rows(*batch)]
         readable = ranges.where(F.col("region") != Region.GONE)
         placed = self._with_ranges(
             reduce(DataFrame.union, sides), readable, [*_COORDINATES], "inner"
         )
         return placed.select(*_KEY, "region", *_COUNTED)
 
-    def _records_and_rows(self, spans: Sequence[OffsetRange]) -> Iterator[DataFrame]:
-        decoded = self.stager.read(self.spark, self.pipeline, spans, self.topic_ids)
+    def _records_and_rows(
+        self, spans: Sequence[OffsetRange], version: int | None
+    ) -> Iterator[DataFrame]:
+        schemas = self.schemas(version) if self.schemas else None
+        decoded = self.stager.read(
+            self.spark, self.pipeline, spans, self.topic_ids, schemas=schemas
+        )
         marks = {name: F.col(name).cast("int") for name in ("bad", "skipped")}
         yield _counting(decoded.marks(), *_COORDINATES, records=F.lit(1), **marks)
         if self.expected:

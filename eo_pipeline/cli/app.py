@@ -24,6 +24,7 @@ from eo_pipeline.cli.doctor import doctor
 from eo_pipeline.cli.init import init
 from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.schema import json_schema
+from eo_pipeline.cli.schemas import schema
 from eo_pipeline.cli.telling import causes, note, telling
 from eo_pipeline.cli.watch import watch
 from eo_pipeline.errors import EoPipelineError
@@ -133,6 +134,7 @@ for _command in (
     looking.show,
     looking.diff,
     looking.plan,
+    schema,
     changing.run,
     changing.rewind,
     changing.replay,

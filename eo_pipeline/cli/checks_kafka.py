@@ -5,14 +5,16 @@ from __future__ import annotations
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
-from eo_pipeline.cli.checks import Check, State, fail, ok, skipped, warn
+from eo_pipeline.cli.checks import Check, State, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import counted
 from eo_pipeline.errors import EoPipelineError, SourceUnavailableError
 from eo_pipeline.source.admin import KafkaAdmin
+from eo_pipeline.source.avro_schema import field_names
 from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import NO_TOPIC_ID, Cluster
+from eo_pipeline.source.registry import latest_reader
 
 #: A topic's UUID is told since this version (KIP-516); the protocol tells no broker's own version.
 _TOPIC_IDS_SINCE = "2.8"
@@ -121,3 +123,17 @@ def _judged(allowed: dict[str, list[AclOperation]]) -> Check:
 def _unavailable(source: KafkaSource, error: Exception) -> SourceUnavailableError:
     said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
     return SourceUnavailableError(f"Kafka at {source.bootstrap_servers} could not be asked: {said}")
+
+
+def schema_registry(source: KafkaSource, timeout: float) -> Check:
+    """Whether the registry has a schema whose fields can become columns."""
+    registry = source.registry
+    assert registry is not None
+    waiting = registry.model_copy(update={"timeout": min(registry.timeout, timeout)})
+
+    def look() -> Check:
+        latest = latest_reader(waiting, source.subject)
+        fields = counted(len(field_names(latest.text)), "field")
+        return ok("registry", f"{source.subject}: schema {latest.keys[0]}, {fields}")
+
+    return examined("registry", look, "Correct source.registry, or start the registry.")

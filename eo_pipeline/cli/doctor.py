@@ -20,7 +20,7 @@ from eo_pipeline.cli.checks import (
     spark,
     staging,
 )
-from eo_pipeline.cli.checks_kafka import kafka_checks
+from eo_pipeline.cli.checks_kafka import kafka_checks, schema_registry
 from eo_pipeline.cli.checks_sink import losses, sink_checks
 from eo_pipeline.cli.codes import ExitCode
 from eo_pipeline.cli.options import AsJson, Files, Name
@@ -85,6 +85,8 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
     yield spark(pipeline, timeout)
     kafka = kafka_checks(pipeline.source)
     yield from kafka
+    if pipeline.source.registry:
+        yield schema_registry(pipeline.source, timeout)
     yield examined("staging", lambda: staging(pipeline), "Correct `staging`.")
     sink = sink_checks(pipeline)
     yield from sink

@@ -14,6 +14,12 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from eo_pipeline.cli.document_text import document_text
+from eo_pipeline.cli.init_avro import (
+    avro_format,
+    avro_policies,
+    avro_remarks,
+    refuse_what_is_not_there,
+)
 from eo_pipeline.cli.options import AsJson, pairs
 from eo_pipeline.cli.output import Output, number
 from eo_pipeline.cli.sampling import InferredSchema, infer_schema
@@ -38,6 +44,18 @@ _Client = Annotated[
     list[str] | None,
     typer.Option("--client", help="key=value of librdkafka: security.protocol=SASL_SSL ..."),
 ]
+_Registry = Annotated[
+    str | None, typer.Option("--registry", help="A schema registry's URL: values are Avro.")
+]
+_Subject = Annotated[
+    str | None, typer.Option("--subject", help="In the registry. Default: <topic>-value.")
+]
+_RegistryClient = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry-client", help="key=value: 'basic.auth.user.info=${EO_REGISTRY_LOGIN}' ..."
+    ),
+]
 _NewName = Annotated[str | None, typer.Option("--name", help="Default: from the topic's.")]
 _Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="The file. Default: pipelines/<name>.yaml")
@@ -58,6 +76,9 @@ def init(
     sink: _Sink = None,
     settings: _Set = None,
     client: _Client = None,
+    registry: _Registry = None,
+    subject: _Subject = None,
+    registry_client: _RegistryClient = None,
     name: _NewName = None,
     out: _Out = None,
     records: _Records = 200,
@@ -68,7 +89,7 @@ def init(
     """Write a working pipeline document by asking the topic what is in it.
 
     Reads the oldest and newest records of every partition, commits nothing, and asks on a terminal
-    for what was not given.
+    for what was not given. With --registry the columns follow the latest schema there.
     """
     output = Output(as_json)
     bootstrap = bootstrap or _asked(output, "--bootstrap", "Kafka's bootstrap servers (host:port)")
@@ -83,16 +104,23 @@ def init(
     target = _sink(output, kind, name, bootstrap, pairs(settings, "--set"))
     read = sample(KafkaSource(**expanded(source), value_format="raw"), records)
     inferred = infer_schema(read.values)
-    values = {
+    if registry:
+        found = avro_format(registry, subject, pairs(registry_client, "--registry-client"))
+        refuse_what_is_not_there(KafkaSource(**expanded(source | found)))
+        found |= avro_policies(inferred)
+    else:
+        found = _format(inferred, not_null=not_null)
+    values: dict[str, Any] = {
         "name": name,
-        "source": source | _format(inferred, not_null=not_null),
+        "source": source | found,
         "sink": target,
     }
     unset = _unset_variables(values)
     if not unset:
         Pipeline.from_config(expanded(values))
-    _write(path, document_text(values, _remarks(inferred, read)), target)
-    _tell(output, path, values, inferred, read, unset)
+    remarks = avro_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
+    _write(path, document_text(values, remarks), target)
+    _tell(output, path, values, inferred, read, unset, remarks)
 
 
 def _asked(output: Output, option: str, question: str, *, secret: bool = False) -> str:
@@ -177,7 +205,8 @@ def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
         sentences.append("Values that do not fit go to the dead-letter table.")
     if inferred.framed:
         sentences.append(
-            f"{number(inferred.framed)} values begin as a schema registry's do (Avro, Protobuf)."
+            f"{number(inferred.framed)} values begin as a schema registry's do: Avro is read with "
+            "--registry URL."
         )
     if inferred.tombstones:
         sentences.append("Records without a value are skipped and counted.")
@@ -215,6 +244,7 @@ def _tell(
     inferred: InferredSchema,
     read: Sample,
     unset: list[str],
+    remarks: list[str],
 ) -> None:
     if output.as_json:
         output.document(
@@ -232,7 +262,7 @@ def _tell(
                 "unset_variables": unset,
             }
         )
-    for sentence in _remarks(inferred, read):
+    for sentence in remarks:
         output.say(sentence)
     output.say(f"Wrote {path}")
     if unset:

@@ -11,6 +11,7 @@ from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, num
 from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.ledger.schemas import ReadWith
 from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.status import RunPlan, Status
@@ -71,6 +72,12 @@ def entry_line(entry: LedgerEntry) -> str:
     return "  ".join(parts)
 
 
+def _schemas(read: ReadWith) -> str:
+    """``read as 7, written with 5, 7``; keys that no schema was found for."""
+    written = f"read as {read.reader}, written with {', '.join(read.writers) or 'none'}"
+    return f"{written}; unknown: {', '.join(read.unknown)}" if read.unknown else written
+
+
 def _unknown(counts: Counts) -> str:
     """``2 records with unknown fields (colour, size)``."""
     names = ", ".join(counts.unknown_fields)
@@ -124,6 +131,7 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         ("dead letters", number(counts.dead_letters)),
         ("tombstones", number(counts.tombstones)),
         *([("unknown fields", _unknown(counts))] if counts.unknown else []),
+        *([("schemas", _schemas(counts.schemas))] if counts.schemas else []),
         ("run id", entry.run_id),
         ("transaction", entry.transaction_id),
         ("parent", f"{entry.parent.version} {entry.parent.transaction_id}" if entry.parent else ""),
@@ -180,6 +188,8 @@ def show_run_plan(output: Output, plan: RunPlan) -> None:
     name = plan.status.pipeline
     show_ranges(output, plan.ranges)
     show_obstacles(output, plan.status)
+    if plan.reader:
+        output.say(f"{name}: {plan.reader}")
     if not plan.ranges:
         output.say(f"{name}: nothing to read")
         return

@@ -26,7 +26,10 @@ def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any
     name = key.path[-1] if source.topic_pattern is None else source.topic_pattern
     return {
         "dagster/uri": f"kafka://{source.bootstrap_servers}/{name}",
+        # a page leaves the line above out where it shows what was observed
+        "bootstrap_servers": source.bootstrap_servers,
         "value_format": source.value_format,
+        **({"schema_subject": source.subject} if source.registry else {}),
         **_schema([_of_field(each) for each in fields_of(source.value_schema)]),
     }
 

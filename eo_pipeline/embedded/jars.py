@@ -9,6 +9,7 @@ import contextlib
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,21 @@ from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.locks import hold
 from eo_pipeline.jvm.submit import pyspark_home
 from eo_pipeline.jvm.trust import trust_options
-from eo_pipeline.spark import CONNECTOR
+from eo_pipeline.spark import AVRO, CONNECTOR
 
 KAFKA_VERSION = "4.1.0"
+
+#: What Ivy takes to fetch an archive: its command line knows no classifier.
+_ARCHIVE = """\
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="eo-pipeline" module="embedded"/>
+  <dependencies>
+    <dependency org="{0.organisation}" name="{0.name}" rev="{0.version}" transitive="false">
+      <artifact name="{0.name}" type="tar.gz" ext="tar.gz" m:classifier="{0.classifier}"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
 
 #: What Ivy's cache and the jars of either artefact need together, with room to spare.
 _FREE_BYTES_MIN = 300 * 1024**2
@@ -29,14 +42,20 @@ _RESOLVE_TIMEOUT_S = 600
 
 
 class Artefact(NamedTuple):
-    """One Maven artefact, resolved together with all that it depends on."""
+    """One Maven artefact, resolved together with all that it depends on; or, with a ``classifier``,
+    an archive of it, unpacked.
+    """
 
     organisation: str
     name: str
     version: str
+    classifier: str = ""
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.version}"
+
+
+_REGISTRY = Artefact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all")
 
 
 def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
@@ -57,14 +76,25 @@ def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
 
 
 def spark_connector_jars(state: Path) -> tuple[Path, ...]:
-    """Spark's Kafka connector and what it needs beyond the jars that pyspark already holds.
+    """Spark's Kafka connector, what decodes Avro for it, and what they need beyond the jars that
+    pyspark already holds.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
-    connector = Artefact(*CONNECTOR.split(":"))
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
-    return tuple(jar for jar in _resolved(connector, state) if _artefact_name(jar) not in in_spark)
+    wanted = [Artefact(*each.split(":")) for each in (CONNECTOR, AVRO)]
+    found = [jar for each in wanted for jar in _resolved(each, state)]
+    return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
+
+
+def registry_jar(state: Path) -> Path:
+    """The program of a schema registry; downloaded (142 MB) the first time.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    return next(jar for jar in _resolved(_REGISTRY, state) if jar.stem.endswith("-runner"))
 
 
 def _artefact_name(jar: Path) -> str:
@@ -112,7 +142,10 @@ def _resolve(artefact: Artefact, folder: Path) -> None:
     cache = folder.parent / ".ivy-cache"
     log = folder.parent / f"{folder.name}.log"
     code = _run_ivy(artefact, partial, cache, log)
-    if code != 0 or not (partial / f"{artefact.name}-{artefact.version}.jar").is_file():
+    if code == 0:
+        _unpack(partial)
+    suffix = "-runner" if artefact.classifier else ""
+    if code != 0 or not (partial / f"{artefact.name}-{artefact.version}{suffix}.jar").is_file():
         shutil.rmtree(partial)  # the cache stays: the next try need not download all again
         full = "No space left" in log.read_text(errors="replace")
         raise SetupError(
@@ -125,6 +158,13 @@ def _resolve(artefact: Artefact, folder: Path) -> None:
     shutil.rmtree(cache)
 
 
+def _unpack(folder: Path) -> None:
+    for archive in folder.glob("*.tar.gz"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        archive.unlink()
+
+
 def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
     """Ivy's exit code; all of its output goes into ``log``, and nothing to the home folder."""
     [ivy] = _spark_jars().glob("ivy-*.jar")
@@ -132,9 +172,14 @@ def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
     java = find_java()
     trusting = trust_options(java, log.with_suffix(".p12"))
     command = [str(java.command), *trusting, "-jar", str(ivy), "-cache", str(cache)]
-    command += ["-dependency", *artefact, "-confs", "default"]
-    # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
-    command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]
+    if artefact.classifier:
+        wanted = into / "ivy.xml"
+        wanted.write_text(_ARCHIVE.format(artefact))
+        command += ["-ivy", str(wanted), "-retrieve", str(retrieve)]
+    else:
+        command += ["-dependency", *artefact[:3], "-confs", "default"]
+        # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
+        command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]
     with log.open("wb") as output:
         try:
             run = subprocess.run(

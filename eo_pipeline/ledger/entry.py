@@ -21,6 +21,7 @@ from pydantic import Field, PlainSerializer, TypeAdapter
 
 from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
+from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith
 
 #: The version of the entry that holds the resolved start offsets and no rows.
 START_VERSION = 0
@@ -79,7 +80,8 @@ class Counts:
     rows without the fields that ``value_schema`` does not name (None: not counted, by an older
     version), ``unknown_fields``: names of such, not always all. ``checksum`` is of the rows and
     ``dead_letters_checksum`` of the dead letters as they were staged (None: not made, by an older
-    version or because the sink could not give them back to be compared).
+    version or because the sink could not give them back to be compared). ``schemas`` are those of
+    a registry that the records were read with (None: there is no registry).
     """
 
     records: int = 0
@@ -92,6 +94,7 @@ class Counts:
     unknown_fields: tuple[str, ...] = ()
     checksum: Checksum | None = None
     dead_letters_checksum: Checksum | None = None
+    schemas: ReadWith | None = None
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,13 @@ class Identity:
     what the store said it publishes into and how (the table's own identity, the mode, the key).
     ``past_topics`` are the positions reached in topics whose names are not subscribed any more or
     mean another topic now, by Kafka's topic UUID: what was read once is never read again.
+    ``schemas`` are those of a registry that earlier entries were read with.
     """
 
     parent: str | None = None
     sink: Mapping[str, str] = field(default_factory=dict)
     past_topics: Mapping[str, StoredOffsets] = field(default_factory=dict)
+    schemas: KnownSchemas = field(default_factory=KnownSchemas)
 
 
 class Stored(NamedTuple):
@@ -204,8 +209,15 @@ class LedgerEntry:
             topic_ids=self.topic_ids,
             counts=Counts(rows_total=self.counts.rows_total),
             run_id=run_id,
-            identity=replace(self.identity, parent=self._hash_for_children),
+            identity=replace(
+                self.identity, parent=self._hash_for_children, schemas=self.known_schemas
+            ),
         )
+
+    @property
+    def known_schemas(self) -> KnownSchemas:
+        """All that this entry and those below it were read with."""
+        return self.identity.schemas.after(self.version, self.counts.schemas)
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
         return replace(self, counts=counts)
@@ -237,6 +249,8 @@ class LedgerEntry:
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
         counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
+        if not self.identity.schemas.held:
+            written["identity"].pop("schemas")
         return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod

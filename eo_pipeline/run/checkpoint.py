@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -44,12 +44,16 @@ from eo_pipeline.staging.rows import StagedOutput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from eo_pipeline.run.schemas import SchemaBook
     from eo_pipeline.run.stage import Stager, Transform
 
 log = logging.getLogger(__name__)
 
 #: Values of a batch that may go to the driver as Arrow instead of through files, in bytes.
 INLINE_BYTES = 64 * 1024 * 1024
+
+#: Earlier entries that are looked up for the texts of schemas; they never change.
+_ENTRIES_KEPT = 64
 
 
 @dataclass
@@ -82,6 +86,17 @@ class Steps:
 
         return Stager(self.source, self.sink, self.transform, self.lineage)
 
+    @cached_property
+    def book(self) -> SchemaBook | None:
+        """Which schemas records are read with; None if there is no registry."""
+        if self.source.registry is None:
+            return None
+        # here for the same reason
+        from eo_pipeline.run.schemas import SchemaBook
+
+        entry_at = lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry)
+        return SchemaBook(self.pipeline, self.source, self.source.registry, entry_at)
+
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
         with self.timed("recover"), self._phase("asking the sink for the ledger", short=True):
@@ -110,7 +125,12 @@ class Steps:
         ``measured``.
         """
         size = record_bytes(measured) if measured else None
-        return replace(self.stager, never_null=self.session.never_null(), record_bytes=size)
+        return replace(
+            self.stager,
+            never_null=self.session.never_null(),
+            record_bytes=size,
+            book=self.book,
+        )
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
         """Commit an entry that brings no rows: start, accepted loss, rewind."""

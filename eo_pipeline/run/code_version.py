@@ -23,13 +23,15 @@ def code_version(
     """Twelve hexadecimal digits that change when the schema or the transform's module is edited.
 
     The whole module counts, because a transform calls what stands beside it; modules that it
-    imports do not. ``None`` if the transform's source cannot be read: it was typed in, or made by
-    a program.
+    imports do not. Nor does what a schema registry says: each entry tells which schemas it was read
+    with. ``None`` if the transform's source cannot be read: it was typed in, or made by a program.
     """
     text = _source_text(transform) if transform is not None else ""
     if text is None:
         return None
     decoding = {name: getattr(source, name) for name in _DECODING}
+    if source.registry is not None:
+        decoding["subject"] = source.subject
     name = getattr(transform, "__qualname__", "")
     whole = json.dumps([decoding, lineage, name, text], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]

@@ -56,6 +56,7 @@ _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?(?:BatchScan KafkaTable|Scan Ka
 class Seen:
     """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
     of the good ones have fields that the schema does not name, such as ``unknown_fields``.
+    ``metrics`` is all that was counted, for those who asked for more.
     """
 
     records: int
@@ -66,11 +67,12 @@ class Seen:
     first_bad: str | None
     unknown: int
     unknown_fields: tuple[str, ...]
+    metrics: Mapping[str, Any]
 
     @classmethod
     def of(cls, counted: dict[str, Any]) -> Self:
         """From the job's metrics."""
-        named = {"unknown_fields": json_fields.shown(counted)}
+        named = {"unknown_fields": json_fields.shown(counted), "metrics": counted}
         return cls(**{each.name: (counted | named)[each.name] for each in fields(cls)})
 
 

@@ -11,6 +11,7 @@ from eo_pipeline.errors import GoingBackError
 from eo_pipeline.ledger.branch import checkpoints
 from eo_pipeline.ledger.entry import (
     START_VERSION,
+    Counts,
     Identity,
     LedgerEntry,
     Operation,
@@ -80,9 +81,9 @@ class ForkPlan(RereadingPlan):
                     f"Pipeline {self.fork!r} has a ledger already, at version {head.version}. "
                     "Nothing was changed; fork under another name."
                 )
-            return (new.publish_alone(self._entry(steps.run_id, remarks)),)
+            return (new.publish_alone(self._entry(steps, remarks)),)
 
-    def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
+    def _entry(self, steps: Steps, remarks: Mapping[str, str]) -> LedgerEntry:
         origin = {
             "pipeline": self.pipeline,
             "ledger_id": self.target.ledger_id,
@@ -98,9 +99,10 @@ class ForkPlan(RereadingPlan):
             operation=Operation.FORK,
             offsets=self.target.offsets,
             topic_ids=self.target.topic_ids,
-            run_id=run_id,
+            run_id=steps.run_id,
             details={**remarks, "forked_from": origin},
             identity=Identity(past_topics=self.target.identity.past_topics),
+            counts=Counts(schemas=steps.book.carried(self.target) if steps.book else None),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import (
     BadRecord,
@@ -26,13 +25,16 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.code_version import code_version
+from eo_pipeline.run.columns import check_names, types_of
 from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
+from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
-from eo_pipeline.source.fetch import fetched
+from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.spark import (
@@ -51,8 +53,6 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 Transform = Callable[[DataFrame], DataFrame]
-
-_RESERVED = "_eo_"
 
 #: How often a job is run of which Spark does not say how many rows it made.
 STAGING_TRIES = 3
@@ -93,6 +93,8 @@ class Stager:
     never_null: Collection[str] = frozenset()
     #: mean size of a record's value, in bytes, if it was measured
     record_bytes: float | None = None
+    #: which schemas records are read with, if a registry knows them
+    book: SchemaBook | None = None
 
     @property
     def code_version(self) -> str | None:
@@ -116,6 +118,7 @@ class Stager:
             SparkUnavailableError: the Spark Connect server, or this process's JVM, was lost.
             SetupError: a disk is full, or Spark may not write there.
             SchemaChangeError: the sink cannot store a column's type.
+            RegistryUnavailableError: the schema registry was needed and did not answer.
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
@@ -132,24 +135,43 @@ class Stager:
     def _staged(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
-        """Once, and once more if the sink would refuse some of the rows: without their records."""
+        """Once, and once more if there are records of schemas that nobody thought of: with those;
+        and if the sink would refuse some of the rows: without their records.
+        """
+        schemas = self.book.of(entry) if self.book else None
         small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
-        if small is not None:
-            decoded = decode(small.frame(spark, cores(spark) or 1), self._typed_source())
-        else:
-            known = len(entry.offsets)
-            decoded = self.read(spark, entry.pipeline, entry.ranges, entry.topic_ids, known=known)
         ranges = entry.ranges if small is None else small.runs
+        decoded = self._decoded(spark, entry, small, schemas)
         staged = self._stage(decoded, ranges, entry, attempt)
+        while isinstance(staged, AvroSchemas):
+            decoded = self._decoded(spark, entry, small, staged)
+            if attempt is not None:
+                attempt.empty()
+            staged = self._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
             if attempt is not None:
                 attempt.empty()
             staged = self._stage(decoded, ranges, entry, attempt)
-        if isinstance(staged, UnfitRows):
+        if not isinstance(staged, tuple):
             remedy = "The transform made other rows of the same records the second time"
+            assert isinstance(staged, UnfitRows)
             raise refused(staged, self.source, self.sink, remedy)
         return staged
+
+    def _decoded(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        small: Fetched | None,
+        schemas: AvroSchemas | None,
+    ) -> Decoded:
+        if small is not None:
+            return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
+        known = len(entry.offsets)
+        return self.read(
+            *(spark, entry.pipeline, entry.ranges, entry.topic_ids), known=known, schemas=schemas
+        )
 
     def _stage(
         self,
@@ -157,9 +179,9 @@ class Stager:
         ranges: Sequence[OffsetRange],
         entry: LedgerEntry,
         attempt: Attempt | None,
-    ) -> tuple[StagedOutput, Counts] | UnfitRows:
+    ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
         reading = Reading(decoded, ranges)
-        made = self.result(reading.good if self.transform else self._typed(reading.good))
+        made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
         schema = made.schema
@@ -170,10 +192,14 @@ class Stager:
             NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
         )
         rows = self._rows(result, entry, attempt)
+        seen = reading.seen(result, transformed=self.transform is not None)
+        schemas = self.book.met(entry, decoded, seen) if self.book else None
+        if schemas and schemas.writers != decoded.writers:
+            return schemas
         if unfit := found(result):
             return unfit
-        seen = reading.seen(result, transformed=self.transform is not None)
         dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt)
+        held = entry.identity.schemas.held
         counts = Counts(
             records=seen.records,
             bytes=seen.bytes,
@@ -185,6 +211,7 @@ class Stager:
             unknown_fields=seen.unknown_fields,
             checksum=hashed.checksum(result) if hashed else None,
             dead_letters_checksum=dead_checksum,
+            schemas=schemas.read_with(seen.metrics, held) if schemas else None,
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
@@ -196,9 +223,11 @@ class Stager:
         topic_ids: Mapping[str, str],
         *,
         known: int = 0,
+        schemas: AvroSchemas | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
-        have so many ``known`` partitions, as many as ``ranges`` at least.
+        have so many ``known`` partitions, as many as ``ranges`` at least. ``schemas`` are those of
+        a registry, if there is one.
         """
         raw = read_ranges(
             spark,
@@ -209,19 +238,20 @@ class Stager:
             known=known,
             tasks=Tasks.of(ranges, cores(spark), self.record_bytes),
         )
-        return decode(raw, self._typed_source())
+        return decode(raw, self._typed_source(), schemas)
 
     def _typed_source(self) -> KafkaSource:
         """The source, with a schema that Spark need not be asked about again."""
         text = self.source.value_schema
-        if self.source.value_format == "raw" or text is None:
+        if self.source.value_format != "json" or text is None:
             return self.source
         return self.source.model_copy(update={"value_schema": _schema_json(text)})
 
-    def _typed(self, good: DataFrame) -> DataFrame:
+    def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """What is read, which no transform changes: its types are those of every batch."""
         source = self.source
-        decides = (source.value_format, source.value_schema, source.unknown_fields)
+        schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
+        decides = (source.value_format, schema, source.unknown_fields)
         return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:
@@ -236,7 +266,7 @@ class Stager:
             raise TransformError(
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
             )
-        _check_names(result.columns, lineage=self.lineage)
+        check_names(result.columns, lineage=self.lineage)
         return result
 
     def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:
@@ -278,7 +308,7 @@ class Stager:
         if self.lineage:
             added |= {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
         columns = result.withColumns(added).drop(KAFKA_COLUMN)
-        return self.sink.project(with_known_schema(columns, _types_of(result.schema, added)))
+        return self.sink.project(with_known_schema(columns, types_of(result.schema, added)))
 
     def _dead_letters(
         self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
@@ -307,8 +337,9 @@ class Stager:
         value = first.get("value")
         shown = "no value" if value is None else f"value starts with {value!r}"
         limit = self.source.dead_letter_limit
+        schema = "the registry" if self.source.registry else "source.value_schema"
         remedy = (
-            "Correct the producer or source.value_schema, or set source.on_bad_record: dead_letter"
+            f"Correct the producer or {schema}, or set source.on_bad_record: dead_letter"
             if self.source.on_bad_record == "fail"
             else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
         )
@@ -318,20 +349,6 @@ class Stager:
             count=bad,
             example=found,
         )
-
-
-def _types_of(result: StructType, added: Iterable[str]) -> StructType | None:
-    """The columns of a result and those ``added`` to them; ``None``: only Spark can tell."""
-    origin = result[KAFKA_COLUMN].dataType if KAFKA_COLUMN in result.names else StructType()
-    schema = StructType([field for field in result if field.name != KAFKA_COLUMN])
-    for name in added:
-        if name == CHECKPOINT_COLUMN:
-            schema = schema.add(name, LongType())
-        elif isinstance(origin, StructType) and LINEAGE[name] in origin.names:
-            schema = schema.add(name, origin[LINEAGE[name]].dataType)
-        else:
-            return None
-    return schema
 
 
 def _materialize(
@@ -363,24 +380,3 @@ def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> No
         "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
         "folder that all of them share."
     )
-
-
-def _check_names(columns: list[str], *, lineage: bool) -> None:
-    if lineage and KAFKA_COLUMN not in columns:
-        raise TransformError(
-            f"the transform dropped the column {KAFKA_COLUMN!r}, which holds where a row came "
-            f"from. Keep it (select(..., {KAFKA_COLUMN!r})), or set lineage: false on the "
-            "pipeline; audit can then prove less."
-        )
-    names = [name for name in columns if name != KAFKA_COLUMN]
-    reserved = [name for name in names if name.lower().startswith(_RESERVED)]
-    if reserved:
-        raise TransformError(f"column names starting with {_RESERVED!r} are taken: {reserved}")
-    folded = [name.lower() for name in names]
-    twice = sorted({name for name in folded if folded.count(name) > 1})
-    if twice or not names:
-        raise TransformError(
-            f"the transform's result has columns of the same name: {twice}"
-            if twice
-            else "the transform's result has no columns"
-        )

@@ -12,6 +12,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
 from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.plans import OpenSteps
+from eo_pipeline.run.readers import NextReader
 from eo_pipeline.run.set_aside import damaged_promises
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.source.discovery import Cluster, positions_of
@@ -73,12 +74,14 @@ class RunPlan:
 
     ``ranges`` is all it would read, ``first`` what its first checkpoint would. ``losses`` would
     stop it, unless the source's policies say otherwise. ``recent`` are checkpoints to estimate by.
+    ``reader`` is the schema of a registry that the columns are of, if there is one.
     """
 
     status: Status
     ranges: tuple[OffsetRange, ...]
     first: tuple[OffsetRange, ...]
     recent: tuple[Checkpoint, ...] = ()
+    reader: NextReader | None = None
 
     @property
     def span(self) -> int:
@@ -102,6 +105,7 @@ class RunPlan:
             "seconds": None if self.seconds is None else round(self.seconds, 1),
             "losses": [str(loss) for loss in self.status.losses],
             "blocked": [str(each) for each in self.status.blocked],
+            **({"columns": self.reader.to_json()} if self.reader else {}),
         }
 
 
@@ -124,6 +128,7 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     with open_steps() as steps:
         newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
         status = _status(steps, newest[-1] if newest else None)
+        reader = steps.book.next_reader(status.head) if steps.book else None
     head, cluster = status.head, status.cluster
     steps.tell_missing_topics(head, cluster)
     positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)
@@ -131,4 +136,4 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     turn = head.version if head else 0
     everything = plan(positions, cluster)
     first = plan(positions, cluster, limit=limit, turn=turn)
-    return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)))
+    return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)), reader)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -52,15 +53,37 @@ class NoAnswerError(Exception):
     """Nobody answered in time."""
 
 
+@dataclass
+class _Heard:
+    """What librdkafka said. It does not know the client: that is gone, with its threads, when
+    nobody has it any more, and not when somebody collects circles.
+    """
+
+    #: of a broker, since the last question
+    said: KafkaError | None = None
+    #: whether every broker failed since the last question ...
+    all_down: bool = False
+    #: ... and ever
+    were_down: bool = False
+
+    def hear(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.were_down = self.all_down = True
+        else:
+            self.said = error
+
+    def is_away(self) -> bool:
+        """That all are down is said once, that one still is each time it is tried."""
+        return self.all_down or (self.were_down and self.said is not None)
+
+
 class AskedClient:
     """An admin client that is asked, and what librdkafka says while nobody answers."""
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        #: Whether every broker failed, ever and since the last question.
-        self._were_down = self._all_down = False
-        self._said: KafkaError | None = None
-        told = _SETTINGS | {"error_cb": self._hear} | dict(settings)
+        self._heard = _Heard()
+        told = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
         self.client = AdminClient(told, logger=silent_logger())
 
     def wait_for(self, answers: Collection[Future[Any]]) -> None:
@@ -105,12 +128,12 @@ class AskedClient:
         if anything.
         """
         told = error.args[0] if isinstance(error, KafkaException) else None
-        return self._said or told if told is None or told.code() in _NO_ANSWER else told
+        return self._heard.said or told if told is None or told.code() in _NO_ANSWER else told
 
     def why(self, error: Exception) -> Why:
         """The same in words, and what to do about it."""
         told = self.meant(error)
-        if told is None and self._all_down:
+        if told is None and self._heard.all_down:
             return Why("who listens there ends each connection at once", _HANGS_UP)
         if told is None:
             return Why("no answer in time", _REMEDY)
@@ -119,20 +142,12 @@ class AskedClient:
         kind = KafkaError._SSL if "SSL" in reason else told.code()
         return Why(reason, _REMEDIES.get(kind, _REMEDY))
 
-    def _hear(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._were_down = self._all_down = True
-        else:
-            self._said = error
-
     def _forget(self) -> None:
         """What went wrong since the last question, a connection that idled for example."""
         self.client.poll(0)
-        self._said, self._all_down = None, False
+        self._heard.said, self._heard.all_down = None, False
 
     def _give_up_if_away(self, spent_s: float, timeout_s: float) -> None:
         self.client.poll(0)
-        # that all are down is said once, that one still is each time it is tried
-        away = self._all_down or (self._were_down and self._said is not None)
-        if spent_s > (PATIENCE_S if away else timeout_s):
+        if spent_s > (PATIENCE_S if self._heard.is_away() else timeout_s):
             raise NoAnswerError

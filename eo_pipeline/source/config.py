@@ -20,9 +20,11 @@ from pydantic import (
 )
 
 from eo_pipeline.settings import Settings, one_or_more
+from eo_pipeline.source.avro_schema import fault_of
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.source.planner import Limits
+from eo_pipeline.source.registry import Registry
 
 if TYPE_CHECKING:
     from typing import Self
@@ -116,13 +118,15 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
-        value_schema: the columns of a JSON value, as Spark's DDL writes them.
+        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
-            a field declared ``NOT NULL`` must be present) or ``raw`` (one binary column
-            ``value``).
-        unknown_fields: fields of a JSON record that ``value_schema`` does not name: ``ignore``
+            a field declared ``NOT NULL`` must be present), ``avro`` (with ``registry``, whose
+            latest schema gives the columns, or with ``value_schema``, an Avro schema as JSON,
+            which all values are written with) or ``raw`` (one binary column ``value``).
+        registry: the schema registry that knows the values' schemas.
+        unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
-            into one column ``_unknown_fields``, ``fail`` makes the record a bad one.
+            into one column ``_unknown_fields`` (JSON only), ``fail`` makes the record a bad one.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
         max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
@@ -154,8 +158,9 @@ class KafkaSource(Settings):
         BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
     ] = ()
     topic_pattern: str | None = None
-    value_format: Literal["json", "raw"] = "json"
+    value_format: Literal["json", "avro", "raw"] = "json"
     value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
+    registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
@@ -180,10 +185,7 @@ class KafkaSource(Settings):
             raise ValueError("topics names one topic twice")
         if self.topic_pattern is not None:
             _compile(self.topic_pattern)
-        if (self.value_format == "json") != (self.value_schema is not None):
-            raise ValueError("value_schema belongs to value_format json, and json needs one")
-        if self.value_format == "raw" and self.unknown_fields != "ignore":
-            raise ValueError("unknown_fields belongs to value_format json")
+        self._check_format()
         refuse_spark_options(self.spark_options)
         clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
@@ -191,6 +193,32 @@ class KafkaSource(Settings):
                 f"these settings are decided by the pipeline: {', '.join(sorted(clash))}"
             )
         return self
+
+    def _check_format(self) -> None:
+        if self.registry is not None and self.value_format != "avro":
+            raise ValueError("registry belongs to value_format avro")
+        if self.value_format == "avro":
+            if (self.registry is None) == (self.value_schema is None):
+                raise ValueError("value_format avro needs either registry or value_schema")
+            if self.value_schema is not None and (fault := fault_of(self.value_schema)):
+                raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
+            if self.registry and not self.registry.subject and len(self.topics) != 1:
+                raise ValueError(
+                    "registry.subject must say whose latest schema gives the columns, since "
+                    "more than one topic may be read"
+                )
+            if self.unknown_fields == "keep":
+                raise ValueError("unknown_fields: keep belongs to value_format json")
+        elif (self.value_format == "json") != (self.value_schema is not None):
+            raise ValueError("value_schema belongs to value_format json, and json needs one")
+        if self.value_format == "raw" and self.unknown_fields != "ignore":
+            raise ValueError("unknown_fields belongs to value_format json")
+
+    @property
+    def subject(self) -> str:
+        """Under which the registry has the schemas of the values: the topic's, if none is named."""
+        assert self.registry is not None
+        return self.registry.subject or f"{self.topics[0]}-value"
 
     @property
     def limits(self) -> Limits:

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source import json_fields
+from eo_pipeline.source import avro, json_fields
+from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
@@ -57,6 +58,7 @@ class Decoded:
 
     all: DataFrame
     source: KafkaSource
+    schemas: AvroSchemas | None = None
 
     @property
     def flowing(self) -> DataFrame:
@@ -91,11 +93,18 @@ class Decoded:
             F.count_if(self._skipped()).alias("skipped"),
             F.min(_SHOWN).alias("first_bad"),
             *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
+            *avro.metrics(self.schemas),
         ]
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """Keys of the schemas in a registry that records are looked for of."""
+        return self.schemas.writers if self.schemas else ()
 
     def good(self, observed: DataFrame) -> DataFrame:
         """What the transform gets: the value's columns and ``_kafka``."""
-        return observed.where(self._is_good()).select(*_value_columns(self.source), _kafka_struct())
+        columns = _value_columns(self.source, self.schemas)
+        return observed.where(self._is_good()).select(*columns, _kafka_struct())
 
     def dead_letters(self, version: int) -> DataFrame:
         """The bad records as they came, with their coordinates and the error."""
@@ -137,12 +146,13 @@ class Decoded:
         return self.source.value_format == "raw" or self.source.unknown_fields == "keep"
 
 
-def decode(raw: DataFrame, source: KafkaSource) -> Decoded:
+def decode(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None = None) -> Decoded:
     """Parse the values of Spark's Kafka columns ``raw``.
 
     A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
     another type than the schema says or of a value that would change on its way, has a field twice,
-    or lacks a field declared NOT NULL; and by ``unknown_fields: fail``.
+    or lacks a field declared NOT NULL; and by ``unknown_fields: fail``. An Avro record is bad if
+    its value is null, names no schema of ``schemas``, or cannot be read by that into the reader's.
 
     Raises:
         ConfigError: ``value_schema`` is not a Spark schema.
@@ -152,6 +162,8 @@ def decode(raw: DataFrame, source: KafkaSource) -> Decoded:
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
         nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
         return Decoded(_with_error(nothing, missing, source), source)
+    if source.value_format == "avro":
+        return _decode_avro(raw, source, schemas)
     schema = value_schema(source)
     # a column, since bytes that become a text wherever one is asked for are copied each time
     text = F.col(_TEXT)
@@ -164,6 +176,18 @@ def decode(raw: DataFrame, source: KafkaSource) -> Decoded:
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
     return Decoded(_with_error(looked, _json_error(schema, text, source), source), source)
+
+
+def _decode_avro(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None) -> Decoded:
+    if schemas is None:
+        schemas = AvroSchemas.alone(source.value_schema or "")
+    looked = avro.parsed(raw, schemas, _PARSED, _UNKNOWN)
+    error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
+    for found, reason in avro.errors(schemas, F.col(_PARSED)):
+        error = error.when(found, reason)
+    if source.unknown_fields == "fail":
+        error = _or_unknown(error)
+    return Decoded(_with_error(looked, error, source), source, schemas)
 
 
 def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
@@ -193,11 +217,13 @@ def _json_error(schema: StructType, text: Column, source: KafkaSource) -> Column
             error = error.when(value.isNull(), f"required field {field.name!r} is missing or null")
         for fault in faults(value, field.dataType, field.name, text):
             error = error.when(fault.found, fault.reason)
-    if source.unknown_fields == "fail":
-        named = F.array_join(F.slice(F.col(_UNKNOWN), 1, json_fields.NAMES_MAX), ", ")
-        reason = F.concat(F.lit("it has fields that the schema does not name: "), named)
-        error = error.when(F.col(_UNKNOWN).isNotNull(), reason)
-    return error
+    return _or_unknown(error) if source.unknown_fields == "fail" else error
+
+
+def _or_unknown(error: Column) -> Column:
+    named = F.array_join(F.slice(F.col(_UNKNOWN), 1, json_fields.NAMES_MAX), ", ")
+    reason = F.concat(F.lit("it has fields that the schema does not name: "), named)
+    return error.when(F.col(_UNKNOWN).isNotNull(), reason)
 
 
 def braced(text: Column) -> Column:
@@ -247,9 +273,11 @@ def parsed_schema(text: str) -> StructType:
     return schema
 
 
-def _value_columns(source: KafkaSource) -> list[Column]:
+def _value_columns(source: KafkaSource, schemas: AvroSchemas | None) -> list[Column]:
     if source.value_format == "raw":
         return [F.col("value")]
+    if schemas is not None:
+        return avro.columns(schemas, F.col(_PARSED))
     schema, parsed = value_schema(source), F.col(_PARSED)
     columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
     if source.unknown_fields == "keep":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
     from eo_pipeline.spark.interrupts import interruptible
-    from eo_pipeline.spark.launch import CONNECTOR, JARS_VARIABLE, TESTED_WITH
+    from eo_pipeline.spark.launch import AVRO, CONNECTOR, JARS_VARIABLE, TESTED_WITH
     from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
     from eo_pipeline.spark.observed import ACTION, Observed
     from eo_pipeline.spark.paths import path_to_read, path_to_write
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTION",
+    "AVRO",
     "CONNECTOR",
     "JARS_VARIABLE",
     "SPARK_ERRORS",
@@ -44,6 +45,7 @@ _HOMES = {
     ),
     "eo_pipeline.spark.interrupts": ("interruptible",),
     "eo_pipeline.spark.launch": (
+        "AVRO",
         "CONNECTOR",
         "JARS_VARIABLE",
         "TESTED_WITH",

@@ -30,6 +30,8 @@ _DETERMINISTIC = frozenset({"0A", "21", "22", "38", "39", "42"})
 #: Spark's Kafka connector puts lost records into the class of wrong values.
 _OF_KAFKA = "KAFKA"
 _NO_CONNECTOR = "DATA_SOURCE_NOT_FOUND"
+_NO_AVRO = "AVRO_NOT_LOADED"
+_OF_SETUP = (_OF_KAFKA, _NO_CONNECTOR, _NO_AVRO)
 
 #: Exceptions of Python code in a job that may not come again.
 _MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|$)", re.MULTILINE)
@@ -75,6 +77,11 @@ def job_error(
             f"{job} could not begin: {first_lines(error)} Spark needs its Kafka connector: on a "
             "Spark Connect server, put it on the server's class path."
         )
+    if condition.startswith(_NO_AVRO):
+        return SetupError(
+            f"{job} could not begin: Spark has nothing that decodes Avro. Put spark-avro, of the "
+            "connector's release, on the class path of the Spark Connect server."
+        )
     return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
 
 
@@ -82,7 +89,7 @@ def _is_deterministic(error: Exception, condition: str) -> bool:
     """Whether the same rows and the same transform would end in the same way."""
     if isinstance(error, PythonException):
         return not _MAY_PASS.search(str(error))
-    if not isinstance(error, PySparkException) or condition.startswith((_OF_KAFKA, _NO_CONNECTOR)):
+    if not isinstance(error, PySparkException) or condition.startswith(_OF_SETUP):
         return False
     return (error.getSqlState() or "")[:2] in _DETERMINISTIC
 

@@ -13,6 +13,9 @@ from eo_pipeline.spark.staging import STAGING_SETTINGS
 #: Newer connectors than the Spark in use do not load; this one does in TESTED_WITH.
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
+#: What decodes Avro values; of the same release as the connector.
+AVRO = "org.apache.spark:spark-avro_2.13:4.0.0"
+
 #: The versions of pyspark that CONNECTOR was tested with, by the whole suite. pyproject.toml admits
 #: their patch releases, nothing newer.
 TESTED_WITH = ("4.0.0",)
@@ -70,7 +73,7 @@ def is_local(master: str) -> bool:
 def _connector(master: str) -> dict[str, str]:
     folder = os.environ.get(JARS_VARIABLE)
     if not folder:
-        return {"spark.jars.packages": CONNECTOR}
+        return {"spark.jars.packages": f"{CONNECTOR},{AVRO}"}
     jars = sorted(Path(folder).glob("*.jar"))
     if not jars:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")

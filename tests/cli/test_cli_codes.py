@@ -42,7 +42,7 @@ def test_the_page_lists_every_code_and_every_command() -> None:
     for code in (0, 1, 2, 3, 4, 5, 130):
         assert f"| {code} |" in page
     names = [c.name or (c.callback.__name__ if c.callback else "") for c in app.registered_commands]
-    assert len(names) == 17
+    assert len(names) == 19
     for name in names:
         assert f"eo {name.replace('_', '-')}" in page
 

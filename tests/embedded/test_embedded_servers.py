@@ -198,7 +198,18 @@ server = EmbeddedPostgres(folder)
 """
 
 
-@pytest.mark.parametrize("owner", [KAFKA_OWNER, POSTGRES_OWNER], ids=["kafka", "postgres"])
+REGISTRY_OWNER = """
+from eo_pipeline.embedded.jars import registry_jar
+from eo_pipeline.embedded.registry import EmbeddedRegistry
+server = EmbeddedRegistry(folder, jar=registry_jar(state))
+"""
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [KAFKA_OWNER, POSTGRES_OWNER, REGISTRY_OWNER],
+    ids=["kafka", "postgres", "registry"],
+)
 def test_a_server_is_gone_within_seconds_of_its_owners_sigkill(owner: str, tmp_path: Path) -> None:
     script = (
         "import sys, time\nfrom pathlib import Path\nfolder, state = map(Path, sys.argv[1:])\n"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
@@ -68,6 +70,25 @@ def test_the_broker_speaks_no_tls(kafka: EmbeddedKafka) -> None:
     said = told(kafka.bootstrap_servers, client={"security.protocol": "SSL"})
     assert "SSL" in said
     assert "Correct the ssl settings" in said
+
+
+def test_a_client_is_gone_with_its_threads_when_nobody_has_it(kafka: EmbeddedKafka) -> None:
+    """Sensors and `eo watch` make one for each look."""
+    source = KafkaSource(
+        bootstrap_servers=kafka.bootstrap_servers, topic_pattern="nothing.*", value_format="raw"
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        threads = [_threads_after_a_look(source) for _ in range(8)]
+    finally:
+        gc.enable()
+    assert threads[-1] <= threads[0]
+
+
+def _threads_after_a_look(source: KafkaSource) -> int:
+    KafkaAdmin(source).cluster()
+    return psutil.Process().num_threads()
 
 
 def test_one_of_several_addresses_that_is_dead_holds_up_nothing(

@@ -1,0 +1,70 @@
+"""Which schemas the records of an entry were read with, as the ledger holds it. Pure, no I/O.
+
+A schema goes by its key: the number under which the registry has it, in decimal digits, or its
+GUID. Numbers are a registry's own, and a registry may be lost or filled anew; so the ledger holds
+the texts, each once, and what it has read it can read again without any registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class ReadWith:
+    """The schemas of one entry's records, by their keys.
+
+    ``reader`` gave the columns, ``writers`` are those that records were written with. ``unknown``
+    are keys that no schema was found for, not always all: their records were bad ones. ``texts``
+    are those of reader and writers that no earlier entry holds.
+    """
+
+    reader: str
+    writers: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HeldSchema:
+    """Where the ledger holds a text, the ``version`` of the entry, and the text's :func:`digest`:
+    a registry that has another one under the same key is not the one that was read with.
+    """
+
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class KnownSchemas:
+    """All schemas that the entries below one were read with, and those that were last: writers'
+    (``last``) and the reader's.
+    """
+
+    held: Mapping[str, HeldSchema] = field(default_factory=dict)
+    last: tuple[str, ...] = ()
+    reader: str = ""
+
+    def after(self, version: int, read: ReadWith | None) -> KnownSchemas:
+        """What is known once the entry ``version`` has been ``read``."""
+        if read is None:
+            return self
+        new = {key: HeldSchema(version, digest(text)) for key, text in read.texts.items()}
+        return KnownSchemas(
+            {**self.held, **new}, read.writers or self.last, read.reader or self.reader
+        )
+
+
+def digest(text: str) -> str:
+    """Sixteen hexadecimal digits of a schema, however its JSON is laid out."""
+    return hashlib.sha256(canonical(text).encode()).hexdigest()[:_DIGITS]
+
+
+def canonical(text: str) -> str:
+    """The same schema in one line, keys in order."""
+    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,53 @@
+"""The columns of a transform's result: which names it may have, which types are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql.types import LongType, StructType
+
+from eo_pipeline.errors import TransformError
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
+
+_RESERVED = "_eo_"
+
+
+def types_of(result: StructType, added: Iterable[str]) -> StructType | None:
+    """The columns of a result and those ``added`` to them; ``None``: only Spark can tell."""
+    origin = result[KAFKA_COLUMN].dataType if KAFKA_COLUMN in result.names else StructType()
+    schema = StructType([field for field in result if field.name != KAFKA_COLUMN])
+    for name in added:
+        if name == CHECKPOINT_COLUMN:
+            schema = schema.add(name, LongType())
+        elif isinstance(origin, StructType) and LINEAGE[name] in origin.names:
+            schema = schema.add(name, origin[LINEAGE[name]].dataType)
+        else:
+            return None
+    return schema
+
+
+def check_names(columns: list[str], *, lineage: bool) -> None:
+    """Return if a result may have these ``columns``.
+
+    Raises:
+        TransformError: it may not.
+    """
+    if lineage and KAFKA_COLUMN not in columns:
+        raise TransformError(
+            f"the transform dropped the column {KAFKA_COLUMN!r}, which holds where a row came "
+            f"from. Keep it (select(..., {KAFKA_COLUMN!r})), or set lineage: false on the "
+            "pipeline; audit can then prove less."
+        )
+    names = [name for name in columns if name != KAFKA_COLUMN]
+    reserved = [name for name in names if name.lower().startswith(_RESERVED)]
+    if reserved:
+        raise TransformError(f"column names starting with {_RESERVED!r} are taken: {reserved}")
+    folded = [name.lower() for name in names]
+    twice = sorted({name for name in folded if folded.count(name) > 1})
+    if twice or not names:
+        raise TransformError(
+            f"the transform's result has columns of the same name: {twice}"
+            if twice
+            else "the transform's result has no columns"
+        )

@@ -1,0 +1,94 @@
+"""The schemas of a registry that the columns of a pipeline were of, and what changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.source.avro_schema import left_out
+
+
+@dataclass(frozen=True)
+class NextReader:
+    """The ``schema`` of ``subject`` that the next run's columns are of, the one ``before``, and the
+    paths of fields that are ``new`` in it and ``gone`` from it.
+    """
+
+    subject: str
+    schema: str
+    before: str | None
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = f"the columns are those of {self.subject}, schema {self.schema}"
+        if self.before in (None, self.schema):
+            return said
+        return f"{said}; it was {self.before} before ({what_changed(self.new, self.gone)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "subject": self.subject,
+            "schema": self.schema,
+            "before": self.before,
+            "new_fields": list(self.new),
+            "left_out": list(self.gone),
+        }
+
+
+@dataclass(frozen=True)
+class ReaderChange:
+    """``entry`` is the first that was read as ``schema``: ``new`` and ``gone`` are paths of fields
+    by which it differs from the one before; None for the very first.
+    """
+
+    entry: LedgerEntry
+    schema: str
+    text: str
+    new: tuple[str, ...] | None
+    gone: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        return "" if self.new is None else what_changed(self.new, self.gone or ())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        at = self.entry.committed_at
+        return {
+            "version": self.entry.version,
+            "committed_at": at.isoformat() if at else None,
+            "schema": self.schema,
+            "new_fields": None if self.new is None else list(self.new),
+            "left_out": None if self.gone is None else list(self.gone),
+            "text": self.text,
+        }
+
+
+def what_changed(new: Iterable[str], gone: Iterable[str]) -> str:
+    """``new: a, b; no longer: c``."""
+    changes = [f"new: {', '.join(new)}"] if new else []
+    changes += [f"no longer: {', '.join(gone)}"] if gone else []
+    return "; ".join(changes) or "the same fields"
+
+
+def reader_changes(history: Iterable[LedgerEntry]) -> Iterator[ReaderChange]:
+    """The entries of a whole ledger, oldest first, that were read as another schema than those
+    before; what a replay reads as then is no change.
+    """
+    texts: dict[str, str] = {}
+    before = None
+    for entry in history:
+        read = entry.counts.schemas
+        if read is None:
+            continue
+        texts |= read.texts
+        if not entry.ranges or entry.target is not None or read.reader == before:
+            continue
+        text, old = texts[read.reader], texts.get(before or "")
+        new = None if old is None else tuple(left_out(text, old))
+        gone = None if old is None else tuple(left_out(old, text))
+        yield ReaderChange(entry, read.reader, text, new, gone)
+        before = read.reader

@@ -1,0 +1,233 @@
+"""Which schemas a checkpoint's records are read with: the registry's, or those the ledger holds.
+
+A run asks the registry: its latest schema gives the columns, and the writers are those of the entry
+before. Records of another one are found by the job that stages them; if the registry knows it, the
+batch is staged once more. What was read with is in the ledger, texts and all, so that a replay
+reads as the checkpoint was read, whatever has become of the registry since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from eo_pipeline.errors import (
+    LedgerDamagedError,
+    RegistryUnavailableError,
+    SourceError,
+)
+from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest
+from eo_pipeline.progress import phase
+from eo_pipeline.run.counting import Seen
+from eo_pipeline.run.readers import NextReader
+from eo_pipeline.source import avro
+from eo_pipeline.source.avro import AvroSchemas
+from eo_pipeline.source.avro_schema import left_out
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import Decoded
+from eo_pipeline.source.registry import Registered, Registry, RegistryClient
+from eo_pipeline.spark import interruptible
+
+#: The schemas of the checkpoint of a version; of all together for None.
+AuditSchemas = Callable[[int | None], AvroSchemas]
+
+
+@dataclass(frozen=True)
+class SchemaBook:
+    """The schemas of one pipeline's values, for one run: all its checkpoints have one reader.
+
+    ``entry_at`` looks an entry of the ledger up by its version.
+    """
+
+    pipeline: str
+    source: KafkaSource
+    registry: Registry
+    entry_at: Callable[[int], LedgerEntry | None]
+    #: what was found for a stranger, by transaction: a batch that is staged twice is read alike
+    _answers: dict[tuple[str, str], str | None] = field(default_factory=dict, init=False)
+
+    def of(self, entry: LedgerEntry) -> AvroSchemas:
+        """What to read the records of ``entry`` with.
+
+        Raises:
+            RegistryUnavailableError: the registry was needed and did not answer.
+            ConfigError: its latest schema cannot become columns, or there is none.
+            SourceError: it has another schema under a key that the ledger knows.
+            LedgerDamagedError: the ledger does not hold what it says it holds.
+        """
+        known, then = entry.identity.schemas, self._then(entry)
+        return self._now(known) if then is None else self.as_read(known, then)
+
+    def as_read(self, known: KnownSchemas, read: ReadWith, *others: str) -> AvroSchemas:
+        """The schemas of an entry that was ``read``, and ``others``, as the ledger holds them.
+
+        Raises:
+            LedgerDamagedError: the ledger does not hold what it says it holds.
+        """
+        writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
+        texts = {key: self._held(known, key) for key in {read.reader, *writers}}
+        return AvroSchemas(read.reader, writers, texts)
+
+    def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
+        """What to read the records of the checkpoints ``found`` with: each as it was read; all of
+        them at once as the newest was, by every schema that the ledger holds at ``head``.
+
+        Raises:
+            LedgerDamagedError: the ledger does not hold what it says it holds.
+            RegistryUnavailableError: nothing was read with a registry so far, and it is away.
+        """
+        known = head.known_schemas
+        read = {each.version: each.counts.schemas for each in found}
+        newest = next((read[n] for n in sorted(read, reverse=True) if read[n]), None)
+        whole = self.as_read(known, newest, *known.held) if newest else self._now(known)
+
+        def schemas(version: int | None) -> AvroSchemas:
+            then = read.get(version) if version is not None else None
+            return self.as_read(known, then) if then else whole
+
+        return schemas
+
+    def carried(self, entry: LedgerEntry) -> ReadWith | None:
+        """All that is known at ``entry``, for a ledger that begins there."""
+        known = entry.known_schemas
+        texts = {key: self._held(known, key) for key in known.held}
+        return ReadWith(known.reader, known.last, texts=texts) if texts else None
+
+    def next_reader(self, head: LedgerEntry | None) -> NextReader:
+        """Which schema the next run's columns are of.
+
+        Raises:
+            RegistryUnavailableError: the registry does not answer.
+            ConfigError: its latest schema cannot become columns, or there is none.
+            SourceError: it has another schema under a key that the ledger knows.
+        """
+        known = head.known_schemas if head else KnownSchemas()
+        number, text = self._latest.keys[0], self._latest.text
+        self._refuse_another(known, number, text)
+        before = self._held(known, known.reader) if known.reader else text
+        return NextReader(
+            subject=self.source.subject,
+            schema=number,
+            before=known.reader or None,
+            new=tuple(left_out(text, before)),
+            gone=tuple(left_out(before, text)),
+        )
+
+    def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> AvroSchemas:
+        """The schemas that ``decoded`` was read with; with others besides, if there were records
+        of such and a schema was found for them.
+
+        Raises:
+            RegistryUnavailableError: the registry was needed and did not answer.
+            SourceError: it has another schema under a key that the ledger knows.
+        """
+        schemas = decoded.schemas
+        assert schemas is not None
+        bad_max = self.source.dead_letter_limit if self.source.on_bad_record != "fail" else 0
+        found, unknown = dict[str, str](), list[str]()
+        for key in self._strangers(decoded, schemas, seen):
+            asked = (entry.transaction_id, key)
+            if asked not in self._answers:
+                self._answers[asked] = self._text_of_stranger(entry, key)
+            text = self._answers[asked]
+            if text is None:
+                unknown.append(key)
+            else:
+                found[key] = text
+            if len(unknown) > bad_max:
+                break  # whatever the others are, this checkpoint fails
+        return schemas.also(found, unknown)
+
+    def _strangers(self, decoded: Decoded, schemas: AvroSchemas, seen: Seen) -> list[str]:
+        """Keys that the metrics name; if there may be more of them, those that a second look at
+        the records finds.
+        """
+        keys = avro.strangers(schemas, seen.metrics)
+        if len(keys) > 1:
+            most = self.source.dead_letter_limit + 1
+            listed = avro.listed_strangers(decoded.all, schemas, most)
+            rows = interruptible(listed.sparkSession, listed.toArrow).to_pylist()
+            keys = {avro.key_of(bytes.fromhex(row["key"])) for row in rows}
+        return sorted(keys)
+
+    def _text_of_stranger(self, entry: LedgerEntry, key: str) -> str | None:
+        """A replay asks what the ledger holds, and the registry for the rest: what it lacked then
+        it may have now. If it is gone, what it lacked then it lacks.
+        """
+        known, then = entry.identity.schemas, self._then(entry)
+        if then is None:
+            return self._text(known, key)
+        if key in known.held:
+            return self._held(known, key)
+        try:
+            return self._client.text(key)
+        except RegistryUnavailableError:
+            if key in then.unknown:
+                return None
+            raise
+
+    def _then(self, entry: LedgerEntry) -> ReadWith | None:
+        """What the checkpoint was read with that ``entry`` reads again."""
+        if entry.operation is not Operation.REPLAY or entry.target is None:
+            return None
+        replayed = self.entry_at(entry.target)
+        return replayed.counts.schemas if replayed else None
+
+    def _now(self, known: KnownSchemas) -> AvroSchemas:
+        latest = self._latest
+        number = latest.keys[0]
+        self._refuse_another(known, number, latest.text)
+        texts = {number: latest.text}
+        if known.last:
+            guids = any(not key.isdigit() for key in known.last)
+            for key in dict.fromkeys([*known.last, *(latest.keys if guids else ())]):
+                if key != number and (text := self._text(known, key)) is not None:
+                    texts[key] = text
+        else:
+            newest = self._client.newest(self.source.subject)
+            texts |= {key: each.text for each in newest for key in each.keys}
+        return AvroSchemas(number, tuple(texts), texts)
+
+    def _text(self, known: KnownSchemas, key: str) -> str | None:
+        """By the registry; by the ledger, if the registry has forgotten it."""
+        text = self._client.text(key)
+        if text is None:
+            return self._held(known, key) if key in known.held else None
+        self._refuse_another(known, key, text)
+        return text
+
+    def _refuse_another(self, known: KnownSchemas, key: str, text: str) -> None:
+        held = known.held.get(key)
+        if held is not None and held.digest != digest(text):
+            raise SourceError(
+                f"Pipeline {self.pipeline!r}: schema {key} of the registry at {self.registry.url} "
+                f"is another one than when version {held.version} was read with it. That registry "
+                "is not the one it was, or was filled anew, so that no number in a record means "
+                "what it did. Nothing was read. Let source.registry.url lead to the registry that "
+                "the topic's producers use; if they use this one, read into a new pipeline."
+            )
+
+    def _held(self, known: KnownSchemas, key: str) -> str:
+        """The text that the ledger holds."""
+        held = known.held[key]
+        entry = self.entry_at(held.version)
+        read = entry.counts.schemas if entry else None
+        text = read.texts.get(key) if read else None
+        if text is None or digest(text) != held.digest:
+            raise LedgerDamagedError(
+                self.pipeline, held.version, f"does not hold the schema {key} that was read with"
+            )
+        return text
+
+    @cached_property
+    def _client(self) -> RegistryClient:
+        return RegistryClient(self.registry)
+
+    @cached_property
+    def _latest(self) -> Registered:
+        said = f"{self.pipeline}: asking the schema registry at {self.registry.url}"
+        with phase(said, usually_short=True):
+            return self._client.latest_reader(self.source.subject)

@@ -1,0 +1,171 @@
+"""Avro schemas as JSON: what of one can become columns, and what two of them differ in. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: Added to the reader's schema with the default true: null in a record that could not be read, and
+#: in no other. Without it a record of nulls only would look the same.
+OK_FIELD = "_eo_ok"
+
+_TAKEN = frozenset({OK_FIELD, "_kafka"})
+_PRIMITIVE = frozenset(
+    {"null", "boolean", "int", "long", "float", "double", "bytes", "string"},
+)
+_RECORD = ("record", "error")
+_NAMED = (*_RECORD, "enum", "fixed")
+_DECIMAL_DIGITS_MAX = 38
+
+
+def fault_of(text: str) -> str | None:
+    """Why the fields of ``text`` cannot become columns; None if they can."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        return f"is not JSON: {error}"
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
+        return "is not a record with fields, which would be the table's columns"
+    try:
+        if taken := _TAKEN.intersection(field_names(text)):
+            return f"has a field {min(taken)}, a name that is taken"
+        whole = _qualified(schema, "")
+        defined = {name for name, _ in _named(whole)}
+        for path, reason in _faults(whole, (), frozenset()):
+            return f"has a field {'.'.join(path)} that {reason}"
+        if unknown := {*_names_used(whole)} - defined - _PRIMITIVE:
+            return f"names a type {min(unknown)} that it does not define"
+    except (KeyError, TypeError, AttributeError) as error:
+        return f"is no Avro schema: {type(error).__name__} {error}"
+    return None
+
+
+def field_names(text: str) -> list[str]:
+    """The names of a record's fields, in order."""
+    return [field["name"] for field in json.loads(text)["fields"]]
+
+
+def with_ok_field(text: str) -> str:
+    """``text`` with :data:`OK_FIELD`."""
+    schema = json.loads(text)
+    ok = {"name": OK_FIELD, "type": "boolean", "default": True}
+    return json.dumps({**schema, "fields": [*schema["fields"], ok]})
+
+
+def left_out(writer: str, reader: str) -> list[str]:
+    """The paths of the fields that ``writer`` has and ``reader``, of which :func:`fault_of` finds
+    nothing, does not read.
+    """
+    written, read = (_qualified(json.loads(text), "") for text in (writer, reader))
+    return sorted(set(_left_out(written, read, dict(_named(written)), dict(_named(read)), ())))
+
+
+def _qualified(schema: Any, namespace: str) -> Any:
+    """The same with full names everywhere: inside a named type its namespace need not be said."""
+    if isinstance(schema, list):
+        return [_qualified(each, namespace) for each in schema]
+    if isinstance(schema, str):
+        return schema if schema in _PRIMITIVE else _full_name(schema, namespace)
+    kind = schema["type"]
+    if kind not in (*_NAMED, "array", "map"):
+        return {**schema, "type": _qualified(kind, namespace)}
+    made = dict(schema)
+    if kind in _NAMED:
+        made["name"] = _full_name(schema["name"], schema.get("namespace", namespace))
+        namespace = made["name"].rpartition(".")[0]
+    for inner in schema.keys() & {"items", "values"}:
+        made[inner] = _qualified(schema[inner], namespace)
+    if kind in _RECORD:
+        made["fields"] = [
+            {**field, "type": _qualified(field["type"], namespace)} for field in schema["fields"]
+        ]
+    return made
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _parts(schema: Any) -> list[tuple[str, Any]]:
+    """The schemas directly in one, each with the name of the field that it is of, if any."""
+    if isinstance(schema, list):
+        return [("", each) for each in schema]
+    if isinstance(schema, str):
+        return []
+    fields = [(field["name"], field["type"]) for field in schema.get("fields", ())]
+    inner = [("", schema[each]) for each in ("items", "values") if each in schema]
+    return [*fields, *inner, *([] if isinstance(schema["type"], str) else [("", schema["type"])])]
+
+
+def _faults(
+    schema: Any, path: tuple[str, ...], around: frozenset[str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What cannot become a column, and why; ``around`` are the records that it is in."""
+    if isinstance(schema, str) and schema in around:
+        yield path, f"refers to the record {schema} that it is in: no table has such a column"
+    if schema == "null" or (isinstance(schema, list) and set(map(str, schema)) == {"null"}):
+        yield path, "is never anything but null"
+    if isinstance(schema, dict):
+        if schema.get("logicalType") == "decimal" and schema["precision"] > _DECIMAL_DIGITS_MAX:
+            yield path, f"is a decimal of more than {_DECIMAL_DIGITS_MAX} digits"
+        if schema["type"] in _RECORD:
+            around |= {schema["name"]}
+    for name, part in _parts(schema):
+        if not (isinstance(schema, list) and part == "null"):
+            yield from _faults(part, (*path, name) if name else path, around)
+
+
+def _named(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Every named type that is defined in ``schema``."""
+    if isinstance(schema, dict) and "name" in schema:
+        yield schema["name"], schema
+    for _, part in _parts(schema):
+        yield from _named(part)
+
+
+def _names_used(schema: Any) -> Iterator[str]:
+    """Whatever is said by a name alone."""
+    if isinstance(schema, str):
+        yield schema
+    for _, part in _parts(schema):
+        yield from _names_used(part)
+
+
+def _left_out(
+    writer: Any,
+    reader: Any,
+    written: Mapping[str, Any],
+    read: Mapping[str, Any],
+    path: tuple[str, ...],
+) -> Iterator[str]:
+    """See :func:`left_out`; ``written`` and ``read`` are the named types of either."""
+    others = _records(reader, read)
+    for record in _records(writer, written):
+        other = _of_the_same_name(record, others)
+        if other is None:
+            continue
+        wanted = {name: f for f in other["fields"] for name in (f["name"], *f.get("aliases", ()))}
+        for field in record["fields"]:
+            below = (*path, field["name"])
+            if field["name"] in wanted:
+                kinds = field["type"], wanted[field["name"]]["type"]
+                yield from _left_out(*kinds, written, read, below)
+            else:
+                yield ".".join(below)
+
+
+def _records(schema: Any, named: Mapping[str, Any]) -> list[Any]:
+    """The records that a value of ``schema`` is, or has in its arrays and maps."""
+    if isinstance(schema, str):
+        return _records(named[schema], named) if schema in named else []
+    if isinstance(schema, dict) and "fields" in schema:
+        return [schema]
+    return [found for _, part in _parts(schema) for found in _records(part, named)]
+
+
+def _of_the_same_name(record: Mapping[str, Any], others: list[Any]) -> Any:
+    """Among several records of a union the one of the same name; one alone is meant anyhow."""
+    if len(others) == 1:
+        return others[0]
+    return next((other for other in others if other["name"] == record["name"]), None)

@@ -1,0 +1,113 @@
+"""A real schema registry for the session, and topics that are written as other programs write them:
+by confluent-kafka's own serializers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from eo_pipeline.embedded.jars import registry_jar
+from eo_pipeline.embedded.registry import EmbeddedRegistry
+from tests.engine import Bench, Coordinates, Topic
+from tests.servers import STATE
+
+#: A registry that is away is told at once.
+QUICKLY = {"max.retries": 0}
+
+#: In front of a value: a zero byte, and the number of its schema.
+PREFIX_BYTES = 5
+
+
+@pytest.fixture(scope="session")
+def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRegistry]:
+    folder = tmp_path_factory.mktemp("registry")
+    with EmbeddedRegistry(folder, jar=registry_jar(STATE)) as server:
+        yield server
+
+
+@pytest.fixture
+def registry(registry_server: EmbeddedRegistry) -> EmbeddedRegistry:
+    """Running; a test may have killed it, which empties it."""
+    return registry_server.start()
+
+
+def record(*fields: tuple[str, Any] | tuple[str, Any, Any], name: str = "Order") -> str:
+    """An Avro schema: each field is its name and type, and its default if it has one."""
+    made = [
+        {"name": f[0], "type": f[1], **({"default": f[2]} if len(f) > 2 else {})} for f in fields
+    ]
+    return json.dumps({"type": "record", "name": name, "namespace": "shop", "fields": made})
+
+
+def serialized(schema: str, value: Mapping[str, Any]) -> bytes:
+    """By confluent-kafka's serializer, without what it puts in front."""
+    client = SchemaRegistryClient.new_client({"url": "mock://nobody"})
+    context = SerializationContext("t", MessageField.VALUE)
+    written: bytes = AvroSerializer(client, schema)(dict(value), context)
+    return written[PREFIX_BYTES:]
+
+
+@dataclass
+class AvroTopic:
+    """A topic of Avro values, and what was written to it."""
+
+    topic: Topic
+    client: SchemaRegistryClient
+    #: of the serializer, as its users write them
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, schema: str, *values: Mapping[str, Any], partition: int = 0) -> None:
+        """Registers ``schema``, as a producer does with its first record, and writes ``values``."""
+        serializer = AvroSerializer(self.client, schema, conf=dict(self.settings))
+        producer = self.topic.producer()
+        for value in values:
+            headers: list[tuple[str, str | bytes | None]] = []
+            context = SerializationContext(self.topic.name, MessageField.VALUE, headers)
+            written = serializer(dict(value), context)
+            self._send(producer, written, headers, partition)
+        assert producer.flush(120) == 0
+
+    def register(self, schema: str) -> int:
+        """Registers ``schema`` without a record of it."""
+        return self.client.register_schema(f"{self.topic.name}-value", Schema(schema, "AVRO"))
+
+    def _send(
+        self,
+        producer: Producer,
+        value: bytes,
+        headers: Sequence[tuple[str, str | bytes | None]],
+        partition: int,
+    ) -> None:
+        producer.produce(
+            self.topic.name,
+            value=value,
+            headers=list(headers),
+            partition=partition,
+            on_delivery=self.topic._delivered,
+        )
+
+    @property
+    def written(self) -> set[Coordinates]:
+        return self.topic.written
+
+
+@pytest.fixture
+def orders(events: Topic, registry: EmbeddedRegistry) -> AvroTopic:
+    return AvroTopic(events, SchemaRegistryClient({"url": registry.url}))
+
+
+@pytest.fixture
+def avro_bench(bench: Bench, registry: EmbeddedRegistry) -> Bench:
+    """The bench's pipeline, reading Avro behind the registry."""
+    source = {k: v for k, v in bench.config["source"].items() if k != "value_schema"}
+    source |= {"value_format": "avro", "registry": {"url": registry.url, "client": QUICKLY}}
+    return Bench(bench.topic, bench.table, {**bench.config, "source": source})
