@@ -85,7 +85,7 @@ def test_a_document_that_wants_none_does_not_look(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: whoever looked would connect to a port where nobody is, and say so."""
-    monkeypatch.setattr("eo_pipeline.spark.session.has_driver", lambda: False)
+    monkeypatch.setattr("eo_pipeline.jvm.driver.has_driver", lambda: False)
     monkeypatch.setattr(
         "eo_pipeline.spark.session.warm_server", lambda *_: pytest.fail("it looked")
     )
