@@ -43,56 +43,34 @@ def folder() -> Path:
 def with_archive(command: Sequence[str]) -> list[str]:
     """``command``, which starts a JVM, with the archive that was made for it, if there is one."""
     archive = archive_of(command)
-    if archive is None:
+    if archive is None or not (_ours(archive) and is_whole(archive)):
         return list(command)
-    base = base_of(command[0])
-    both = [archive] if base is None else [base, archive]
-    if not all(map(_ours, both)):
-        return list(command)
-    for each in both:
-        with suppress(OSError):
-            os.utime(each)  # in use
-    named = os.pathsep.join(map(str, both))
-    return [command[0], f"-XX:SharedArchiveFile={named}", *_SILENCE, *command[1:]]
+    with suppress(OSError):
+        os.utime(archive)  # in use
+    return [command[0], f"-XX:SharedArchiveFile={archive}", *_SILENCE, *command[1:]]
 
 
 def making(command: Sequence[str], archive: Path) -> list[str]:
     """``command``, with which the JVM writes ``archive`` when it ends."""
-    base = base_of(command[0])
-    on = [] if base is None else [f"-XX:SharedArchiveFile={base}"]
-    return [command[0], *on, f"-XX:ArchiveClassesAtExit={archive}", *_SILENCE, *command[1:]]
-
-
-def base_of(java: str) -> Path | None:
-    """Where the archive of Java's own classes is, or would be, on which ours is put; None if
-    ``java`` comes with one. The Java in a wheel does not.
-    """
-    home = Path(java).resolve().parents[1]
-    if (home / "lib" / "server" / "classes.jsa").is_file():
-        return None
-    return _named("base", [_look(home / "lib" / "modules")])
-
-
-def making_base(java: str, base: Path) -> list[str]:
-    """The command that writes it."""
-    return [java, "-Xshare:dump", f"-XX:SharedArchiveFile={base}", "-Xlog:disable"]
+    return [command[0], f"-XX:ArchiveClassesAtExit={archive}", *_SILENCE, *command[1:]]
 
 
 def archive_of(command: Sequence[str]) -> Path | None:
-    """Where the archive for ``command`` is, or would be; None if that cannot be told."""
+    """Where the archive for ``command`` is, or would be; None if there can be none: a jar cannot be
+    looked at, or this Java comes without an archive of its own classes to put ours on, as that of
+    the wheel does.
+    """
     java = Path(command[0]).resolve()
+    if not (java.parents[1] / "lib" / "server" / "classes.jsa").is_file():
+        return None
     try:
         look = [
             _look(path) for path in (java.parents[1] / "lib" / "modules", *_class_path(command))
         ]
     except OSError:
         return None
-    return _named("spark", [str(java), list(_flags(command)), look])
-
-
-def _named(kind: str, fits: Sequence[object]) -> Path:
-    told = json.dumps(fits).encode()
-    return folder() / f"{kind}-{hashlib.sha256(told).hexdigest()[:24]}{_SUFFIX}"
+    told = json.dumps([str(java), list(_flags(command)), look]).encode()
+    return folder() / f"spark-{hashlib.sha256(told).hexdigest()[:24]}{_SUFFIX}"
 
 
 def forget_unused() -> None:
@@ -102,6 +80,24 @@ def forget_unused() -> None:
         with suppress(OSError):
             if each.stat().st_mtime < before:
                 each.unlink()
+                _size_of(each).unlink(missing_ok=True)
+
+
+def is_whole(archive: Path) -> bool:
+    """Whether it is there, and as long as when it was made: a JVM that maps less dies of it."""
+    try:
+        return archive.stat().st_size == int(_size_of(archive).read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def seal(archive: Path) -> None:
+    """Write down how long ``archive`` is, now that it is whole."""
+    _size_of(archive).write_text(str(archive.stat().st_size))
+
+
+def _size_of(archive: Path) -> Path:
+    return archive.with_suffix(".size")
 
 
 def _ours(archive: Path) -> bool:

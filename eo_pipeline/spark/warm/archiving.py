@@ -11,7 +11,13 @@ from pathlib import Path
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.files import sync
-from eo_pipeline.jvm.archive import archive_of, base_of, folder, forget_unused, making_base
+from eo_pipeline.jvm.archive import (
+    archive_of,
+    folder,
+    forget_unused,
+    is_whole,
+    seal,
+)
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.jvm.locks import hold
 from eo_pipeline.jvm.submit import spark_home, submit_command, with_users_arguments
@@ -36,14 +42,18 @@ def make_archive(master: str, launch: Mapping[str, str]) -> tuple[Path, bool]:
     )
     archive = archive_of(command)
     if archive is None:
-        raise SetupError(f"No archive can be made: not every jar of {spark_home()} can be read.")
+        raise SetupError(
+            f"No archive can be made: {command[0]} comes without an archive of its own classes, as "
+            f"that of the wheel does, or not every jar of {spark_home()} can be read. Spark starts "
+            "without one."
+        )
     try:
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         with hold(folder() / ".lock", wait_s=_WAIT_S):
-            if archive.is_file():
+            if is_whole(archive):
                 return archive, False
             forget_unused()
-            _make(command[0], master, launch, archive)
+            _make(master, launch, archive)
     except BlockingIOError as error:
         raise SetupError(f"Another process makes an archive and does not end: {error}") from error
     except OSError as error:
@@ -51,10 +61,9 @@ def make_archive(master: str, launch: Mapping[str, str]) -> tuple[Path, bool]:
     return archive, True
 
 
-def _make(java: str, master: str, launch: Mapping[str, str], archive: Path) -> None:
+def _make(master: str, launch: Mapping[str, str], archive: Path) -> None:
     """Written aside, and renamed when it is whole."""
     with tempfile.TemporaryDirectory(prefix=".making-", dir=archive.parent) as place:
-        _make_base(java, Path(place))
         aside, log = Path(place) / archive.name, Path(place) / "log"
         order = {"arguments": submit_arguments(master, launch), "archive": str(aside)}
         variables = environment(_PACKAGES, master)
@@ -77,22 +86,12 @@ def _make(java: str, master: str, launch: Mapping[str, str], archive: Path) -> N
         _put(aside, archive)
 
 
-def _make_base(java: str, place: Path) -> None:
-    base = base_of(java)
-    if base is None or base.is_file():
-        return
-    aside = place / base.name
-    done = subprocess.run(making_base(java, aside), capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not aside.is_file():
-        raise SetupError(f"{java} wrote no archive of its own classes: {done.stderr[-500:]}")
-    _put(aside, base)
-
-
 def _put(aside: Path, archive: Path) -> None:
     """Whole, or not at all: a JVM does not look through what it maps."""
     aside.chmod(0o600)
     sync(aside)
     aside.replace(archive)
+    seal(archive)
 
 
 def _end(log: Path) -> str:
