@@ -5,8 +5,9 @@ from eo_pipeline import KafkaSource, Pipeline, PostgresSink
 Pipeline(name="flights", source=KafkaSource(...), sink=PostgresSink(...)).run()
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from eo_pipeline import on_demand
 
 if TYPE_CHECKING:
     from eo_pipeline.audit import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
@@ -150,6 +151,7 @@ __all__ = [
     "UnknownCheckpointError",
 ]
 
+#: A command needs few of them.
 _HOMES = {
     "eo_pipeline.audit": (
         "AuditReport",
@@ -246,12 +248,4 @@ _HOMES = {
     "eo_pipeline.spark": ("SparkSettings",),
 }
 
-
-def __getattr__(name: str) -> object:
-    """A name's module is imported when the name is asked for (PEP 562): a command needs few."""
-    for module, names in _HOMES.items():
-        if name in names:
-            found = getattr(import_module(module, __name__), name)
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_demand.finder(__name__, _HOMES)

@@ -1,7 +1,8 @@
 """Spark: where it runs, what it is started with, and what its failures mean."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from eo_pipeline import on_demand
 
 if TYPE_CHECKING:
     from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
@@ -37,6 +38,7 @@ __all__ = [
     "with_schema_asked_once",
 ]
 
+#: A run that finds nothing new does without pyspark, which takes a sixth of a second.
 _HOMES = {
     "eo_pipeline.spark.failures": (
         "SPARK_ERRORS",
@@ -76,14 +78,4 @@ _HOMES = {
     ),
 }
 
-
-def __getattr__(name: str) -> object:
-    """A name's module is imported when it is asked for (PEP 562): a run that finds nothing new does
-    without pyspark, which takes a sixth of a second.
-    """
-    for module, names in _HOMES.items():
-        if name in names:
-            found = getattr(import_module(module, __name__), name)
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_demand.finder(__name__, _HOMES)
