@@ -22,6 +22,7 @@ from eo_pipeline.dagster.names import AUDIT, DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
 from eo_pipeline.dagster.reporting import ENTRIES_LOOKED_AT
 from eo_pipeline.dagster.requests import AuditRequest
+from eo_pipeline.dagster.tables import table_of
 from eo_pipeline.dagster.wording import in_dagster, job_filled_in
 
 _PASSED = "every record is in the table once"
@@ -174,17 +175,16 @@ def _count(report: AuditReport, kind: FindingKind) -> int:
 
 def _records(report: AuditReport, kind: FindingKind) -> dg.MetadataValue | None:
     """Examples of the records whose rows differ; None if there are none."""
-    kinds = {"topic": "string"} | dict.fromkeys(
+    columns = {"topic": "string"} | dict.fromkeys(
         ("partition", "offset", "checkpoint", "expected", "found"), "int"
     )
-    columns = [dg.TableColumn(name, of) for name, of in kinds.items()]
-    rows = [
-        dg.TableRecord({name: getattr(example, name) for name in kinds})
+    examples = [
+        example
         for finding in report.findings
         if finding.kind is kind
         for example in finding.examples
     ]
-    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns)) if rows else None
+    return table_of(columns, examples) if examples else None
 
 
 def _repair(
@@ -216,6 +216,4 @@ def _listed(lines: list[str]) -> str:
 def _table(found: tuple[CheckpointAudit, ...]) -> dg.MetadataValue:
     counts = ["records", "rows_counted", "rows_expected", "rows_found"]
     shown = ["version", *counts, "missing", "duplicated", "foreign"]
-    columns = [dg.TableColumn(name, "int") for name in shown]
-    rows = [dg.TableRecord({name: getattr(each, name) for name in shown}) for each in found]
-    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+    return table_of(dict.fromkeys(shown, "int"), found)

@@ -123,20 +123,10 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
                 results = {topic: lag_result(declared, each) for topic, each in found.items()}
         for topic, key in keys.items():
             if key in context.selected_asset_check_keys:
-                yield _of(key, results.get(topic, _MISSING))
+                result = results.get(topic, _MISSING)
+                yield result._replace(asset_key=key.asset_key, check_name=key.name)
 
     return follows
 
 
 _MISSING = dg.AssetCheckResult(passed=False, description="Kafka has no such topic")
-
-
-def _of(key: dg.AssetCheckKey, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        asset_key=key.asset_key,
-        check_name=key.name,
-        passed=result.passed,
-        severity=result.severity,
-        description=result.description,
-        metadata=result.metadata,
-    )

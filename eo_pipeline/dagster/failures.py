@@ -11,6 +11,7 @@ import dagster as dg
 
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.run_log import into_run_log
+from eo_pipeline.dagster.tables import Columns, table_of
 from eo_pipeline.dagster.wording import in_dagster
 from eo_pipeline.errors import (
     BadRecordError,
@@ -86,19 +87,15 @@ def failure_metadata(error: EoPipelineError) -> dict[str, Any]:
 
 
 def _losses(losses: Sequence[Loss]) -> dg.MetadataValue:
-    columns = [
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("expected", "int", description="the offset that comes next"),
-        dg.TableColumn("beginning", "int", description="the first offset that Kafka holds now"),
-        dg.TableColumn("end", "int", description="the offset after the last one"),
-        dg.TableColumn("cause", "string"),
-    ]
-    rows = [
-        dg.TableRecord({column.name: getattr(loss, column.name) for column in columns})
-        for loss in losses[:LOSSES_SHOWN]
-    ]
-    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+    columns: Columns = {
+        "topic": "string",
+        "partition": "int",
+        "expected": ("int", "the offset that comes next"),
+        "beginning": ("int", "the first offset that Kafka holds now"),
+        "end": ("int", "the offset after the last one"),
+        "cause": "string",
+    }
+    return table_of(columns, losses[:LOSSES_SHOWN])
 
 
 def _wait(context: StepContext, declared: DagsterPipeline, error: EoPipelineError) -> None:

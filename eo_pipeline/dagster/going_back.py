@@ -7,7 +7,8 @@ plan to look at it is a step of its own before, in no pool, so that a dry run wa
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import dagster as dg
 
@@ -16,7 +17,7 @@ from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.fork_document import fork_document
 from eo_pipeline.dagster.metadata import plan_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.one_step import one_step_job
+from eo_pipeline.dagster.one_step import Plan, one_step_job
 from eo_pipeline.dagster.reporting import EventReporter
 from eo_pipeline.dagster.requests import (
     ForkRequest,
@@ -34,6 +35,8 @@ from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.replay import ReplayPlan
 from eo_pipeline.run.rewind import RewindPlan
 
+_Asked = TypeVar("_Asked", RewindRequest, ReplayRequest, ForkRequest)
+
 REWIND, FORK, ACCEPT_LOSS = "rewind", "fork", "accept_loss"
 
 
@@ -48,10 +51,6 @@ def build_going_back(declared: DagsterPipeline) -> list[dg.JobDefinition]:
 
 
 def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def plan(context: dg.OpExecutionContext, config: RewindRequest) -> tuple[dict[str, Any], bool]:
-        with retried(context, declared):
-            return _shown(context, _rewind_plan(declared, config)), not config.dry_run
-
     def rewind(context: dg.OpExecutionContext, config: RewindRequest) -> None:
         with retried(context, declared):
             _rewind(declared, context, config)
@@ -63,9 +62,21 @@ def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
         rewind,
         f"Takes the rows of all checkpoints after one out of {declared.pipeline.name!r}, in one "
         "transaction. The next run reads on from that checkpoint's offsets.",
-        plan=plan,
+        plan=_look(declared, _rewind_plan),
         pool=declared.pool,
     )
+
+
+def _look(
+    declared: DagsterPipeline, make: Callable[[DagsterPipeline, _Asked], RereadingPlan]
+) -> Plan[_Asked]:
+    """The step before: shows the plan that ``make`` makes, and goes on unless it is a dry run."""
+
+    def plan(context: dg.OpExecutionContext, config: _Asked) -> tuple[dict[str, Any], bool]:
+        with retried(context, declared):
+            return _shown(context, make(declared, config)), not config.dry_run
+
+    return plan
 
 
 def _rewind_plan(declared: DagsterPipeline, config: RewindRequest) -> RewindPlan:
@@ -93,10 +104,6 @@ def _rewind(
 
 
 def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def plan(context: dg.OpExecutionContext, config: ReplayRequest) -> tuple[dict[str, Any], bool]:
-        with retried(context, declared):
-            return _shown(context, _replay_plan(declared, config)), not config.dry_run
-
     def replay(context: dg.OpExecutionContext, config: ReplayRequest) -> None:
         with retried(context, declared):
             versions = [each.version for each in _replay_plan(declared, config).checkpoints]
@@ -110,7 +117,7 @@ def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
         f"Reads the ranges of any checkpoints of {declared.pipeline.name!r} again, with today's "
         "transform, and replaces their rows, a transaction for each. Also checkpoints that do not "
         "lie side by side, in one run.",
-        plan=plan,
+        plan=_look(declared, _replay_plan),
         resources=[declared.spark],
         pool=declared.pool,
     )
@@ -131,10 +138,6 @@ def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan
 
 
 def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def plan(context: dg.OpExecutionContext, config: ForkRequest) -> tuple[dict[str, Any], bool]:
-        with retried(context, declared):
-            return _shown(context, _fork_plan(declared, config)), not config.dry_run
-
     def fork(context: dg.OpExecutionContext, config: ForkRequest) -> None:
         with retried(context, declared):
             _fork(declared, context, config)
@@ -146,7 +149,7 @@ def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
         fork,
         f"Begins a new pipeline where a checkpoint of {declared.pipeline.name!r} stood. This one "
         "stays as it is.",
-        plan=plan,
+        plan=_look(declared, _fork_plan),
         pool=declared.pool,
     )
 

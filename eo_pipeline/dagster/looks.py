@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from eo_pipeline.dagster.columns import topic_metadata
 from eo_pipeline.dagster.evaluations import evaluated
 from eo_pipeline.dagster.metadata import SHOWN_MAX
 from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.tables import table
 from eo_pipeline.dagster.wording import in_dagster
 from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.offsets import TopicPartition
@@ -58,23 +60,23 @@ class Topic:
 
 def topics_of(declared: DagsterPipeline, status: Status) -> dict[dg.AssetKey, Topic]:
     """What ``status`` says of each topic asset; one that Kafka does not have is not there."""
-    positions, found = positions_of(status.head, status.cluster), {}
-    for key in declared.topics:
-        every = status.cluster.bounds.items()
-        bounds = {tp: held for tp, held in every if declared.topic(tp.topic) == key}
-        behind = {
-            tp: (held.beginning, positions.get(tp, held.beginning), held.end)
-            for tp, held in bounds.items()
-        }
-        if bounds:
-            found[key] = Topic(
-                partitions=len(bounds),
-                end=sum(held.end for held in bounds.values()),
-                held=sum(held.end - held.beginning for held in bounds.values()),
-                lag=sum(max(0, end - at) for _, at, end in behind.values()),
-                behind=behind,
-            )
-    return found
+    positions = positions_of(status.head, status.cluster)
+    behind: dict[dg.AssetKey, dict[TopicPartition, tuple[int, int, int]]] = defaultdict(dict)
+    for tp, held in status.cluster.bounds.items():
+        at = positions.get(tp, held.beginning)
+        behind[declared.topic(tp.topic)][tp] = (held.beginning, at, held.end)
+    return {key: _topic(behind[key]) for key in declared.topics if key in behind}
+
+
+def _topic(behind: Mapping[TopicPartition, tuple[int, int, int]]) -> Topic:
+    every = behind.values()
+    return Topic(
+        partitions=len(behind),
+        end=sum(end for _, _, end in every),
+        held=sum(end - beginning for beginning, _, end in every),
+        lag=sum(max(0, end - at) for _, at, end in every),
+        behind=behind,
+    )
 
 
 @dataclass(frozen=True)
@@ -209,10 +211,10 @@ def _per_second(topic: Topic, before: Sequence[int] | None, seconds: float) -> f
 
 
 def _positions(topic: Topic) -> dg.MetadataValue:
-    kinds = {"topic": "string"} | dict.fromkeys(
+    columns = {"topic": "string"} | dict.fromkeys(
         ("partition", "beginning", "read_to", "end", "lag"), "int"
     )
-    rows: list[dict[str, Any]] = [
+    rows = [
         {
             "topic": tp.topic,
             "partition": tp.partition,
@@ -223,7 +225,4 @@ def _positions(topic: Topic) -> dg.MetadataValue:
         }
         for tp, (beginning, at, end) in sorted(topic.behind.items())[:SHOWN_MAX]
     ]
-    columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
-    return dg.MetadataValue.table(
-        [dg.TableRecord(row) for row in rows], schema=dg.TableSchema(columns=columns)
-    )
+    return table(columns, rows)

@@ -11,6 +11,7 @@ from typing import Any
 
 import dagster as dg
 
+from eo_pipeline.dagster.tables import Columns, table
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import CODE_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
@@ -133,20 +134,22 @@ def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
 
 
 def _checkpoints(found: Sequence[Checkpoint]) -> dg.MetadataValue:
-    kinds = {"version": "int", "records": "int", "rows": "int", "committed_at": "string"}
-    columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
+    columns: Columns = {
+        "version": "int",
+        "records": "int",
+        "rows": "int",
+        "committed_at": "string",
+    }
     rows = [
-        dg.TableRecord(
-            {
-                "version": each.version,
-                "records": each.entry.counts.records,
-                "rows": each.counts.rows,
-                "committed_at": f"{each.entry.committed_at:%Y-%m-%d %H:%M:%S %Z}",
-            }
-        )
+        {
+            "version": each.version,
+            "records": each.entry.counts.records,
+            "rows": each.counts.rows,
+            "committed_at": f"{each.entry.committed_at:%Y-%m-%d %H:%M:%S %Z}",
+        }
         for each in found
     ]
-    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+    return table(columns, rows)
 
 
 def sink_metadata(sink: Sink) -> dict[str, Any]:
@@ -165,17 +168,24 @@ def sink_metadata(sink: Sink) -> dict[str, Any]:
 
 
 def _ranges(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
-    return _table([_row(r) for r in ranges[:SHOWN_MAX]])
+    return _ranges_table(ranges[:SHOWN_MAX])
 
 
 def _offsets(entry: LedgerEntry) -> dg.MetadataValue:
     """For an entry that read nothing: where reading continues."""
     shown = sorted(entry.offsets.items())[:SHOWN_MAX]
-    return _table([_row(OffsetRange(tp.topic, tp.partition, at, at)) for tp, at in shown])
+    return _ranges_table([OffsetRange(tp.topic, tp.partition, at, at) for tp, at in shown])
 
 
-def _row(r: OffsetRange) -> dg.TableRecord:
-    return dg.TableRecord(
+def _ranges_table(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
+    columns: Columns = {
+        "topic": "string",
+        "partition": "int",
+        "start": ("int", "first offset read"),
+        "end": ("int", "next offset to read"),
+        "offsets": ("int", "end - start: at least the records read"),
+    }
+    rows = [
         {
             "topic": r.topic,
             "partition": r.partition,
@@ -183,15 +193,6 @@ def _row(r: OffsetRange) -> dg.TableRecord:
             "end": r.end,
             "offsets": r.span,
         }
-    )
-
-
-def _table(rows: list[dg.TableRecord]) -> dg.MetadataValue:
-    columns = [
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("start", "int", description="first offset read"),
-        dg.TableColumn("end", "int", description="next offset to read"),
-        dg.TableColumn("offsets", "int", description="end - start: at least the records read"),
+        for r in ranges
     ]
-    return dg.MetadataValue.table(rows, schema=dg.TableSchema(columns=columns))
+    return table(columns, rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
 from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.tables import Columns, table
 from eo_pipeline.ledger.branch import checkpoints, live_branch
 from eo_pipeline.ledger.entry import CODE_VERSION, LedgerEntry, Operation
 
@@ -15,7 +17,7 @@ from eo_pipeline.ledger.entry import CODE_VERSION, LedgerEntry, Operation
 STANDING_SHOWN = 100
 ENTRIES_LOOKED_AT = 300
 
-_COLUMNS = {
+_COLUMNS: Columns = {
     "version": "int",
     "committed_at": "string",
     "operation": "string",
@@ -58,28 +60,22 @@ def standing_event(
 def standing_table(live: Iterable[LedgerEntry]) -> dg.MetadataValue:
     """A row for each version that one can go back to, the newest first."""
     newest_first = [each for each in live if each.operation is not Operation.START][::-1]
-    columns = [dg.TableColumn(name, kind) for name, kind in _COLUMNS.items()]
-    return dg.MetadataValue.table(
-        [_row(each) for each in newest_first[:STANDING_SHOWN]],
-        schema=dg.TableSchema(columns=columns),
-    )
+    return table(_COLUMNS, map(_row, newest_first[:STANDING_SHOWN]))
 
 
-def _row(entry: LedgerEntry) -> dg.TableRecord:
+def _row(entry: LedgerEntry) -> dict[str, Any]:
     counts, when = entry.counts, entry.committed_at
-    return dg.TableRecord(
-        {
-            "version": entry.version,
-            "committed_at": f"{when:%Y-%m-%d %H:%M:%S %Z}" if when else None,
-            "operation": entry.operation.value,
-            "of": entry.target,
-            "records": counts.records,
-            "rows": counts.rows,
-            "rows_total": counts.rows_total,
-            "reason": str(entry.details.get("reason") or ""),
-            "code_version": str(entry.details.get(CODE_VERSION) or ""),
-        }
-    )
+    return {
+        "version": entry.version,
+        "committed_at": f"{when:%Y-%m-%d %H:%M:%S %Z}" if when else None,
+        "operation": entry.operation.value,
+        "of": entry.target,
+        "records": counts.records,
+        "rows": counts.rows,
+        "rows_total": counts.rows_total,
+        "reason": str(entry.details.get("reason") or ""),
+        "code_version": str(entry.details.get(CODE_VERSION) or ""),
+    }
 
 
 def _shown(
