@@ -172,7 +172,7 @@ class Steps:
         entry = transaction.entry
         rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
         kind = f" ({entry.operation.value})" if not entry.ranges else ""
-        said = f"version {entry.version}: committing{rows}{kind} to {self.stager.sink.table_name}"
+        said = f"version {entry.version}: committing{rows}{kind} to {self.sink.table_name}"
         with self.timed("commit"), self._phase(said):
             outcome = transaction.commit()
         self.recovery.staging.witnesses.remember(transaction.entry)
