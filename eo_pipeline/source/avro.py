@@ -8,7 +8,7 @@ Avro's own rules. Without a registry there is one schema, and nothing in front o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,11 +104,8 @@ def parsed(raw: DataFrame, schemas: AvroSchemas, name: str, unknown: str) -> Dat
                 "Kafka connector, into the folder that EO_SPARK_JARS names (`make setup` does)."
             ) from error
 
-    first, *others = enumerate(schemas.writers)
-    chain = F.when(F.col(_WRITER) == first[0], read(first[1]))
-    for i, key in others:
-        chain = chain.when(F.col(_WRITER) == i, read(key))
-    return looked.withColumn(name, chain).withColumn(unknown, _left_out(schemas))
+    values = _first_that((F.col(_WRITER) == i, read(key)) for i, key in enumerate(schemas.writers))
+    return looked.withColumn(name, values).withColumn(unknown, _left_out(schemas))
 
 
 def columns(schemas: AvroSchemas, struct: Column) -> list[Column]:
@@ -216,11 +213,10 @@ def _writer(schemas: AvroSchemas) -> Column:
     """The place of the record's schema among the writers, null if it is none of them."""
     if not schemas.have_keys:
         return F.lit(0)
-    key, (first, *others) = F.col(_KEY), schemas.writers
-    chain = F.when(key == F.lit(bytearray(_bytes_of(first))), 0)
-    for i, other in enumerate(others, 1):
-        chain = chain.when(key == F.lit(bytearray(_bytes_of(other))), i)
-    return chain
+    return _first_that(
+        (F.col(_KEY) == F.lit(bytearray(_bytes_of(key))), F.lit(i))
+        for i, key in enumerate(schemas.writers)
+    )
 
 
 def _is_stranger(schemas: AvroSchemas) -> Column:
@@ -231,13 +227,19 @@ def _is_stranger(schemas: AvroSchemas) -> Column:
 
 
 def _left_out(schemas: AvroSchemas) -> Column:
-    nothing = F.lit(None).cast("array<string>")
+    return _first_that(
+        (F.col(_WRITER) == i, F.array(*map(F.lit, paths)))
+        for i, key in enumerate(schemas.writers)
+        if (paths := left_out(schemas.texts[key], schemas.reader_text))
+    ).cast("array<string>")
+
+
+def _first_that(branches: Iterable[tuple[Column, Column]]) -> Column:
+    """The value of the first branch whose condition holds, null if there is none."""
     chain: Column | None = None
-    for i, key in enumerate(schemas.writers):
-        if paths := left_out(schemas.texts[key], schemas.reader_text):
-            here, names = F.col(_WRITER) == i, F.array(*map(F.lit, paths))
-            chain = F.when(here, names) if chain is None else chain.when(here, names)
-    return nothing if chain is None else chain.otherwise(nothing)
+    for holds, value in branches:
+        chain = F.when(holds, value) if chain is None else chain.when(holds, value)
+    return F.lit(None) if chain is None else chain
 
 
 def _key_text() -> Column:
