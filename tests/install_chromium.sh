@@ -8,18 +8,6 @@ for name in chromium chromium-browser google-chrome; do
     ! command -v "$name" >/dev/null 2>&1 || exit 0
 done
 
-if ! command -v apt-get >/dev/null 2>&1; then
-    echo "The tests of Dagster's pages need a Chromium: install one, or name it by CHROMIUM." >&2
-    exit 1
-fi
-as_root=""
-if [ "$(id -u)" -ne 0 ]; then
-    if ! command -v sudo >/dev/null 2>&1; then
-        echo "The tests need a Chromium. As root: apt-get install --yes chromium" >&2
-        exit 1
-    fi
-    as_root="sudo"
-fi
-echo "Installing chromium (once) ..."
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium
+. "$(dirname "$0")/apt.sh"
+apt_or_say "The tests of Dagster's pages need a Chromium: install one, or name it by CHROMIUM." chromium
+apt_install chromium

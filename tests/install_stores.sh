@@ -10,18 +10,9 @@ command -v mariadbd >/dev/null 2>&1 || missing="$missing mariadb-server"
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 [ -n "$missing" ] || exit 0
 
-if ! command -v apt-get >/dev/null 2>&1; then
-    echo "Install by your system's own means, then run again:$missing" >&2
-    exit 1
-fi
-as_root=""
-if [ "$(id -u)" -ne 0 ]; then
-    if ! command -v sudo >/dev/null 2>&1; then
-        echo "The tests need$missing. As root: apt-get install --yes$missing" >&2
-        exit 1
-    fi
-    as_root="sudo"
-fi
+. "$(dirname "$0")/apt.sh"
+# shellcheck disable=SC2086
+apt_or_say "Install by your system's own means, then run again:$missing" $missing
 
 # invoke-rc.d asks this script whether it may start a service (101: no)
 policy=/usr/sbin/policy-rc.d
@@ -30,7 +21,5 @@ if [ ! -e "$policy" ]; then
     $as_root chmod 755 "$policy"
     trap '$as_root rm -f "$policy"' EXIT
 fi
-echo "Installing$missing (once) ..."
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
 # shellcheck disable=SC2086
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $missing
+apt_install $missing
