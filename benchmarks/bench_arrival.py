@@ -31,33 +31,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.bench_small import STATE, Servers, servers
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import free_port
-
-_PACKAGE = "arrivals"
-_DEFINITIONS = """\
-from pathlib import Path
-
-import dagster as dg
-
-from eo_pipeline.dagster import load_pipelines
-
-
-@dg.definitions
-def defs() -> dg.Definitions:
-    return load_pipelines(Path(__file__).parent)
-"""
-
-_PYPROJECT = f"""\
-[project]
-name = "{_PACKAGE}"
-version = "1"
-
-[tool.dg]
-directory_type = "project"
-
-[tool.dg.project]
-root_module = "{_PACKAGE}"
-code_location_target_module = "{_PACKAGE}.definitions"
-"""
+from tests.dagster.projects import write_project
 
 #: Moments of one record on its way, in their order, and what each next one waited for.
 _PARTS = {
@@ -69,15 +43,12 @@ _PARTS = {
 }
 
 
-def write_project(folder: Path, on: Servers, topic: str, interval_s: int) -> None:
-    """A Dagster project with one pipeline from ``topic``, and the settings of docs/dagster.md."""
-    package = folder / _PACKAGE
-    place = package / "defs" / "pipeline"
-    place.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(_PYPROJECT)
-    (package / "__init__.py").touch()
-    (package / "definitions.py").write_text(_DEFINITIONS)
-    document = {
+def project_of(folder: Path, on: Servers, topic: str, interval_s: int) -> str:
+    """A Dagster project with one pipeline from ``topic``, and the settings of docs/dagster.md.
+
+    Returns the name of its package.
+    """
+    pipeline = {
         "name": topic,
         "source": {
             "bootstrap_servers": on.kafka.bootstrap_servers,
@@ -89,17 +60,18 @@ def write_project(folder: Path, on: Servers, topic: str, interval_s: int) -> Non
         "sensors": "running",
         "lag_interval_seconds": interval_s,
     }
-    component = {"type": "eo_pipeline.dagster.KafkaPipelineComponent", "attributes": document}
-    (place / "defs.yaml").write_text(json.dumps(component))  # which is YAML, too
+    document = json.dumps(pipeline)  # which is YAML, too
+    package = write_project(folder, document, name="pipeline")
     settings = Path(__file__).parents[1] / "dagster_defs" / "dagster.yaml"
     home = folder / "home"
     home.mkdir()
     (home / "dagster.yaml").write_text(settings.read_text())
+    return package.name
 
 
 @contextmanager
-def dagster_dev(folder: Path, on: Servers) -> Iterator[None]:
-    """``dagster dev`` while the block lasts."""
+def dagster_dev(folder: Path, package: str, on: Servers) -> Iterator[None]:
+    """``dagster dev`` of ``package`` while the block lasts."""
     jars = str(spark_connector_jars(STATE)[0].parent)
     remote = {"SPARK_REMOTE": on.spark.remote} if on.spark else {}
     environment = {
@@ -109,7 +81,7 @@ def dagster_dev(folder: Path, on: Servers) -> Iterator[None]:
         "DAGSTER_HOME": str(folder / "home"),
         "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[1])]),
     }
-    command = [sys.executable, "-m", "dagster", "dev", "-m", f"{_PACKAGE}.definitions"]
+    command = [sys.executable, "-m", "dagster", "dev", "-m", f"{package}.definitions"]
     with (folder / "dagster.log").open("w") as log:
         process = subprocess.Popen(
             [*command, "-p", str(free_port())],
@@ -186,8 +158,8 @@ def measure(asked: argparse.Namespace) -> list[dict[str, float]]:
         admin.create_topics([NewTopic(topic, 8, 1)])[topic].result()
         producer = Producer({"bootstrap.servers": on.kafka.bootstrap_servers, "log_level": 0})
         project = folder / "project"
-        write_project(project, on, topic, asked.interval)
-        stack.enter_context(dagster_dev(project, on))
+        package = project_of(project, on, topic, asked.interval)
+        stack.enter_context(dagster_dev(project, package, on))
         table = Table(on.postgres.dsn, topic)
         instance = stack.enter_context(dg.DagsterInstance.from_config(str(project / "home")))
         for number in range(asked.warm_up + asked.records):
