@@ -27,6 +27,7 @@ from eo_pipeline.source.kinds import kind_of, type_of_format
 from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
+from eo_pipeline.source.schema_changes import SchemaChanges, SchemaChangesField
 
 if TYPE_CHECKING:
     from typing import Self
@@ -128,7 +129,9 @@ class KafkaSource(Settings):
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
-            into one column ``_unknown_fields`` (JSON only), ``fail`` makes the record a bad one.
+            into one column ``_unknown_fields``, ``fail`` makes the record a bad one.
+        schema_changes: what a change of the registry's latest schema does: ``evolve``, ``freeze``,
+            ``quarantine`` or ``rescue``, one word or one for each kind of change.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
         max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
@@ -164,6 +167,7 @@ class KafkaSource(Settings):
     value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
+    schema_changes: SchemaChangesField = SchemaChanges()
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_records: PositiveInt | None = 1_000_000
@@ -211,10 +215,13 @@ class KafkaSource(Settings):
                     "registry.subject must say whose latest schema gives the columns, since "
                     "more than one topic may be read"
                 )
-            if self.unknown_fields == "keep":
-                raise ValueError("unknown_fields: keep belongs to value_format json")
         elif (self.value_format == "json") != (self.value_schema is not None):
             raise ValueError("value_schema belongs to value_format json, and json needs one")
+        if self.registry is None and self.schema_changes != SchemaChanges():
+            raise ValueError(
+                "schema_changes belongs to a registry; without one unknown_fields says what "
+                "becomes of fields that value_schema does not name"
+            )
         if self.value_format == "raw" and self.unknown_fields != "ignore":
             raise ValueError("unknown_fields belongs to value_format json")
 
@@ -230,6 +237,11 @@ class KafkaSource(Settings):
         found = type_of_format(self.value_format)
         assert found is not None
         return found
+
+    @property
+    def keeps_unknown(self) -> bool:
+        """True if there is a column for what the columns' schema does not name or hold."""
+        return self.unknown_fields == "keep" or self.schema_changes.rescues
 
     @property
     def limits(self) -> Limits:

@@ -25,16 +25,13 @@ from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
 from eo_pipeline.source.kinds import type_of_format
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
 KAFKA_COLUMN = "_kafka"
 
 #: Lineage columns in the table, and the field of ``_kafka`` each comes from.
 LINEAGE = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
-
-#: What ``unknown_fields: keep`` adds to the value's columns: JSON text, null if there are none.
-UNKNOWN_COLUMN = "_unknown_fields"
 
 _ERROR = "_eo_error"
 _PARSED = "_eo_parsed"
@@ -184,6 +181,7 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = No
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if schemas is None:
         schemas = WireSchemas.alone(source.value_schema or "", source.schema_type)
+    schemas = replace(schemas, policy=source.schema_changes, keeps=source.keeps_unknown)
     decoder = decoder_of(schemas.type)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
