@@ -87,6 +87,17 @@ def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registe
     return RegistryClient(registry, schema_type).latest_reader(subject)
 
 
+def type_of_latest(registry: Registry, subject: str) -> str:
+    """What the registry calls the kind of schema that ``subject`` has now.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: there is no such subject.
+        SetupError: the packages it takes are not installed.
+    """
+    return RegistryClient(registry, AVRO).type_of_latest(subject)
+
+
 class RegistryClient:
     """Asks one registry for schemas of one type. Texts are self-contained: what a schema refers to
     is written out in it.
@@ -117,6 +128,17 @@ class RegistryClient:
         Raises:
             ConfigError: there is no such subject.
         """
+        return self._registered(self._latest_version(subject))
+
+    def type_of_latest(self, subject: str) -> str:
+        """What the registry calls the kind of schema that ``subject`` has now.
+
+        Raises:
+            ConfigError: there is no such subject.
+        """
+        return str(self._latest_version(subject).schema.schema_type or AVRO)
+
+    def _latest_version(self, subject: str) -> Any:
         found = self._asked(lambda client: client.get_latest_version(subject))
         if found is None:
             raise ConfigError(
@@ -124,7 +146,7 @@ class RegistryClient:
                 "the one that the topic's values are registered under in source.registry.subject; "
                 "a topic that nobody has written yet may have none."
             )
-        return self._registered(found)
+        return found
 
     def latest_reader(self, subject: str) -> Registered:
         """The same, if its fields can become columns.
