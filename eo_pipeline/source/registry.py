@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -97,6 +97,9 @@ class RegistryClient:
         SetupError: the packages it takes are not installed.
     """
 
+    #: Where in a document the registry stands.
+    where: ClassVar[str] = "source.registry"
+
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._schema_registry = _library("confluent_kafka.schema_registry")
@@ -108,7 +111,7 @@ class RegistryClient:
         try:
             self._client = self._schema_registry.SchemaRegistryClient.new_client(asked)
         except (ValueError, TypeError, OSError) as error:
-            raise ConfigError(f"source.registry.client: {error}") from error
+            raise ConfigError(f"{self.where}.client: {error}") from error
 
     def latest(self, subject: str) -> Registered:
         """The newest version of ``subject``, as it is now.
@@ -116,17 +119,22 @@ class RegistryClient:
         Raises:
             ConfigError: there is no such subject.
         """
-        found = self._asked(lambda client: client.get_latest_version(subject))
+        found = self.found(subject)
         if found is None:
             raise ConfigError(
                 f"The schema registry at {self._registry.url} has no subject {subject!r}. Name "
                 "the one that the topic's values are registered under in source.registry.subject; "
                 "a topic that nobody has written yet may have none."
             )
-        return self._registered(found)
+        return found
+
+    def found(self, subject: str) -> Registered | None:
+        """The newest version of ``subject``; None if there is no such subject."""
+        latest = self._asked(lambda client: client.get_latest_version(subject))
+        return None if latest is None else self._registered(latest)
 
     def latest_reader(self, subject: str) -> Registered:
-        """The same, if its fields can become columns.
+        """The same as :meth:`latest`, if its fields can become columns.
 
         Raises:
             ConfigError: they cannot, or there is no such subject.
