@@ -30,7 +30,7 @@ def refuse_what_is_not_there(source: KafkaSource) -> None:
         SetupError: the packages it takes are not installed.
     """
     assert source.registry is not None
-    latest_reader(source.registry, source.subject)
+    latest_reader(source.registry, source.subject, source.schema_type)
 
 
 def avro_policies(sample: InferredSchema) -> dict[str, Any]:

@@ -32,12 +32,12 @@ from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
+from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
@@ -147,7 +147,7 @@ class Stager:
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
         staged = ready._stage(decoded, ranges, entry, attempt)
-        while isinstance(staged, AvroSchemas):
+        while isinstance(staged, WireSchemas):
             decoded = self._decoded(spark, entry, small, staged)
             if attempt is not None:
                 attempt.empty()
@@ -175,7 +175,7 @@ class Stager:
         spark: SparkSession,
         entry: LedgerEntry,
         small: Fetched | None,
-        schemas: AvroSchemas | None,
+        schemas: WireSchemas | None,
     ) -> Decoded:
         if small is not None:
             return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
@@ -190,7 +190,7 @@ class Stager:
         ranges: Sequence[OffsetRange],
         entry: LedgerEntry,
         attempt: Attempt | None,
-    ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
+    ) -> tuple[StagedOutput, Counts] | UnfitRows | WireSchemas:
         reading = Reading(decoded, ranges)
         made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
@@ -234,7 +234,7 @@ class Stager:
         topic_ids: Mapping[str, str],
         *,
         known: int = 0,
-        schemas: AvroSchemas | None = None,
+        schemas: WireSchemas | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
         have so many ``known`` partitions, as many as ``ranges`` at least. ``schemas`` are those of

@@ -19,10 +19,12 @@ from pydantic import (
     model_validator,
 )
 
+from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.settings import Settings, one_or_more
-from eo_pipeline.source.avro_schema import fault_of
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
+from eo_pipeline.source.kinds import kind_of, type_of_format
+from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
 
@@ -200,7 +202,9 @@ class KafkaSource(Settings):
         if self.value_format == "avro":
             if (self.registry is None) == (self.value_schema is None):
                 raise ValueError("value_format avro needs either registry or value_schema")
-            if self.value_schema is not None and (fault := fault_of(self.value_schema)):
+            if self.value_schema is not None and (
+                fault := kind_of(AVRO).fault_of(self.value_schema)
+            ):
                 raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
             if self.registry and not self.registry.subject and len(self.topics) != 1:
                 raise ValueError(
@@ -218,7 +222,14 @@ class KafkaSource(Settings):
     def subject(self) -> str:
         """Under which the registry has the schemas of the values: the topic's, if none is named."""
         assert self.registry is not None
-        return self.registry.subject or f"{self.topics[0]}-value"
+        return self.registry.subject or VALUE.subject(self.topics[0])
+
+    @property
+    def schema_type(self) -> str:
+        """What a registry calls the schemas of the values, which have some."""
+        found = type_of_format(self.value_format)
+        assert found is not None
+        return found
 
     @property
     def limits(self) -> Limits:

@@ -5,7 +5,6 @@ Measured beside encoding row by row where rows are published: a tenth of the tim
 
 from __future__ import annotations
 
-import importlib
 import json
 import operator
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from eo_pipeline.errors import SetupError
 from eo_pipeline.sinks.kafka.avro_schema import branch, unfit
 from eo_pipeline.sinks.unfit import Unfit, column
+from eo_pipeline.source.optional import library
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -91,5 +91,4 @@ class Schemas:
 
 def whole(text: str) -> Any:
     """The schema with every named type written out where it is used."""
-    schema = importlib.import_module("fastavro.schema")
-    return schema.expand_schema(json.loads(text))
+    return library("fastavro.schema").expand_schema(json.loads(text))

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
+from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.sinks.kafka.avro_schema import derived, misfits, record_name
 from eo_pipeline.sinks.kafka.config import KafkaSink
 from eo_pipeline.sinks.kafka.encoding import Agreed, Schemas, whole
@@ -26,7 +27,7 @@ class WritersClient(RegistryClient):
 
     def __init__(self, sink: KafkaSink) -> None:
         assert sink.registry is not None
-        super().__init__(sink.registry)
+        super().__init__(sink.registry, AVRO)
         self._sink = sink
         self._key_subject = sink.registry.key_subject
         self._may_register = sink.registry.auto_register
@@ -88,7 +89,7 @@ class WritersClient(RegistryClient):
             RegistryUnavailableError: the registry does not answer.
         """
         errors = self._schema_registry.error
-        schema = self._schema_registry.Schema(text, "AVRO")
+        schema = self._schema_registry.Schema(text, AVRO)
 
         def question(client: Any) -> int:
             try:
