@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -87,6 +87,17 @@ def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registe
     return RegistryClient(registry, schema_type).latest_reader(subject)
 
 
+def type_of_latest(registry: Registry, subject: str) -> str:
+    """What the registry calls the kind of schema that ``subject`` has now.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: there is no such subject.
+        SetupError: the packages it takes are not installed.
+    """
+    return RegistryClient(registry, AVRO).type_of_latest(subject)
+
+
 class RegistryClient:
     """Asks one registry for schemas of one type. Texts are self-contained: what a schema refers to
     is written out in it.
@@ -96,6 +107,9 @@ class RegistryClient:
         ConfigError: what it holds is of another type.
         SetupError: the packages it takes are not installed.
     """
+
+    #: Where in a document the registry stands.
+    where: ClassVar[str] = "source.registry"
 
     def __init__(self, registry: Registry, schema_type: str) -> None:
         self._registry = registry
@@ -109,7 +123,7 @@ class RegistryClient:
         try:
             self._client = self._schema_registry.SchemaRegistryClient.new_client(asked)
         except (ValueError, TypeError, OSError) as error:
-            raise ConfigError(f"source.registry.client: {error}") from error
+            raise ConfigError(f"{self.where}.client: {error}") from error
 
     def latest(self, subject: str) -> Registered:
         """The newest version of ``subject``, as it is now.
@@ -117,6 +131,22 @@ class RegistryClient:
         Raises:
             ConfigError: there is no such subject.
         """
+        return self._registered(self._latest_version(subject))
+
+    def found(self, subject: str) -> Registered | None:
+        """The newest version of ``subject``; None if there is no such subject."""
+        latest = self._asked(lambda client: client.get_latest_version(subject))
+        return None if latest is None else self._registered(latest)
+
+    def type_of_latest(self, subject: str) -> str:
+        """What the registry calls the kind of schema that ``subject`` has now.
+
+        Raises:
+            ConfigError: there is no such subject.
+        """
+        return str(self._latest_version(subject).schema.schema_type or AVRO)
+
+    def _latest_version(self, subject: str) -> Any:
         found = self._asked(lambda client: client.get_latest_version(subject))
         if found is None:
             raise ConfigError(
@@ -124,10 +154,10 @@ class RegistryClient:
                 "the one that the topic's values are registered under in source.registry.subject; "
                 "a topic that nobody has written yet may have none."
             )
-        return self._registered(found)
+        return found
 
     def latest_reader(self, subject: str) -> Registered:
-        """The same, if its fields can become columns.
+        """The same as :meth:`latest`, if its fields can become columns.
 
         Raises:
             ConfigError: they cannot, or there is no such subject.

@@ -45,6 +45,11 @@ class SchemaChanges(Settings):
         """True if there is a column for what does not fit."""
         return Policy.RESCUE in self.model_dump().values()
 
+    @property
+    def rescues_values(self) -> bool:
+        """True if there may be values that do not fit their column, beside whole fields."""
+        return Policy.RESCUE in (self.widened_type, self.changed_type, self.new_enum_value)
+
     def of(self, kind: ChangeKind) -> Policy:
         policy: Policy = getattr(self, kind.value)
         return policy

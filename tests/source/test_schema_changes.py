@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from eo_pipeline.source import json_schema
 from eo_pipeline.source.avro_shapes import partly, shape_of, without
 from eo_pipeline.source.schema_changes import Policy, SchemaChanges, SchemaChangesField
 from eo_pipeline.source.shapes import Change, ChangeKind, changes, rescaled
@@ -106,6 +107,26 @@ def test_decimals_with_another_number_of_places_are_cast_where_that_can_be_looke
     assert cast(*within) == {"x": True}
     assert cast(*({"type": "map", "values": each} for each in within)) == {"x": False}
     assert cast(within[0], place(("d", decimal(9, 4)), ("e", "int"))) == {"x": False}
+
+
+def test_the_columns_of_a_json_schema_are_compared_alike() -> None:
+    def properties(**fields: Any) -> str:
+        return json.dumps({"type": "object", "properties": fields})
+
+    integer, text = {"type": "integer"}, {"type": "string"}
+    of = {"type": "object", "additionalProperties": {"type": "boolean"}}
+    at = {"type": "string", "format": "date-time"}
+    inner = json.loads(properties(lat=integer, on={"type": "string", "format": "date"}))
+    before = properties(id=integer, at=at, x=inner, m=of, gone=text)
+    now = properties(id=text, at=at, x=json.loads(properties(lat=integer)), m=of, new=integer)
+    shape_of, partly = json_schema.shape_of, json_schema.partly
+    found = {str(each) for each in changes(shape_of(before), shape_of(now))}
+    assert found == {
+        *("changed type: id from bigint to string", "dropped field: x.on (date)"),
+        *("dropped field: gone (string)", "new field: new (bigint)"),
+    }
+    assert shape_of(partly(before, now, {"id", "x", "gone", "new"})) == shape_of(before)
+    assert shape_of(partly(before, now, set())) == shape_of(now)
 
 
 def test_one_word_is_for_all_kinds() -> None:
