@@ -240,6 +240,7 @@ def test_two_starts_at_once_give_one_server(project: Project) -> None:
     assert project.started() == 1
 
 
+@pytest.mark.chaos
 def test_a_server_that_was_killed_is_told_and_done_without(project: Project) -> None:
     project.eo("spark", "start")
     pid = project.status()["pid"]
@@ -362,6 +363,9 @@ def test_a_process_goes_on_without_the_server_it_used(project: Project) -> None:
             wait_until(lambda: not project.status()["running"])
     process.kill()
     process.communicate()
+    # what is left of a killed one is in nobody's way
+    assert project.eo("spark", "start").code == 0
+    assert project.status()["running"] is True
     project.table.assert_holds_once(project.topic.written)
 
 
