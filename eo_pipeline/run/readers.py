@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.source.avro_schema import left_out
+from eo_pipeline.source.kinds import kind_of
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,20 @@ def reader_changes(history: Iterable[LedgerEntry]) -> Iterator[ReaderChange]:
     """The entries of a whole ledger, oldest first, that were read as another schema than those
     before; what a replay reads as then is no change.
     """
-    texts: dict[str, str] = {}
+    texts, types = dict[str, str](), dict[str, str]()
     before = None
     for entry in history:
         read = entry.counts.schemas
         if read is None:
             continue
         texts |= read.texts
+        types |= {key: read.type_of(key) for key in read.texts}
         if not entry.ranges or entry.target is not None or read.reader == before:
             continue
-        text, old = texts[read.reader], texts.get(before or "")
+        schema_type = types[read.reader]
+        # of another type: another format, of which nothing can be compared
+        old = texts.get(before or "") if types.get(before or "") == schema_type else None
+        text, left_out = texts[read.reader], kind_of(schema_type).left_out
         new = None if old is None else tuple(left_out(text, old))
         gone = None if old is None else tuple(left_out(old, text))
         yield ReaderChange(entry, read.reader, text, new, gone)

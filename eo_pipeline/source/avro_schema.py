@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eo_pipeline.ledger.schemas import canonical
+from eo_pipeline.source.optional import library
+
 #: Added to the reader's schema with the default true: null in a record that could not be read, and
 #: in no other. Without it a record of nulls only would look the same.
 OK_FIELD = "_eo_ok"
@@ -59,6 +62,24 @@ def left_out(writer: str, reader: str) -> list[str]:
     """
     written, read = (_qualified(json.loads(text), "") for text in (writer, reader))
     return sorted(set(_left_out(written, read, dict(_named(written)), dict(_named(read)), ())))
+
+
+def self_contained(text: str, references: Mapping[str, str]) -> str:
+    """``text`` with the schemas that it refers to by name written out in it."""
+    if not references:
+        return canonical(text)
+    named = {name: json.loads(each) for name, each in references.items()}
+    avro = library("confluent_kafka.schema_registry.common.avro")
+    return canonical(json.dumps(_without_hints(avro.parse_schema_with_repo(text, named))))
+
+
+def _without_hints(schema: Any) -> Any:
+    """Without the marks that fastavro leaves in a schema it has parsed."""
+    if isinstance(schema, list):
+        return [_without_hints(each) for each in schema]
+    if isinstance(schema, dict):
+        return {k: _without_hints(v) for k, v in schema.items() if not k.startswith("__fastavro")}
+    return schema
 
 
 def _qualified(schema: Any, namespace: str) -> Any:

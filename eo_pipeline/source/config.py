@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -19,10 +20,12 @@ from pydantic import (
     model_validator,
 )
 
+from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.settings import Settings, one_or_more
-from eo_pipeline.source.avro_schema import fault_of
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
+from eo_pipeline.source.kinds import kind_of, type_of_format
+from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
 
@@ -105,10 +108,33 @@ FORBIDDEN_CLIENT_SETTINGS = frozenset(
 )
 
 
+class SchemaFile(Settings):
+    """A schema that stands in a file of its own.
+
+    Args:
+        file: its path; in a document relative to that.
+    """
+
+    file: str = Field(min_length=1)
+
+
 def _schema_text(value: Any) -> Any:
-    """Accept a pyspark ``StructType`` by its JSON form."""
+    """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
+    if isinstance(value, Mapping):
+        value = SchemaFile.model_validate(value)
+    if isinstance(value, SchemaFile):
+        try:
+            return Path(value.file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{value.file} cannot be read: {error}") from None
     to_json = getattr(value, "json", None)
     return to_json() if callable(to_json) else value
+
+
+_SchemaText = Annotated[
+    str | None,
+    BeforeValidator(_schema_text, json_schema_input_type=str | SchemaFile | None),
+]
 
 
 class KafkaSource(Settings):
@@ -118,11 +144,13 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
-        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema.
+        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema;
+            or ``{file: PATH}``, where either stands.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
-            a field declared ``NOT NULL`` must be present), ``avro`` (with ``registry``, whose
-            latest schema gives the columns, or with ``value_schema``, an Avro schema as JSON,
-            which all values are written with) or ``raw`` (one binary column ``value``).
+            a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
+            ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
+            written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
+            schema gives the columns.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
@@ -159,7 +187,7 @@ class KafkaSource(Settings):
     ] = ()
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "raw"] = "json"
-    value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
+    value_schema: _SchemaText = None
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     start: Start = "earliest"
@@ -195,30 +223,38 @@ class KafkaSource(Settings):
         return self
 
     def _check_format(self) -> None:
-        if self.registry is not None and self.value_format != "avro":
-            raise ValueError("registry belongs to value_format avro")
+        if self.value_format == "raw":
+            if self.registry or self.value_schema:
+                raise ValueError("registry and value_schema do not belong to value_format raw")
+            if self.unknown_fields != "ignore":
+                raise ValueError("unknown_fields does not belong to value_format raw")
+            return
+        if (self.registry is None) == (self.value_schema is None):
+            raise ValueError(
+                f"value_format {self.value_format} needs either registry or value_schema"
+            )
+        if self.registry and not self.registry.subject and len(self.topics) != 1:
+            raise ValueError(
+                "registry.subject must say whose latest schema gives the columns, since "
+                "more than one topic may be read"
+            )
         if self.value_format == "avro":
-            if (self.registry is None) == (self.value_schema is None):
-                raise ValueError("value_format avro needs either registry or value_schema")
-            if self.value_schema is not None and (fault := fault_of(self.value_schema)):
+            fault = kind_of(AVRO).fault_of(self.value_schema) if self.value_schema else None
+            if fault is not None:
                 raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
-            if self.registry and not self.registry.subject and len(self.topics) != 1:
-                raise ValueError(
-                    "registry.subject must say whose latest schema gives the columns, since "
-                    "more than one topic may be read"
-                )
             if self.unknown_fields == "keep":
                 raise ValueError("unknown_fields: keep belongs to value_format json")
-        elif (self.value_format == "json") != (self.value_schema is not None):
-            raise ValueError("value_schema belongs to value_format json, and json needs one")
-        if self.value_format == "raw" and self.unknown_fields != "ignore":
-            raise ValueError("unknown_fields belongs to value_format json")
 
     @property
     def subject(self) -> str:
         """Under which the registry has the schemas of the values: the topic's, if none is named."""
         assert self.registry is not None
-        return self.registry.subject or f"{self.topics[0]}-value"
+        return self.registry.subject or VALUE.subject(self.topics[0])
+
+    @property
+    def schema_type(self) -> str:
+        """What a registry calls the schemas of the values, which have some."""
+        return type_of_format(self.value_format)
 
     @property
     def limits(self) -> Limits:

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SetupError
-from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded, decode
+from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
 from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import record, serialized
@@ -88,7 +88,7 @@ def decoded(
     spark: SparkSession,
     schema: str,
     values: Sequence[bytes | None],
-    schemas: AvroSchemas | None = None,
+    schemas: WireSchemas | None = None,
 ) -> Decoded:
     source = KafkaSource(
         bootstrap_servers="h:1", topics=("t",), value_format="avro", value_schema=schema
@@ -161,7 +161,7 @@ STRICT = record(("id", "long"), ("must", "string"))
 
 
 def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -> None:
-    schemas = AvroSchemas("2", ("2", "1", "3"), {"1": OLD, "2": NEW, "3": STRICT})
+    schemas = WireSchemas("2", ("2", "1", "3"), {"1": OLD, "2": NEW, "3": STRICT})
     values = [
         b"\0\0\0\0\1" + serialized(OLD, {"id": 1, "name": "one", "gone": 1}),
         b"\0\0\0\0\2" + serialized(NEW, {"id": 2**40, "name": None, "size": "S"}),
@@ -181,7 +181,7 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
     assert read is not None
     assert set(read.writers) == {"1", "2", "3"}
     assert read.texts == {"2": NEW, "3": STRICT}
-    backwards = AvroSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
+    backwards = WireSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
     letters = decoded(spark, STRICT, values[:1], backwards).dead_letters(1).toArrow().to_pylist()
     assert "cannot be read as schema 3: schema 1" in letters[0]["error"]
 
@@ -209,7 +209,7 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
     ]
     good, bad = [], []
     for reader in (lenient, strict):
-        schemas = AvroSchemas("2", ("2", "1"), {"1": writer, "2": reader})
+        schemas = WireSchemas("2", ("2", "1"), {"1": writer, "2": reader})
         both = decoded(spark, reader, values, schemas)
         found = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
         good.append([tuple(row.values()) for row in found])
@@ -222,7 +222,7 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
 
 def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
     texts = {str(n): record(("id", "long"), (f"f{n}", "long", n)) for n in range(70)}
-    schemas = AvroSchemas("0", tuple(texts), texts)
+    schemas = WireSchemas("0", tuple(texts), texts)
     values = [
         bytes([0, 0, 0, 0, n]) + serialized(texts[str(n)], {"id": n, f"f{n}": n})
         for n in (1, 59, 60, 69)

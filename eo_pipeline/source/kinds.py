@@ -1,0 +1,56 @@
+"""The kinds of schemas there are, as texts: what can become columns, what two of them differ in.
+
+A kind is a module; what decodes its records is another, :mod:`eo_pipeline.source.decoders`. Texts
+are JSON and self-contained, as the ledger holds them. Pure, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA
+from eo_pipeline.source import avro_schema, json_schema
+
+
+class SchemaKind(Protocol):
+    """What is asked of one."""
+
+    def fault_of(self, text: str) -> str | None:
+        """Why the fields of ``text`` cannot become columns; None if they can."""
+
+    def field_names(self, text: str) -> list[str]:
+        """The names of the columns, in order."""
+
+    def left_out(self, writer: str, reader: str) -> list[str]:
+        """The paths of the fields that ``writer`` has and ``reader``, of which :meth:`fault_of`
+        finds nothing, does not read.
+        """
+
+    def self_contained(self, text: str, references: Mapping[str, str]) -> str:
+        """``text`` as a registry has it, with all that it refers to, by name, written out."""
+
+
+#: By the ``value_format`` of a document, its name in a registry.
+_TYPES = {"avro": AVRO, "json": JSON_SCHEMA}
+
+_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_schema, JSON_SCHEMA: json_schema}
+
+
+def type_of_format(value_format: str) -> str:
+    """What a registry calls the schemas of such values.
+
+    Raises:
+        KeyError: they have none.
+    """
+    return _TYPES[value_format]
+
+
+def format_of_type(schema_type: str) -> str | None:
+    """The inverse; None if it is not one that can be read."""
+    return next((name for name, kind in _TYPES.items() if kind == schema_type), None)
+
+
+def kind_of(schema_type: str) -> SchemaKind:
+    """What a registry calls so."""
+    return _KINDS[schema_type]
