@@ -63,6 +63,10 @@ _Records = Annotated[int, typer.Option(min=1, help="The most records read of eac
 _NotNull = Annotated[
     bool, typer.Option("--not-null", help="Declare NOT NULL what every sampled record has.")
 ]
+_SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema-file", help="Keep the columns of JSON in this file, not inline."),
+]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
 
 #: A text that names a variable instead of holding a secret.
@@ -82,6 +86,7 @@ def init(
     out: _Out = None,
     records: _Records = 200,
     not_null: _NotNull = False,
+    schema_file: _SchemaFile = None,
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +123,8 @@ def init(
     if not unset:
         Pipeline.from_config(expanded(values))
     remarks = registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
-    _write(path, document_text(values, remarks), target)
+    text = document_text(_kept(values, inferred, schema_file, path, force, not_null), remarks)
+    _write(path, text, target)
     _tell(output, path, values, inferred, read, unset, remarks)
 
 
@@ -182,6 +188,23 @@ def _format(inferred: InferredSchema, *, not_null: bool) -> dict[str, Any]:
     return found
 
 
+def _kept(
+    values: dict[str, Any],
+    inferred: InferredSchema,
+    file: Path | None,
+    document: Path,
+    force: bool,
+    not_null: bool,
+) -> dict[str, Any]:
+    """``values`` with the schema in a ``file`` of its own, if one is asked for and there is one."""
+    if file is None or "value_schema" not in values["source"]:
+        return values
+    _refuse_existing(file, force)
+    _write_text(file, inferred.ddl(not_null=not_null) + "\n")
+    named = {"file": os.path.relpath(file, document.parent)}
+    return {**values, "source": {**values["source"], "value_schema": named}}
+
+
 def _unset_variables(value: Any) -> list[str]:
     """Environment variables that the document needs and that are not set here."""
     named = sorted(set(_VARIABLE.findall(repr(value))))
@@ -223,17 +246,21 @@ def _write(path: Path, text: str, sink: Mapping[str, Any]) -> None:
         for field, info in fields.items()
         if _is_secret(info) and not _VARIABLE.search(str(sink.get(field, "${")))
     ]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600 if plain else 0o644)
-        path.write_text(text)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    _write_text(path, text, mode=0o600 if plain else 0o644)
     if plain:
         note(
             f"{path} now holds sink.{', sink.'.join(plain)} as it was given. To keep it out of the "
             "file, write ${NAME} there and set that variable."
         )
+
+
+def _write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=mode)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _tell(

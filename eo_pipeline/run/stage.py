@@ -6,13 +6,13 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import (
     BadRecord,
@@ -24,8 +24,9 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
-from eo_pipeline.run.columns import check_names, types_of
+from eo_pipeline.run.columns import check_names, own_columns, types_of
 from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schemas import SchemaBook
@@ -41,6 +42,7 @@ from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
     job_error,
+    options_of,
     path_to_write,
     server_is_lost,
     session_on_server,
@@ -95,6 +97,8 @@ class Stager:
     record_bytes: float | None = None
     #: which schemas records are read with, if a registry knows them
     book: SchemaBook | None = None
+    #: ``SinkSession.agree``, if the sink needs it
+    agree: Callable[[StructType], object] | None = None
 
     @property
     def code_version(self) -> str | None:
@@ -142,22 +146,30 @@ class Stager:
         small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
-        staged = self._stage(decoded, ranges, entry, attempt)
+        ready = self._agreed(decoded)
+        staged = ready._stage(decoded, ranges, entry, attempt)
         while isinstance(staged, WireSchemas):
             decoded = self._decoded(spark, entry, small, staged)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, ranges, entry, attempt)
+            staged = ready._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
-            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, ready._why)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, ranges, entry, attempt)
+            staged = ready._stage(decoded, ranges, entry, attempt)
         if not isinstance(staged, tuple):
             remedy = "The transform made other rows of the same records the second time"
             assert isinstance(staged, UnfitRows)
             raise refused(staged, self.source, self.sink, remedy)
         return staged
+
+    def _agreed(self, decoded: Decoded) -> Stager:
+        """With the sink as it takes rows of what the transform makes."""
+        if self.agree is None:
+            return self
+        columns = own_columns(self.result(decoded.good(decoded.all)))
+        return replace(self, sink=self.sink.agreed(self.agree(columns)))
 
     def _decoded(
         self,
@@ -251,7 +263,7 @@ class Stager:
         """What is read, which no transform changes: its types are those of every batch."""
         source = self.source
         schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
-        decides = (source.value_format, schema, source.unknown_fields)
+        decides = (source.value_format, schema, source.message, source.unknown_fields)
         return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:
@@ -354,7 +366,7 @@ class Stager:
 def _materialize(
     frame: DataFrame,
     attempt: Attempt | None,
-    folder: Callable[[Attempt], Path],
+    folder: Callable[[Attempt], Place],
     layout: tuple[str, ...] = (),
     mode: str = "error",
 ) -> StagedTable:
@@ -364,7 +376,7 @@ def _materialize(
     target, spark = folder(attempt), frame.sparkSession
     if session := session_on_server(spark):
         attempt.runs_in(session)
-    write = frame.write.mode(mode).partitionBy(*layout).parquet
+    write = frame.write.mode(mode).options(**options_of(target)).partitionBy(*layout).parquet
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)

@@ -6,10 +6,10 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
+from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import Limits, reason
@@ -34,8 +34,8 @@ class StagingFolders(NamedTuple):
     the table itself, because there the staged files become the table.
     """
 
-    manifests: Path | None = None
-    rows: Path | None = None
+    manifests: Place | None = None
+    rows: Place | None = None
 
 
 class Sink(Settings, ABC):
@@ -55,6 +55,17 @@ class Sink(Settings, ABC):
     copies_rows: ClassVar[bool] = True
     session_class: ClassVar[str]
     extra: ClassVar[str | None] = None
+
+    @property
+    def needs_agreement(self) -> bool:
+        """Whether somebody else decides with us what form rows have; then
+        :meth:`SinkSession.agree` is asked in every checkpoint, before Spark's job.
+        """
+        return False
+
+    def agreed(self, agreement: Any) -> Sink:  # noqa: ARG002
+        """The same with what :meth:`SinkSession.agree` gave: rows are projected by that."""
+        return self
 
     def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:  # noqa: ARG002
         """The Kafka topics that ``pipeline`` writes to, and the address of their cluster."""

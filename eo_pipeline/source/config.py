@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -107,10 +109,35 @@ FORBIDDEN_CLIENT_SETTINGS = frozenset(
 )
 
 
+class SchemaFile(Settings):
+    """A schema that stands in a file of its own.
+
+    Args:
+        file: its path; in a document relative to that.
+    """
+
+    file: str = Field(min_length=1)
+
+
 def _schema_text(value: Any) -> Any:
-    """Accept a pyspark ``StructType`` by its JSON form."""
+    """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
+    if isinstance(value, Mapping) and "fields" in value:
+        return json.dumps(value)  # what Dagster makes of JSON in a document
+    if isinstance(value, Mapping):
+        value = SchemaFile.model_validate(value)
+    if isinstance(value, SchemaFile):
+        try:
+            return Path(value.file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{value.file} cannot be read: {error}") from None
     to_json = getattr(value, "json", None)
     return to_json() if callable(to_json) else value
+
+
+_SchemaText = Annotated[
+    str | None,
+    BeforeValidator(_schema_text, json_schema_input_type=str | SchemaFile | None),
+]
 
 
 class KafkaSource(Settings):
@@ -120,7 +147,8 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
-        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema.
+        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema;
+            or ``{file: PATH}``, where either stands.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
@@ -165,7 +193,7 @@ class KafkaSource(Settings):
     ] = ()
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
-    value_schema: Annotated[str | None, BeforeValidator(_schema_text)] = None
+    value_schema: _SchemaText = None
     message: str = ""
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -110,6 +110,9 @@ class RegistryClient:
         SetupError: the packages it takes are not installed.
     """
 
+    #: Where in a document the registry stands.
+    where: ClassVar[str] = "source.registry"
+
     def __init__(self, registry: Registry, schema_type: str, message: str = "") -> None:
         self._registry = registry
         self._type = schema_type
@@ -123,7 +126,7 @@ class RegistryClient:
         try:
             self._client = self._schema_registry.SchemaRegistryClient.new_client(asked)
         except (ValueError, TypeError, OSError) as error:
-            raise ConfigError(f"source.registry.client: {error}") from error
+            raise ConfigError(f"{self.where}.client: {error}") from error
 
     def latest(self, subject: str) -> Registered:
         """The newest version of ``subject``, as it is now.
@@ -132,6 +135,11 @@ class RegistryClient:
             ConfigError: there is no such subject.
         """
         return self._registered(self._latest_version(subject))
+
+    def found(self, subject: str) -> Registered | None:
+        """The newest version of ``subject``; None if there is no such subject."""
+        latest = self._asked(lambda client: client.get_latest_version(subject))
+        return None if latest is None else self._registered(latest)
 
     def type_of_latest(self, subject: str) -> str:
         """What the registry calls the kind of schema that ``subject`` has now.
@@ -152,7 +160,7 @@ class RegistryClient:
         return found
 
     def latest_reader(self, subject: str) -> Registered:
-        """The same, if its fields can become columns.
+        """The same as :meth:`latest`, if its fields can become columns.
 
         Raises:
             ConfigError: they cannot, or there is no such subject.

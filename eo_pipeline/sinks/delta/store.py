@@ -24,11 +24,11 @@ from eo_pipeline.errors import (
     DamagedError,
     EoPipelineError,
     RefusedError,
-    SchemaChangeError,
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.delta.log import newest_commit, transactions_in
+from eo_pipeline.places import Place
+from eo_pipeline.sinks.delta.log import LOG_FOLDER, commit_file, transactions_in
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.types import own_columns
@@ -81,17 +81,19 @@ class Snapshot:
 
     table: DeltaTable
     pipeline: str
+    root: Place
 
     @classmethod
-    def open(cls, uri: str, options: dict[str, str], pipeline: str) -> Snapshot | None:
+    def open(cls, root: Place, options: dict[str, str], pipeline: str) -> Snapshot | None:
         """The newest version, ``None`` where there is no table.
 
         Raises:
             SinkUnavailableError: it cannot be read just now.
             DamagedError: its log is not whole.
         """
+        uri = str(root)
         try:
-            return cls(DeltaTable(uri, storage_options=options), pipeline)
+            return cls(DeltaTable(uri, storage_options=options), pipeline, root)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
@@ -108,7 +110,7 @@ class Snapshot:
     def pointer(self) -> Pointer | None:
         """The head of this pipeline's ledger, ``None`` if no commit of it is in the table."""
         app = APP_PREFIX + self.pipeline
-        newest = transactions_in(newest_commit(self.table))
+        newest = transactions_in(commit_file(self.root / LOG_FOLDER, self.table.version()))
         version, token = (
             newest[name] if name in newest else self.table.transaction_version(name)
             for name in (app, app + TOKEN_SUFFIX)
@@ -247,25 +249,18 @@ class Snapshot:
             found += [f"column {name!r} with {rule}" for rule in rules]
         return found
 
-    def missing(self, schema: pa.Schema) -> list[str]:
-        """The columns of ``schema`` that the table has not.
+    def following(self, schema: pa.Schema) -> pa.Schema:
+        """The columns once the table takes rows of ``schema``.
 
         Raises:
             SchemaChangeError: a column's type is not the table's.
         """
-        mine, folded = self.columns, {name.lower(): name for name in self.columns}
-        absent = []
-        for name, field in fields_of(schema).items():
-            if name in mine:
-                _same_type(name, mine[name]["type"], field["type"])
-            elif name.lower() in folded:
-                raise SchemaChangeError(
-                    f"column {name!r}: the table has {folded[name.lower()]!r}, and readers do not "
-                    "tell them apart. Nothing was written; rename it in the transform."
-                )
-            else:
-                absent.append(name)
-        return absent
+        return TYPES.following(self.types, stored_schema(schema))
+
+    @property
+    def types(self) -> pa.Schema:
+        """The columns, in the one form of each type."""
+        return TYPES.comparable(pa.schema(self.table.schema().to_arrow()))
 
 
 def is_of_files(error: Exception) -> bool:
@@ -283,30 +278,11 @@ def explained(uri: str, error: Exception) -> EoPipelineError:
     )
 
 
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of staged rows, in the one form of each type, all nullable."""
+    return TYPES.schema(own_columns(schema))
+
+
 def delta_schema(schema: pa.Schema) -> Schema:
-    """The Delta schema of staged rows, every column nullable."""
-    return Schema.from_arrow(TYPES.schema(own_columns(schema)))
-
-
-def fields_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Like :attr:`Snapshot.columns`, of staged rows."""
-    fields = json.loads(delta_schema(schema).to_json())["fields"]
-    return {field["name"]: field for field in fields}
-
-
-def _same_type(name: str, table: Any, result: Any) -> None:
-    if _plain(table) != _plain(result):
-        raise SchemaChangeError(
-            f"column {name!r}: the table has {_plain(table)}, the result {_plain(result)}. "
-            "Nothing was written; cast it in the transform, or give it another name."
-        )
-
-
-def _plain(kind: Any) -> Any:
-    """A type without whether it may be null, and without remarks."""
-    if isinstance(kind, list):
-        return [_plain(item) for item in kind]
-    if not isinstance(kind, dict):
-        return kind
-    remarks = {"nullable", "containsNull", "valueContainsNull", "metadata"}
-    return {key: _plain(value) for key, value in kind.items() if key not in remarks}
+    """The same for delta-rs."""
+    return Schema.from_arrow(stored_schema(schema))
