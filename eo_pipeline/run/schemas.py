@@ -69,7 +69,8 @@ class SchemaBook:
         """
         writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
         texts = {key: self._held(known, key) for key in {read.reader, *writers}}
-        return WireSchemas(read.reader, writers, texts, type=known.held[read.reader].type)
+        schema_type = known.held[read.reader].type
+        return WireSchemas(read.reader, writers, texts, (), schema_type, read.message)
 
     def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
         """What to read the records of the checkpoints ``found`` with: each as it was read; all of
@@ -115,7 +116,7 @@ class SchemaBook:
         known = (head.known_schemas if head else KnownSchemas()).only(self.source.schema_type)
         number, text = self._latest.keys[0], self._latest.text
         self._refuse_another(known, number, text)
-        left_out = kind_of(self.source.schema_type).left_out
+        left_out = kind_of(self.source.schema_type, self.source.message).left_out
         before = self._held(known, known.reader) if known.reader else text
         return NextReader(
             subject=self.source.subject,
@@ -199,7 +200,9 @@ class SchemaBook:
         else:
             newest = self._client.newest(self.source.subject)
             texts |= {key: each.text for each in newest for key in each.keys}
-        return WireSchemas(number, tuple(texts), texts, type=self.source.schema_type)
+        return WireSchemas(
+            number, tuple(texts), texts, (), self.source.schema_type, self.source.message
+        )
 
     def _text(self, known: KnownSchemas, key: str) -> str | None:
         """By the registry; by the ledger, if the registry has forgotten it."""
@@ -234,7 +237,7 @@ class SchemaBook:
 
     @cached_property
     def _client(self) -> RegistryClient:
-        return RegistryClient(self.registry, self.source.schema_type)
+        return RegistryClient(self.registry, self.source.schema_type, self.source.message)
 
     @cached_property
     def _latest(self) -> Registered:
