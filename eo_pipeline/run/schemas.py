@@ -84,7 +84,8 @@ class SchemaBook:
         texts = {key: self._held(known, key) for key in {read.reader, *writers}}
         schema_type = known.held[read.reader].type
         return WireSchemas(
-            read.reader, writers, texts, type=schema_type, quarantined=read.quarantined
+            *(read.reader, writers, texts, (), schema_type, read.message),
+            quarantined=read.quarantined,
         )
 
     def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
@@ -131,7 +132,7 @@ class SchemaBook:
         known = (head.known_schemas if head else KnownSchemas()).only(self.source.schema_type)
         number, text = self._latest.keys[0], self._latest.text
         self._refuse_another(known, number, text)
-        left_out = kind_of(self.source.schema_type).left_out
+        left_out = kind_of(self.source.schema_type, self.source.message).left_out
         before = self._held(known, known.reader) if known.reader else text
         return NextReader(
             subject=self.source.subject,
@@ -223,6 +224,7 @@ class SchemaBook:
             tuple(texts),
             {**texts, chosen.key: chosen.text},
             type=self.source.schema_type,
+            message=self.source.message,
             quarantined=chosen.decided.quarantined,
         )
 
@@ -235,11 +237,14 @@ class SchemaBook:
         number, text = self._latest.keys[0], self._latest.text
         if not known.reader:
             return Chosen(number, text, Decisions({}))
-        kind, before = kind_of(self.source.schema_type), self._held(known, known.reader)
+        kind = kind_of(self.source.schema_type, self.source.message)
+        before = self._held(known, known.reader)
         changed = changes(kind.shape_of(before), kind.shape_of(text))
         decided = self.source.schema_changes.decide(changed)
         if not decided.as_before:
             return Chosen(number, text, decided)
+        if decided.frozen:
+            return Chosen(known.reader, before, decided)
         try:
             made = kind.partly(before, text, decided.as_before)
         except ValueError as error:
@@ -299,7 +304,7 @@ class SchemaBook:
 
     @cached_property
     def _client(self) -> RegistryClient:
-        return RegistryClient(self.registry, self.source.schema_type)
+        return RegistryClient(self.registry, self.source.schema_type, self.source.message)
 
     @cached_property
     def _latest(self) -> Registered:

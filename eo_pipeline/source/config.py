@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -20,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.ledger.schemas import AVRO
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
@@ -121,6 +122,8 @@ class SchemaFile(Settings):
 
 def _schema_text(value: Any) -> Any:
     """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
+    if isinstance(value, Mapping) and "fields" in value:
+        return json.dumps(value)  # what Dagster makes of JSON in a document
     if isinstance(value, Mapping):
         value = SchemaFile.model_validate(value)
     if isinstance(value, SchemaFile):
@@ -150,8 +153,11 @@ class KafkaSource(Settings):
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
-            written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
+            written with), ``protobuf`` (with ``registry``, or with ``value_schema``, a .proto
+            file's text) or ``raw`` (one binary column ``value``). With ``registry`` its latest
             schema gives the columns.
+        message: which message of a Protobuf schema the values are; the first of its file if
+            absent. ``Outer.Inner`` for one in another.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
@@ -189,8 +195,9 @@ class KafkaSource(Settings):
         BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
     ] = ()
     topic_pattern: str | None = None
-    value_format: Literal["json", "avro", "raw"] = "json"
+    value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
     value_schema: _SchemaText = None
+    message: str = ""
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     schema_changes: SchemaChangesField = SchemaChanges()
@@ -233,6 +240,8 @@ class KafkaSource(Settings):
             if self.unknown_fields != "ignore":
                 raise ValueError("unknown_fields does not belong to value_format raw")
             return
+        if self.message and self.value_format != "protobuf":
+            raise ValueError("message belongs to value_format protobuf")
         if (self.registry is None) == (self.value_schema is None):
             raise ValueError(
                 f"value_format {self.value_format} needs either registry or value_schema"
@@ -242,10 +251,8 @@ class KafkaSource(Settings):
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
             )
-        if self.value_format == "avro":
-            fault = kind_of(AVRO).fault_of(self.value_schema) if self.value_schema else None
-            if fault is not None:
-                raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
+        if self.value_format != "json":
+            self._check_schema()
         self._check_changes()
 
     def _check_changes(self) -> None:
@@ -260,6 +267,27 @@ class KafkaSource(Settings):
                 "schema_changes: of value_format json only new_field and new_nested_field can be "
                 "rescued; name the kinds, each with its policy"
             )
+        if self.value_format == "protobuf":
+            if self.unknown_fields == "keep":
+                raise ValueError("unknown_fields: keep does not belong to value_format protobuf")
+            if not changes.follows_or_stops:
+                raise ValueError(
+                    "schema_changes: value_format protobuf knows evolve and freeze alone"
+                )
+
+    def _check_schema(self) -> None:
+        if self.value_schema is None:
+            return
+        if fault := kind_of(self.schema_type, self.message).fault_of(self.schema_text):
+            what = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}[self.schema_type]
+            raise ValueError(f"value_schema, {what}, {fault}")
+
+    @property
+    def schema_text(self) -> str:
+        """``value_schema`` as the kind of it takes it."""
+        kind = kind_of(self.schema_type, self.message)
+        text = self.value_schema or ""
+        return kind.self_contained(text, {}) if self.schema_type == PROTOBUF else text
 
     @property
     def subject(self) -> str:

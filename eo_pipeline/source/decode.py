@@ -25,7 +25,6 @@ from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
-from eo_pipeline.source.kinds import type_of_format
 from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
@@ -195,7 +194,7 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
 
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if schemas is None:
-        schemas = WireSchemas.alone(source.value_schema or "", type_of_format(source.value_format))
+        schemas = WireSchemas.alone(source.schema_text, source.schema_type, source.message)
     schemas = _by_policy(schemas, source)
     decoder = decoder_of(schemas.type)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)

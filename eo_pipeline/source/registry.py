@@ -76,7 +76,9 @@ class Registered:
     text: str
 
 
-def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registered:
+def latest_reader(
+    registry: Registry, subject: str, schema_type: str, message: str = ""
+) -> Registered:
     """The newest version of ``subject``, whose fields can become columns.
 
     Raises:
@@ -84,7 +86,7 @@ def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registe
         ConfigError: they cannot, or there is no such subject.
         SetupError: the packages it takes are not installed.
     """
-    return RegistryClient(registry, schema_type).latest_reader(subject)
+    return RegistryClient(registry, schema_type, message).latest_reader(subject)
 
 
 def type_of_latest(registry: Registry, subject: str) -> str:
@@ -111,9 +113,10 @@ class RegistryClient:
     #: Where in a document the registry stands.
     where: ClassVar[str] = "source.registry"
 
-    def __init__(self, registry: Registry, schema_type: str) -> None:
+    def __init__(self, registry: Registry, schema_type: str, message: str = "") -> None:
         self._registry = registry
         self._type = schema_type
+        self._kind = kind_of(schema_type, message)
         self._schema_registry = library("confluent_kafka.schema_registry")
         self._httpx = library("httpx2")
         settings: dict[str, Any] = {
@@ -163,7 +166,7 @@ class RegistryClient:
             ConfigError: they cannot, or there is no such subject.
         """
         latest = self.latest(subject)
-        if fault := kind_of(self._type).fault_of(latest.text):
+        if fault := self._kind.fault_of(latest.text):
             raise ConfigError(
                 f"The latest schema of subject {subject!r} in the registry at "
                 f"{self._registry.url} {fault}"
@@ -199,7 +202,7 @@ class RegistryClient:
             )
         named: dict[str, str] = {}
         self._collect(schema, named)
-        return kind_of(self._type).self_contained(schema.schema_str, named)
+        return self._kind.self_contained(schema.schema_str, named)
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:
         """What ``schema`` refers to, and what that refers to, by name."""

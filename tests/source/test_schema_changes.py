@@ -10,6 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from eo_pipeline.source import json_schema
 from eo_pipeline.source.avro_shapes import partly, shape_of, without
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.schema_changes import Policy, SchemaChanges, SchemaChangesField
 from eo_pipeline.source.shapes import Change, ChangeKind, changes, rescaled
 from tests.registry import record
@@ -127,6 +129,44 @@ def test_the_columns_of_a_json_schema_are_compared_alike() -> None:
     }
     assert shape_of(partly(before, now, {"id", "x", "gone", "new"})) == shape_of(before)
     assert shape_of(partly(before, now, set())) == shape_of(now)
+
+
+def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
+    def message(fields: str, *symbols: str) -> str:
+        values = " ".join(f"{name} = {n};" for n, name in enumerate(symbols))
+        text = f"""syntax = "proto3"; import "google/protobuf/timestamp.proto";
+            enum Size {{ {values} }}
+            message Order {{ {fields} google.protobuf.Timestamp at = 99; Size size = 98; }}"""
+        return Protobuf("Order").self_contained(text, {})
+
+    before = message("int32 id = 1; repeated string tags = 2; map<string, int32> m = 3;", "S")
+    now = message("int64 id = 1; repeated string tags = 2; uint64 n = 4;", "S", "L")
+    shape_of = Protobuf("Order").shape_of
+    assert {str(each) for each in changes(shape_of(before), shape_of(now))} == {
+        *("widened type: id from int to bigint", "dropped field: m (map<string,int>)"),
+        *("new enum value: size (L)", "new field: n (decimal(20,0))"),
+    }
+    assert str(shape_of(before).fields["tags"]) == "array<string>"
+    assert str(shape_of(before).fields["at"]) == "timestamp"
+
+
+@pytest.mark.parametrize(
+    ("value_format", "policy", "said"),
+    [
+        ("json", "rescue", "name the kinds"),
+        ("protobuf", "rescue", "evolve and freeze alone"),
+        ("protobuf", {"new_field": "quarantine"}, "evolve and freeze alone"),
+        ("avro", {"dropped_field": "rescue"}, "dropped_field"),
+        ("avro", "thaw", "schema_changes"),
+    ],
+)
+def test_what_a_format_does_not_know_is_said_when_a_document_is_read(
+    value_format: str, policy: Any, said: str
+) -> None:
+    source = {"bootstrap_servers": "h:1", "topics": ["t"], "registry": {"url": "http://h:2"}}
+    more = {"value_format": value_format, "schema_changes": policy}
+    with pytest.raises(ValidationError, match=said):
+        KafkaSource.model_validate(source | more)
 
 
 def test_one_word_is_for_all_kinds() -> None:
