@@ -63,7 +63,7 @@ def test_the_table_grows_also_after_a_kill_and_nothing_is_left_behind(demo: Demo
 
     left = demo.descendants()
     stopped = beside(demo, "stop")
-    assert (stopped.returncode, demo.end(5)) == (0, 0), stopped.stdout + demo.text
+    assert (stopped.returncode, demo.end(120)) == (0, 0), stopped.stdout + demo.text
     assert "Ended `make dev`" in stopped.stdout
     assert all(is_gone(process.pid) for process in left)
 

@@ -234,6 +234,7 @@ def test_a_server_that_dies_in_the_middle_ends_the_run_and_the_next_one_connects
     assert running.run() == {"rows": 20}
 
 
+@pytest.mark.chaos
 def test_a_server_that_is_started_again_in_the_middle_of_a_job_is_a_lost_one(
     bench: Bench, server: EmbeddedSpark, runner: Callable[..., Runner], tmp_path: Path
 ) -> None:
