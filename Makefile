@@ -25,8 +25,8 @@ help: ## this list
 setup: $(VENV)/.ready ## virtual environment, pinned packages, broker and connector jars
 	@$(DEMO) setup
 
-run: $(VENV)/.ready ## publish 336,776 flights to Kafka, materialize them in PostgreSQL, check from outside
-	@$(DEMO) run
+run: $(VENV)/.ready ## publish 336,776 flights to Kafka, materialize them in PostgreSQL, check from outside (FORMAT=avro: as Avro, behind a schema registry)
+	@$(DEMO) run $(if $(FORMAT),--format $(FORMAT))
 
 dev: $(VENV)/.ready ## the same servers, a feeder, and the Dagster UI with schedule and sensors on
 	@$(DEMO) dev
@@ -76,7 +76,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(call check_python)
 	@mkdir -p $(VENV) 2>/dev/null || { echo "Nothing can be written into $(abspath $(WHERE)). Name a folder of yours: make $(MAKECMDGOALS) WHERE=/path/to/it"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded]" || $(call pip_failed)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,registry]" || $(call pip_failed)
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(state.home)
     # what is started from there finds the demo and the definitions, which are not installed
     os.environ["PYTHONPATH"] = str(PROJECT)
-    os.environ.setdefault(CACHE_VARIABLE, str(jars_state(state.folder) / "cache"))
+    os.environ.setdefault(CACHE_VARIABLE, str(jars_state(state.base) / "cache"))
     try:
         passed = _execute(options, state, screen)
     except EoPipelineError as error:
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("setup", help="check this machine, fetch the jars")
     run_once = commands.add_parser("run", help="publish, materialize, check")
     run_once.add_argument("--flights", type=_positive, default=flights.FLIGHTS, metavar="N")
+    run_once.add_argument("--format", choices=["json", "avro"], default="json")
     run_on = commands.add_parser("dev", help="servers, a feeder and the Dagster UI")
     run_on.add_argument("--rate", type=_positive, default=RATE_PER_S, metavar="PER_SECOND")
     run_on.add_argument("--ui-port", type=_positive, default=UI_PORT, metavar="PORT")
@@ -79,14 +80,19 @@ def _execute(options: argparse.Namespace, state: State, screen: Screen) -> bool:
     """Whether everything was as it should be."""
     match options.command:
         case "setup":
-            archive(prepare(state.folder, screen), screen)
+            archive(prepare(state.base, screen), screen)
         case "run":
+            # each format has servers and data of its own
+            if options.format == "avro":
+                return run(State(state.home, "avro"), options.flights, screen, avro=True)
             return run(state, options.flights, screen)
         case "dev":
             dev(state, options.rate, options.ui_port, screen)
         case "stop":
-            owner = stop(state, screen.waiting_for)
-            screen.ok(f"Ended {owner}" if owner else "Nothing runs.")
+            states = (state, State(state.home, "avro"))
+            owners = [stop(each, screen.waiting_for) for each in states]
+            ended = " and ".join(str(owner) for owner in owners if owner)
+            screen.ok(f"Ended {ended}" if ended else "Nothing runs.")
     return True
 
 

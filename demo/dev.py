@@ -48,7 +48,7 @@ def dev(state: State, rate_per_s: int, ui_port: int, screen: Screen) -> None:
     """
     with claimed(state, "dev", screen.waiting_for) as lock:
         # every few seconds a run: Spark stays warm for them, in a server of its own
-        servers = Servers(state, prepare(state.folder, screen), warm_spark=True)
+        servers = Servers(state, prepare(state.base, screen), warm_spark=True)
         buried = DagsterRun(state, lock, servers, ["--bury-only"])
         with buried, running(servers, screen):
             buried.wait()

@@ -35,6 +35,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from demo.flights_avro import Encode, encoder
 from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.source.client_options import leader_moves
 
@@ -114,8 +115,10 @@ def publish(
     total: int = FLIGHTS,
     chunk: int = CHUNK,
     progress: Progress | None = None,
+    registry: str | None = None,
 ) -> int:
-    """Bring ``topic`` to ``total`` flights, each exactly once; how many this call published.
+    """Bring ``topic`` to ``total`` flights, each exactly once; how many this call published. With
+    the url of a schema ``registry`` their values are Avro.
 
     Creates the topic if need be. A topic that holds more is left as it is.
 
@@ -123,7 +126,8 @@ def publish(
         SourceUnavailableError: Kafka did not answer, or another publisher took over. Calling
             again goes on where the last transaction ended.
     """
-    with contextlib.closing(_Publisher(bootstrap_servers, topic)) as publisher:
+    encode = encoder(registry, topic) if registry else str.encode
+    with contextlib.closing(_Publisher(bootstrap_servers, topic, encode)) as publisher:
         start = publisher.done
         while publisher.done < total:
             publisher.publish(min(chunk, total - publisher.done))
@@ -159,8 +163,9 @@ def feed(
 class _Publisher:
     """The one publisher of a topic: a second one fences it."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, encode: Encode = str.encode) -> None:
         self._topic = topic
+        self._encode = encode
         name = f"{topic}-publisher"
         self._progress = Consumer(
             {"bootstrap.servers": bootstrap_servers, "group.id": name, "log_level": 0}
@@ -188,8 +193,11 @@ class _Publisher:
         """The next ``count`` flights and the new number, in one transaction."""
         with _kafka_errors(self._topic), self._transaction():
             for key, value, carrier, timestamp_ms in events(self.done, count):
+                encoded = self._encode(value)
                 self._producer.produce(
-                    self._topic, value, key, timestamp=timestamp_ms, headers=[("carrier", carrier)]
+                    *(self._topic, encoded, key),
+                    timestamp=timestamp_ms,
+                    headers=[("carrier", carrier)],
                 )
             self._producer.send_offsets_to_transaction(
                 [TopicPartition(self._topic, 0, self.done + count)],

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import psycopg
 
@@ -41,26 +41,29 @@ def prepare_dagster_home(state: State) -> None:
     shutil.copyfile(PROJECT / "dagster_defs" / "dagster.yaml", state.dagster / "dagster.yaml")
 
 
-class DagsterRun:
-    """One run of the pipeline's job, in a process that ends when this one does.
+class RunProcess:
+    """One run of the pipeline, by a ``module`` that says how, in a process that ends when this one
+    does.
 
     The process loads everything at once, and begins the run when told to :meth:`go`.
     """
 
+    WHAT: ClassVar[str] = "eo run"
+
     def __init__(
-        self, state: State, lock: int, servers: Servers, options: Sequence[str] = ()
+        self, state: State, lock: int, servers: Servers, module: str, options: Sequence[str] = ()
     ) -> None:
-        prepare_dagster_home(state)
-        self._result = state.dagster / "result.json"
+        state.logs.mkdir(parents=True, exist_ok=True)
+        self._result = state.folder / "result.json"
         self._result.unlink(missing_ok=True)
-        self._log = state.logs / "dagster-run.log"
+        self._log = state.logs / f"{module.rpartition('.')[2].replace('_', '-')}.log"
         self._log_from = self._log.stat().st_size if self._log.exists() else 0
         waits, starts = os.pipe()
         self._starts = os.fdopen(starts, "wb", buffering=0)
         try:
             arguments = [str(self._result), f"--wait-for={waits}", *options]
             self._process = GuardedProcess.start(
-                servers.client("demo.dagster_run", *arguments),
+                servers.client(module, *arguments),
                 log=self._log,
                 keep=[lock, waits],
                 stop_signal=signal.SIGINT,
@@ -87,10 +90,10 @@ class DagsterRun:
         self.wait()
         result = RunResult.read(self._result)
         if result is None:
-            raise RunFailedError(f"Dagster's process told nothing. {self._remedy()}")
+            raise RunFailedError(f"The process of {self.WHAT} told nothing. {self._remedy()}")
         if not result.success:
             raise RunFailedError(
-                f"Dagster run {result.run_id} failed: {result.error} {self._remedy()}"
+                f"{self.WHAT} {result.run_id} failed: {result.error} {self._remedy()}"
             )
         return result
 
@@ -103,7 +106,8 @@ class DagsterRun:
         code = self._process.wait()
         if code != 0 and not self._result.exists():
             raise RunFailedError(
-                f"Dagster's process ended with exit code {code}. {self._remedy()}{self._log_tail()}"
+                f"The process of {self.WHAT} ended with exit code {code}. {self._remedy()}"
+                f"{self._log_tail()}"
             )
 
     def _remedy(self) -> str:
@@ -126,6 +130,18 @@ class DagsterRun:
     ) -> None:
         self._starts.close()  # one that still waits ends
         self._process.terminate()
+
+
+class DagsterRun(RunProcess):
+    """One run of the pipeline's job in Dagster's instance."""
+
+    WHAT: ClassVar[str] = "Dagster run"
+
+    def __init__(
+        self, state: State, lock: int, servers: Servers, options: Sequence[str] = ()
+    ) -> None:
+        prepare_dagster_home(state)
+        super().__init__(state, lock, servers, "demo.dagster_run", options)
 
 
 class Watch:
@@ -156,7 +172,7 @@ class Watch:
         return fresh
 
 
-def follow(run: DagsterRun, watch: Watch) -> Iterator[list[Checkpoint]]:
+def follow(run: RunProcess, watch: Watch) -> Iterator[list[Checkpoint]]:
     """What is new, again and again until the run has ended."""
     ended = False
     while not ended:

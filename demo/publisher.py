@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--total", type=int)
     what.add_argument("--rate", type=int)
+    parser.add_argument("--registry")
     options = parser.parse_args(arguments)
 
     def report(count: int) -> None:
@@ -40,7 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     signal.alarm(STALLED_AFTER_S)
     try:
         if options.total is not None:
-            flights.publish(options.bootstrap_servers, total=options.total, progress=report)
+            flights.publish(
+                options.bootstrap_servers,
+                total=options.total,
+                progress=report,
+                registry=options.registry,
+            )
         else:
             flights.feed(options.bootstrap_servers, rate_per_s=options.rate, progress=report)
     except SourceUnavailableError as error:

@@ -1,4 +1,8 @@
-"""``make run``: flights to Kafka, Dagster brings them to PostgreSQL, and a check from outside."""
+"""``make run``: flights to Kafka, Dagster brings them to PostgreSQL, and a check from outside.
+
+With Avro a schema registry stands beside Kafka, and the pipeline is a document that is run as
+``eo run`` does it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from demo.flights import TOPIC
-from demo.materialize import DagsterRun, Watch, follow
+from demo.materialize import DagsterRun, RunProcess, Watch, follow
 from demo.observe import Checkpoint, Observer
 from demo.preflight import prepare
 from demo.publishing import Publishing
@@ -20,7 +24,7 @@ from demo.verify import Check, check_all
 _LOOK_S = 0.1
 
 
-def run(state: State, total: int, screen: Screen) -> bool:
+def run(state: State, total: int, screen: Screen, *, avro: bool = False) -> bool:
     """Everything, from an empty machine or from wherever an earlier run ended.
 
     Returns whether the check from outside passed.
@@ -30,14 +34,19 @@ def run(state: State, total: int, screen: Screen) -> bool:
     """
     started = time.monotonic()
     with claimed(state, "run", screen.waiting_for) as lock:
-        servers = Servers(state, prepare(state.folder, screen))
+        servers = Servers(state, prepare(state.base, screen, registry=avro))
         # Dagster takes a while to load: it does so while the flights are published. Named twice,
         # so that an interrupted run ends before the servers do, and in any case
-        with DagsterRun(state, lock, servers) as dagster, running(servers, screen), dagster:
+        process = (
+            RunProcess(state, lock, servers, "demo.eo_run")
+            if avro
+            else DagsterRun(state, lock, servers)
+        )
+        with process, running(servers, screen), process:
             observer = Observer(servers.postgres.dsn)
             publish(state, lock, servers, total, screen)
             watch = Watch(observer)
-            result = materialize(dagster, watch, servers, total, screen)
+            result = materialize(process, watch, servers, total, screen)
             checks = check(servers, observer, total, screen)
             seconds = time.monotonic() - started
             show(screen, Summary(state, servers, observer, result, watch, checks, seconds))
@@ -51,8 +60,11 @@ def publish(state: State, lock: int, servers: Servers, total: int, screen: Scree
         SourceUnavailableError: it did not work, time and again.
     """
     started = time.monotonic()
+    what = ["--total", str(total)]
+    if servers.registry:
+        what += ["--registry", servers.registry.url]
     with (
-        Publishing(state, lock, servers, "--total", str(total)) as publishing,
+        Publishing(state, lock, servers, *what) as publishing,
         screen.counting("Publishing", total, "flights") as count,
     ):
         while not publishing.done:
@@ -74,9 +86,9 @@ def keep_alive(servers: Servers, publishing: Publishing | None, screen: Screen) 
 
 
 def materialize(
-    dagster: DagsterRun, watch: Watch, servers: Servers, total: int, screen: Screen
+    process: RunProcess, watch: Watch, servers: Servers, total: int, screen: Screen
 ) -> RunResult:
-    """Let Dagster run, and show the checkpoints as they are committed.
+    """Let the pipeline run, and show the checkpoints as they are committed.
 
     Raises:
         RunFailedError: the run failed.
@@ -84,14 +96,14 @@ def materialize(
     started = time.monotonic()
     with screen.counting("Materializing", total, "flights") as count:
         count(watch.rows)
-        dagster.go()
-        for fresh in follow(dagster, watch):
+        process.go()
+        for fresh in follow(process, watch):
             for checkpoint in fresh:
                 screen.note(in_words(checkpoint))
             count(watch.rows)
             keep_alive(servers, None, screen)
-    result = dagster.result()
-    screen.ok(f"Dagster run {result.run_id} succeeded", time.monotonic() - started)
+    result = process.result()
+    screen.ok(f"{process.WHAT} {result.run_id} succeeded", time.monotonic() - started)
     return result
 
 

@@ -1,4 +1,4 @@
-"""What a Dagster run's process tells the process that started it: one small file."""
+"""What a run's process tells the process that started it: one small file."""
 
 from __future__ import annotations
 

@@ -16,15 +16,18 @@ from demo.state import PROJECT, State
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.embedded.spark import EmbeddedSpark
 
 KAFKA_PORT = 9092
 POSTGRES_PORT = 5432
+REGISTRY_PORT = 8081
 
 
 class Servers:
-    """Kafka and PostgreSQL, and a warm Spark if many short runs will come.
+    """Kafka and PostgreSQL, a schema registry if there are jars of one, and a warm Spark if many
+    short runs will come.
 
     Their usual ports where those are free, others where not. Chosen here once: clients find a
     server again that was started again.
@@ -35,6 +38,11 @@ class Servers:
         self._jars = jars
         self.kafka = EmbeddedKafka(state.kafka, port=KAFKA_PORT, jars=jars.broker)
         self.postgres = EmbeddedPostgres(state.postgres, port=POSTGRES_PORT)
+        self.registry: EmbeddedRegistry | None = None
+        if jars.registry:
+            self.registry = EmbeddedRegistry(
+                state.registry, port=REGISTRY_PORT, jar=jars.registry, keep=True
+            )
         self.spark: EmbeddedSpark | None = None
         if warm_spark:
             connector = sorted(jars.connector.glob("*.jar"))
@@ -42,7 +50,7 @@ class Servers:
 
     @property
     def all(self) -> Sequence[EmbeddedServer]:
-        named = (self.kafka, self.postgres, self.spark)
+        named = (self.kafka, self.postgres, self.registry, self.spark)
         return [server for server in named if server is not None]
 
     @property
@@ -57,6 +65,8 @@ class Servers:
             # a driver has ports of its own: on this machine only, and without asking for its name
             "SPARK_LOCAL_IP": HOST,
         }
+        if self.registry:
+            variables["EO_REGISTRY_URL"] = self.registry.url
         return variables | ({"SPARK_REMOTE": self.spark.remote} if self.spark else {})
 
     @contextlib.contextmanager
@@ -118,6 +128,8 @@ class Servers:
     def addresses(self) -> dict[str, str]:
         """Host and port by name."""
         at = {"Kafka": self.kafka.bootstrap_servers, "PostgreSQL": _address(self.postgres.dsn)}
+        if self.registry:
+            at["Registry"] = _address(self.registry.url)
         return at | ({"Spark": _address(self.spark.remote)} if self.spark else {})
 
 

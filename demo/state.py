@@ -25,13 +25,19 @@ OnWait = Callable[[str], None]
 
 @dataclass(frozen=True)
 class State:
-    """Everything below ``home/.eo``; ``make clean`` removes it."""
+    """Everything below ``home/.eo``, or ``home/.eo/<name>``; ``make clean`` removes it."""
 
     home: Path = PROJECT
+    name: str = ""
+
+    @property
+    def base(self) -> Path:
+        """What all states of a home share: jars."""
+        return self.home / ".eo"
 
     @property
     def folder(self) -> Path:
-        return self.home / ".eo"
+        return self.base / self.name
 
     @property
     def kafka(self) -> Path:
@@ -44,6 +50,10 @@ class State:
     @property
     def spark(self) -> Path:
         return self.folder / "spark"
+
+    @property
+    def registry(self) -> Path:
+        return self.folder / "registry"
 
     @property
     def dagster(self) -> Path:
@@ -70,7 +80,7 @@ class State:
     @property
     def locks(self) -> tuple[Path, ...]:
         """The state's own lock, then its servers': each is held until nothing of it is left."""
-        servers = (self.kafka, self.postgres, self.spark)
+        servers = (self.kafka, self.postgres, self.spark, self.registry)
         return (self.folder / ".lock", *(folder / ".lock" for folder in servers))
 
 

@@ -111,12 +111,22 @@ def whereabouts(summary: Summary) -> Table:
     """Where to look, and what no longer runs."""
     grid = Table.grid(padding=(0, 2))
     dsn = summary.servers.postgres.dsn
-    for name, where in (
+    run, registry = summary.result.run_id, summary.servers.registry
+    rows = [
         ("Table", f"flights, and its ledger eo_ledger, in {dsn}"),
         ("Kafka", f"topic flights at {summary.servers.kafka.bootstrap_servers}"),
-        ("Run", f"{summary.result.run_id} in Dagster's instance {summary.state.dagster}"),
-        ("Next", "make dev starts both servers again, with the Dagster UI and new flights"),
-    ):
+    ]
+    if registry:
+        rows += [
+            ("Registry", f"subject flights-value at {registry.url}"),
+            ("Run", f"{run}, of demo/flights-avro.yaml as eo run does it"),
+        ]
+    else:
+        rows += [
+            ("Run", f"{run} in Dagster's instance {summary.state.dagster}"),
+            ("Next", "make dev starts both servers again, with the Dagster UI and new flights"),
+        ]
+    for name, where in rows:
         grid.add_row(Text(name, "bold"), where)
     grid.add_row("", "The servers end with this command; their data stays in .eo.")
     return grid

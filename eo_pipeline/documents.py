@@ -31,7 +31,7 @@ def read_document(path: Path | str) -> Any:
         ConfigError: no such file, not YAML, or a variable is not set.
     """
     try:
-        return expanded(yaml.safe_load(Path(path).read_text()))
+        return with_whole_paths(expanded(yaml.safe_load(Path(path).read_text())), Path(path).parent)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_not_yaml(error)}") from error
     except (OSError, UnicodeDecodeError, expandvars.ExpandvarsException) as error:
@@ -87,10 +87,10 @@ class Document:
         Raises:
             ConfigError: a variable is not set, or a template is malformed.
         """
-        if not self.is_component:
-            return dict(self.filled(self.fields))
-        chosen = {k: v for k, v in self.fields.items() if k in known and v is not None}
-        return dict(self.filled(chosen))
+        chosen = dict(self.fields)
+        if self.is_component:
+            chosen = {k: v for k, v in self.fields.items() if k in known and v is not None}
+        return dict(with_whole_paths(self.filled(chosen), self.path.parent))
 
     def filled(self, value: Any) -> Any:
         """``value``, written as in this document, with the environment filled in.
@@ -120,10 +120,33 @@ class Document:
         return Document(self.path, raw)
 
     def text(self) -> str:
-        """As YAML; comments are gone."""
+        """As YAML, for wherever it is written to; comments are gone."""
+        found = with_whole_paths(self.fields, self.path.parent.absolute())
         return yaml.safe_dump(
-            dict(self.raw), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+            dict(self.changed(**found).raw),
+            sort_keys=False,
+            allow_unicode=True,
+            width=100,
+            default_flow_style=None,
         )
+
+
+def with_whole_paths(fields: Any, folder: Path) -> Any:
+    """A pipeline's ``fields``, of which those of the source that name a file (``{file: PATH}``)
+    name it from here, and not from the document's ``folder``. A path that begins with a template is
+    left as it is.
+    """
+    source = fields.get("source") if isinstance(fields, Mapping) else None
+    if not isinstance(source, Mapping):
+        return fields
+    found = {
+        name: {"file": str(folder / value["file"])}
+        for name, value in source.items()
+        if isinstance(value, Mapping)
+        and value.keys() == {"file"}
+        and not str(value["file"]).startswith(("$", "{{"))
+    }
+    return {**fields, "source": {**source, **found}} if found else fields
 
 
 def documents_in(path: Path) -> Iterator[Document]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql.types import LongType, StructField, StructType
 
 from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkSettings
@@ -14,6 +15,7 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
 from eo_pipeline.source.config import LossKind, StartAtTimestamp
 from eo_pipeline.source.reader import read_ranges
+from tests.registry import record
 
 GOOD: dict[str, Any] = {
     "name": "orders",
@@ -55,7 +57,7 @@ def test_a_good_document_is_a_pipeline() -> None:
         ("source.start", {"offsets": {"orders": {"0": -2}}}, "source.start.offsets"),
         ("source.topic_pattern", "x", "either topics or topic_pattern"),
         ("source.topics", ["orders", "orders"], "one topic twice"),
-        ("source.value_schema", None, "json needs one"),
+        ("source.value_schema", None, "either registry or value_schema"),
         ("source.misspelt", 1, "source.misspelt: "),
         ("source.client", {"group.id": "mine"}, "decided by the pipeline: group.id"),
         ("source.spark_options", {"kafka.auto.offset.reset": "latest"}, "auto.offset.reset"),
@@ -194,6 +196,27 @@ def test_a_file_that_is_no_pipeline_is_an_error_in_words(tmp_path: Path, text: s
 def test_a_struct_type_is_as_good_as_ddl() -> None:
     schema = StructType([StructField("id", LongType(), False)])
     assert source(value_schema=schema).value_schema == schema.json()
+
+
+def test_a_schema_may_stand_in_a_file_beside_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "order.ddl").write_text("id BIGINT NOT NULL,\n  name STRING\n")
+    (tmp_path / "order.avsc").write_text(record(("id", "long")))
+    document = tmp_path / "orders.yaml"
+    monkeypatch.chdir(tmp_path.root)
+
+    def read(file: str, **source: str) -> KafkaSource:
+        values = {**GOOD, "source": {**GOOD["source"], **source, "value_schema": {"file": file}}}
+        document.write_text(yaml.safe_dump(values))
+        return Pipeline.from_yaml(document).source
+
+    assert read("schemas/order.ddl").value_schema == "id BIGINT NOT NULL,\n  name STRING"
+    assert read("order.avsc", value_format="avro").value_schema == record(("id", "long"))
+    absent = str(tmp_path / "no.ddl")
+    with pytest.raises(ConfigError, match=rf"source\.value_schema: {absent} cannot be read: "):
+        read("no.ddl")
 
 
 def test_start_modes_are_told_apart() -> None:

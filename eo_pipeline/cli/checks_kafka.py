@@ -9,11 +9,11 @@ from eo_pipeline.cli.checks import Check, State, examined, fail, ok, skipped, wa
 from eo_pipeline.cli.output import counted
 from eo_pipeline.errors import EoPipelineError, SourceUnavailableError
 from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.avro_schema import field_names
 from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import NO_TOPIC_ID, Cluster
+from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.registry import latest_reader
 
 #: A topic's UUID is told since this version (KIP-516); the protocol tells no broker's own version.
@@ -132,8 +132,9 @@ def schema_registry(source: KafkaSource, timeout: float) -> Check:
     waiting = registry.model_copy(update={"timeout": min(registry.timeout, timeout)})
 
     def look() -> Check:
-        latest = latest_reader(waiting, source.subject)
-        fields = counted(len(field_names(latest.text)), "field")
+        latest = latest_reader(waiting, source.subject, source.schema_type, source.message)
+        kind = kind_of(source.schema_type, source.message)
+        fields = counted(len(kind.field_names(latest.text)), "field")
         return ok("registry", f"{source.subject}: schema {latest.keys[0]}, {fields}")
 
     return examined("registry", look, "Correct source.registry, or start the registry.")

@@ -29,7 +29,7 @@ _Dumper.add_representer(_Block, _block)
 def document_text(values: Mapping[str, Any], remarks: Iterable[str]) -> str:
     """``values`` as YAML, the schema one field a line, below ``remarks`` as comments."""
     source = dict(values["source"])
-    if "value_schema" in source:
+    if isinstance(source.get("value_schema"), str):
         source["value_schema"] = _Block(source["value_schema"])
     comments = [
         line

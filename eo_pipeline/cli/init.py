@@ -14,11 +14,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from eo_pipeline.cli.document_text import document_text
-from eo_pipeline.cli.init_avro import (
-    avro_format,
-    avro_policies,
-    avro_remarks,
-    refuse_what_is_not_there,
+from eo_pipeline.cli.init_registry import (
+    registry_format,
+    registry_policies,
+    registry_remarks,
 )
 from eo_pipeline.cli.options import AsJson, pairs
 from eo_pipeline.cli.output import Output, number
@@ -45,7 +44,7 @@ _Client = Annotated[
     typer.Option("--client", help="key=value of librdkafka: security.protocol=SASL_SSL ..."),
 ]
 _Registry = Annotated[
-    str | None, typer.Option("--registry", help="A schema registry's URL: values are Avro.")
+    str | None, typer.Option("--registry", help="URL of the registry that has the schemas.")
 ]
 _Subject = Annotated[
     str | None, typer.Option("--subject", help="In the registry. Default: <topic>-value.")
@@ -63,6 +62,10 @@ _Out = Annotated[
 _Records = Annotated[int, typer.Option(min=1, help="The most records read of each partition.")]
 _NotNull = Annotated[
     bool, typer.Option("--not-null", help="Declare NOT NULL what every sampled record has.")
+]
+_SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema-file", help="Keep the columns of JSON in this file, not inline."),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
 
@@ -83,6 +86,7 @@ def init(
     out: _Out = None,
     records: _Records = 200,
     not_null: _NotNull = False,
+    schema_file: _SchemaFile = None,
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -105,9 +109,9 @@ def init(
     read = sample(KafkaSource(**expanded(source), value_format="raw"), records)
     inferred = infer_schema(read.values)
     if registry:
-        found = avro_format(registry, subject, pairs(registry_client, "--registry-client"))
-        refuse_what_is_not_there(KafkaSource(**expanded(source | found)))
-        found |= avro_policies(inferred)
+        login = pairs(registry_client, "--registry-client")
+        found = registry_format(source, registry, subject, login)
+        found |= registry_policies(inferred)
     else:
         found = _format(inferred, not_null=not_null)
     values: dict[str, Any] = {
@@ -118,8 +122,9 @@ def init(
     unset = _unset_variables(values)
     if not unset:
         Pipeline.from_config(expanded(values))
-    remarks = avro_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
-    _write(path, document_text(values, remarks), target)
+    remarks = registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
+    text = document_text(_kept(values, inferred, schema_file, path, force, not_null), remarks)
+    _write(path, text, target)
     _tell(output, path, values, inferred, read, unset, remarks)
 
 
@@ -183,6 +188,23 @@ def _format(inferred: InferredSchema, *, not_null: bool) -> dict[str, Any]:
     return found
 
 
+def _kept(
+    values: dict[str, Any],
+    inferred: InferredSchema,
+    file: Path | None,
+    document: Path,
+    force: bool,
+    not_null: bool,
+) -> dict[str, Any]:
+    """``values`` with the schema in a ``file`` of its own, if one is asked for and there is one."""
+    if file is None or "value_schema" not in values["source"]:
+        return values
+    _refuse_existing(file, force)
+    _write_text(file, inferred.ddl(not_null=not_null) + "\n")
+    named = {"file": os.path.relpath(file, document.parent)}
+    return {**values, "source": {**values["source"], "value_schema": named}}
+
+
 def _unset_variables(value: Any) -> list[str]:
     """Environment variables that the document needs and that are not set here."""
     named = sorted(set(_VARIABLE.findall(repr(value))))
@@ -205,7 +227,7 @@ def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
         sentences.append("Values that do not fit go to the dead-letter table.")
     if inferred.framed:
         sentences.append(
-            f"{number(inferred.framed)} values begin as a schema registry's do: Avro is read with "
+            f"{number(inferred.framed)} values begin as a schema registry's do: they are read with "
             "--registry URL."
         )
     if inferred.tombstones:
@@ -224,17 +246,21 @@ def _write(path: Path, text: str, sink: Mapping[str, Any]) -> None:
         for field, info in fields.items()
         if _is_secret(info) and not _VARIABLE.search(str(sink.get(field, "${")))
     ]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600 if plain else 0o644)
-        path.write_text(text)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    _write_text(path, text, mode=0o600 if plain else 0o644)
     if plain:
         note(
             f"{path} now holds sink.{', sink.'.join(plain)} as it was given. To keep it out of the "
             "file, write ${NAME} there and set that variable."
         )
+
+
+def _write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=mode)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _tell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
@@ -19,6 +20,7 @@ from eo_pipeline.dagster.yaml_values import (
     told_with_places,
     unset_variables,
 )
+from eo_pipeline.documents import with_whole_paths
 from eo_pipeline.json_schema import model_schema, sink_schema
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.settings import Problem, problems
@@ -132,7 +134,8 @@ class KafkaPipelineComponent(Automation, dg.Component):
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: Any) -> Any:
         """Called for every document. What is wrong with it is told with file, line and field."""
-        written = model.model_dump(exclude_unset=True)
+        folder = _folder_of(context)
+        written = with_whole_paths(model.model_dump(exclude_unset=True), folder)
         found = list(unset_variables((), written))
         if found:  # go on, for whatever else is wrong
             context = context.with_scope(env=Placeholders())
@@ -147,6 +150,9 @@ class KafkaPipelineComponent(Automation, dg.Component):
             return _Broken()
         if component is not None:
             component._document = written
+            component.source.update(
+                with_whole_paths({"source": component.source}, folder)["source"]
+            )
         return component
 
     def pipeline_config(self) -> dict[str, Any]:
@@ -169,11 +175,18 @@ class _Broken(dg.Component):
         return dg.Definitions()
 
 
+def _folder_of(context: dg.ResolutionContext) -> Path:
+    """The document's; this process's if that is not known."""
+    tree = context.source_position_tree
+    return Path(tree.position.filename).parent if tree else Path.cwd()
+
+
 def _problems_of_pipeline(context: dg.ResolutionContext, written: Fields) -> list[Problem]:
     """What the engine finds wrong, whatever is wrong with Dagster's own fields."""
     fields = {name: value for name, value in written.items() if name in Pipeline.model_fields}
     try:
-        Pipeline.model_validate(resolve_texts(context, fields))
+        filled = resolve_texts(context, fields)
+        Pipeline.model_validate(with_whole_paths(filled, _folder_of(context)))
     except ValidationError as error:
         return problems(error)
     return []

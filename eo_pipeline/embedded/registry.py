@@ -17,7 +17,8 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 class EmbeddedRegistry(EmbeddedServer):
-    """A schema registry that keeps what it is told in memory: a restart forgets it.
+    """A schema registry. It keeps what it is told in memory, so that a restart forgets it; or, with
+    ``keep``, in ``folder``.
 
     ``port`` is taken if it is free when the object is made, and any free one otherwise. ``jar`` is
     the program; without it, it is fetched beside ``folder``. Whoever can reach 127.0.0.1 is let in,
@@ -26,10 +27,18 @@ class EmbeddedRegistry(EmbeddedServer):
 
     NAME: ClassVar[str] = "Apicurio"
 
-    def __init__(self, folder: Path, *, port: int | None = None, jar: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        jar: Path | None = None,
+        keep: bool = False,
+    ) -> None:
         super().__init__(folder)
         self._port = free_port(port)
         self._jar = jar
+        self._keep = keep
 
     @property
     def url(self) -> str:
@@ -50,6 +59,10 @@ class EmbeddedRegistry(EmbeddedServer):
             # one number for a schema, whatever its subjects, as Confluent's has it
             "registry.ccompat.legacy-id-mode.enabled": "true",
         }
+        if self._keep:
+            settings["quarkus.datasource.jdbc.url"] = (
+                f"jdbc:h2:file:{self.folder / 'schemas'};WRITE_DELAY=0"
+            )
         return [
             str(find_java().command),
             *("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),

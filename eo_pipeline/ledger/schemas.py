@@ -10,9 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _DIGITS = 16
+
+#: Kinds of schemas as registries name them; texts of ledgers that name none are Avro.
+AVRO = "AVRO"
+JSON_SCHEMA = "JSON"
+PROTOBUF = "PROTOBUF"
 
 
 @dataclass(frozen=True)
@@ -21,23 +26,40 @@ class ReadWith:
 
     ``reader`` gave the columns, ``writers`` are those that records were written with. ``unknown``
     are keys that no schema was found for, not always all: their records were bad ones. ``texts``
-    are those of reader and writers that no earlier entry holds.
+    are those of reader and writers that no earlier entry holds, ``types`` what a registry calls
+    those of them that are not Avro. ``message`` is the one of each Protobuf schema that was read;
+    the first for "". ``quarantined`` are paths of fields: by policy records were bad whose writer
+    has one that the reader has not, or the other way round.
     """
 
     reader: str
     writers: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    quarantined: tuple[str, ...] = ()
+    message: str = ""
+
+    def all_of(self, schema_type: str) -> ReadWith:
+        """The same, whose texts are of that type."""
+        types = {} if schema_type == AVRO else dict.fromkeys(self.texts, schema_type)
+        return replace(self, types=types)
+
+    def type_of(self, key: str) -> str:
+        """What a registry calls the schema whose text is here."""
+        return self.types.get(key, AVRO)
 
 
 @dataclass(frozen=True)
 class HeldSchema:
     """Where the ledger holds a text, the ``version`` of the entry, and the text's :func:`digest`:
-    a registry that has another one under the same key is not the one that was read with.
+    a registry that has another one under the same key is not the one that was read with. ``type``
+    is what a registry calls its kind.
     """
 
     version: int
     digest: str
+    type: str = AVRO
 
 
 @dataclass(frozen=True)
@@ -54,10 +76,33 @@ class KnownSchemas:
         """What is known once the entry ``version`` has been ``read``."""
         if read is None:
             return self
-        new = {key: HeldSchema(version, digest(text)) for key, text in read.texts.items()}
+        new = {
+            key: HeldSchema(version, digest(text), read.type_of(key))
+            for key, text in read.texts.items()
+        }
         return KnownSchemas(
             {**self.held, **new}, read.writers or self.last, read.reader or self.reader
         )
+
+    def only(self, schema_type: str) -> KnownSchemas:
+        """Without what was last, if that is of another type: the values' format was changed."""
+        last = tuple(key for key in self.last if self.held[key].type == schema_type)
+        same = self.reader and self.held[self.reader].type == schema_type
+        return replace(self, last=last, reader=self.reader if same else "")
+
+
+#: In the key of a schema that no registry has.
+_MADE = "~"
+
+
+def made_key(of: str, text: str) -> str:
+    """The key of a schema that was made of the one ``of``, as policies of change have it."""
+    return f"{of.partition(_MADE)[0]}{_MADE}{digest(text)}"
+
+
+def is_made(key: str) -> bool:
+    """True if no registry has it."""
+    return _MADE in key
 
 
 def digest(text: str) -> str:

@@ -130,6 +130,7 @@ class Steps:
             never_null=self.session.never_null(),
             record_bytes=size,
             book=self.book,
+            agree=self.session.agree if self.sink.needs_agreement else None,
         )
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:

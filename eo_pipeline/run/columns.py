@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import TransformError
@@ -25,6 +26,11 @@ def types_of(result: StructType, added: Iterable[str]) -> StructType | None:
         else:
             return None
     return schema
+
+
+def own_columns(result: DataFrame) -> StructType:
+    """What a transform made, without where it came from."""
+    return StructType([field for field in result.schema if field.name != KAFKA_COLUMN])
 
 
 def check_names(columns: list[str], *, lineage: bool) -> None:

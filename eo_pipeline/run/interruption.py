@@ -25,6 +25,7 @@ from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 @contextmanager
@@ -114,6 +115,9 @@ class _Watched(SinkSession):
 
     def never_null(self) -> frozenset[str]:
         return self._session.never_null()
+
+    def agree(self, columns: StructType) -> object:
+        return self._session.agree(columns)
 
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going

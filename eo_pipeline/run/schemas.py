@@ -8,31 +8,44 @@ reads as the checkpoint was read, whatever has become of the registry since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from eo_pipeline.errors import (
     LedgerDamagedError,
     RegistryUnavailableError,
+    SchemaChangeError,
     SourceError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest
+from eo_pipeline.ledger.schemas import AVRO, KnownSchemas, ReadWith, digest, made_key
 from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
 from eo_pipeline.run.readers import NextReader
-from eo_pipeline.source import avro
-from eo_pipeline.source.avro import AvroSchemas
-from eo_pipeline.source.avro_schema import left_out
+from eo_pipeline.source import wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded
+from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
+from eo_pipeline.source.schema_changes import Decisions
+from eo_pipeline.source.shapes import changes
+from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import interruptible
 
+
+@dataclass(frozen=True)
+class Chosen:
+    """The reader's schema, and what was decided about the changes that led to it."""
+
+    key: str
+    text: str
+    decided: Decisions
+
+
 #: The schemas of the checkpoint of a version; of all together for None.
-AuditSchemas = Callable[[int | None], AvroSchemas]
+AuditSchemas = Callable[[int | None], WireSchemas]
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ class SchemaBook:
     #: what was found for a stranger, by transaction: a batch that is staged twice is read alike
     _answers: dict[tuple[str, str], str | None] = field(default_factory=dict, init=False)
 
-    def of(self, entry: LedgerEntry) -> AvroSchemas:
+    def of(self, entry: LedgerEntry) -> WireSchemas:
         """What to read the records of ``entry`` with.
 
         Raises:
@@ -61,7 +74,7 @@ class SchemaBook:
         known, then = entry.identity.schemas, self._then(entry)
         return self._now(known) if then is None else self.as_read(known, then)
 
-    def as_read(self, known: KnownSchemas, read: ReadWith, *others: str) -> AvroSchemas:
+    def as_read(self, known: KnownSchemas, read: ReadWith, *others: str) -> WireSchemas:
         """The schemas of an entry that was ``read``, and ``others``, as the ledger holds them.
 
         Raises:
@@ -69,7 +82,11 @@ class SchemaBook:
         """
         writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
         texts = {key: self._held(known, key) for key in {read.reader, *writers}}
-        return AvroSchemas(read.reader, writers, texts)
+        schema_type = known.held[read.reader].type
+        return WireSchemas(
+            *(read.reader, writers, texts, (), schema_type, read.message),
+            quarantined=read.quarantined,
+        )
 
     def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
         """What to read the records of the checkpoints ``found`` with: each as it was read; all of
@@ -82,19 +99,27 @@ class SchemaBook:
         known = head.known_schemas
         read = {each.version: each.counts.schemas for each in found}
         newest = next((read[n] for n in sorted(read, reverse=True) if read[n]), None)
-        whole = self.as_read(known, newest, *known.held) if newest else self._now(known)
+        whole = (
+            self.as_read(known, newest, *self._alike(known, newest)) if newest else self._now(known)
+        )
 
-        def schemas(version: int | None) -> AvroSchemas:
+        def schemas(version: int | None) -> WireSchemas:
             then = read.get(version) if version is not None else None
             return self.as_read(known, then) if then else whole
 
         return schemas
 
+    def _alike(self, known: KnownSchemas, read: ReadWith) -> Iterator[str]:
+        """Keys of all schemas of the type of those that were ``read``."""
+        schema_type = known.held[read.reader].type
+        return (key for key, held in known.held.items() if held.type == schema_type)
+
     def carried(self, entry: LedgerEntry) -> ReadWith | None:
         """All that is known at ``entry``, for a ledger that begins there."""
         known = entry.known_schemas
         texts = {key: self._held(known, key) for key in known.held}
-        return ReadWith(known.reader, known.last, texts=texts) if texts else None
+        types = {key: held.type for key, held in known.held.items() if held.type != AVRO}
+        return ReadWith(known.reader, known.last, texts=texts, types=types) if texts else None
 
     def next_reader(self, head: LedgerEntry | None) -> NextReader:
         """Which schema the next run's columns are of.
@@ -104,9 +129,10 @@ class SchemaBook:
             ConfigError: its latest schema cannot become columns, or there is none.
             SourceError: it has another schema under a key that the ledger knows.
         """
-        known = head.known_schemas if head else KnownSchemas()
+        known = (head.known_schemas if head else KnownSchemas()).only(self.source.schema_type)
         number, text = self._latest.keys[0], self._latest.text
         self._refuse_another(known, number, text)
+        left_out = kind_of(self.source.schema_type, self.source.message).left_out
         before = self._held(known, known.reader) if known.reader else text
         return NextReader(
             subject=self.source.subject,
@@ -114,9 +140,10 @@ class SchemaBook:
             before=known.reader or None,
             new=tuple(left_out(text, before)),
             gone=tuple(left_out(before, text)),
+            decided=self._chosen(known).decided.all,
         )
 
-    def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> AvroSchemas:
+    def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> WireSchemas:
         """The schemas that ``decoded`` was read with; with others besides, if there were records
         of such and a schema was found for them.
 
@@ -141,16 +168,16 @@ class SchemaBook:
                 break  # whatever the others are, this checkpoint fails
         return schemas.also(found, unknown)
 
-    def _strangers(self, decoded: Decoded, schemas: AvroSchemas, seen: Seen) -> list[str]:
+    def _strangers(self, decoded: Decoded, schemas: WireSchemas, seen: Seen) -> list[str]:
         """Keys that the metrics name; if there may be more of them, those that a second look at
         the records finds.
         """
-        keys = avro.strangers(schemas, seen.metrics)
+        keys = wire.strangers(schemas, seen.metrics)
         if len(keys) > 1:
             most = self.source.dead_letter_limit + 1
-            listed = avro.listed_strangers(decoded.all, schemas, most)
+            listed = wire.listed_strangers(decoded.all, schemas, most)
             rows = interruptible(listed.sparkSession, listed.toArrow).to_pylist()
-            keys = {avro.key_of(bytes.fromhex(row["key"])) for row in rows}
+            keys = {wire.key_of(bytes.fromhex(row["key"])) for row in rows}
         return sorted(keys)
 
     def _text_of_stranger(self, entry: LedgerEntry, key: str) -> str | None:
@@ -160,7 +187,7 @@ class SchemaBook:
         known, then = entry.identity.schemas, self._then(entry)
         if then is None:
             return self._text(known, key)
-        if key in known.held:
+        if key in self._alike(known, then):
             return self._held(known, key)
         try:
             return self._client.text(key)
@@ -176,7 +203,8 @@ class SchemaBook:
         replayed = self.entry_at(entry.target)
         return replayed.counts.schemas if replayed else None
 
-    def _now(self, known: KnownSchemas) -> AvroSchemas:
+    def _now(self, known: KnownSchemas) -> WireSchemas:
+        known = known.only(self.source.schema_type)
         latest = self._latest
         number = latest.keys[0]
         self._refuse_another(known, number, latest.text)
@@ -189,13 +217,66 @@ class SchemaBook:
         else:
             newest = self._client.newest(self.source.subject)
             texts |= {key: each.text for each in newest for key in each.keys}
-        return AvroSchemas(number, tuple(texts), texts)
+        chosen = self._chosen(known)
+        self._refuse_frozen(known, chosen.decided)
+        return WireSchemas(
+            chosen.key,
+            tuple(texts),
+            {**texts, chosen.key: chosen.text},
+            type=self.source.schema_type,
+            message=self.source.message,
+            quarantined=chosen.decided.quarantined,
+        )
+
+    def _chosen(self, known: KnownSchemas) -> Chosen:
+        """Whose fields are the columns: the latest schema, as far as policies let them follow it.
+
+        Raises:
+            SchemaChangeError: they let a part of it, and that cannot be a schema.
+        """
+        number, text = self._latest.keys[0], self._latest.text
+        if not known.reader:
+            return Chosen(number, text, Decisions({}))
+        kind = kind_of(self.source.schema_type, self.source.message)
+        before = self._held(known, known.reader)
+        changed = changes(kind.shape_of(before), kind.shape_of(text))
+        decided = self.source.schema_changes.decide(changed)
+        if not decided.as_before:
+            return Chosen(number, text, decided)
+        if decided.frozen:
+            return Chosen(known.reader, before, decided)
+        try:
+            made = kind.partly(before, text, decided.as_before)
+        except ValueError as error:
+            raise SchemaChangeError(
+                f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
+                f"{self.source.subject} some are followed and some are not "
+                f"({'; '.join(map(str, decided.all))}), and both need the type {error}, each in "
+                "another form. Nothing was read. Give these kinds of changes one policy in "
+                "source.schema_changes."
+            ) from error
+        if kind.shape_of(made) == kind.shape_of(before) and not decided.enums:
+            return Chosen(known.reader, before, decided)
+        return Chosen(made_key(number, made), made, decided)
+
+    def _refuse_frozen(self, known: KnownSchemas, decided: Decisions) -> None:
+        if decided.frozen:
+            kinds = sorted({each.change.kind.value for each in decided.frozen})
+            raise SchemaChangeError(
+                f"Pipeline {self.pipeline!r}: schema {self._latest.keys[0]} of "
+                f"{self.source.subject} changes what source.schema_changes freezes since schema "
+                f"{known.reader}: {'; '.join(str(each.change) for each in decided.frozen)}. "
+                "Nothing was read or written. If the change is meant, say evolve, rescue or "
+                f"quarantine for {', '.join(kinds)} there; if not, correct the subject in the "
+                "registry."
+            )
 
     def _text(self, known: KnownSchemas, key: str) -> str | None:
         """By the registry; by the ledger, if the registry has forgotten it."""
         text = self._client.text(key)
         if text is None:
-            return self._held(known, key) if key in known.held else None
+            held = known.held.get(key)
+            return self._held(known, key) if held and held.type == self.source.schema_type else None
         self._refuse_another(known, key, text)
         return text
 
@@ -224,7 +305,7 @@ class SchemaBook:
 
     @cached_property
     def _client(self) -> RegistryClient:
-        return RegistryClient(self.registry)
+        return RegistryClient(self.registry, self.source.schema_type, self.source.message)
 
     @cached_property
     def _latest(self) -> Registered:

@@ -6,12 +6,13 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import (
     BadRecord,
@@ -25,18 +26,18 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, Ledger
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
-from eo_pipeline.run.columns import check_names, types_of
+from eo_pipeline.run.columns import check_names, own_columns, types_of
 from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
+from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
@@ -96,6 +97,8 @@ class Stager:
     record_bytes: float | None = None
     #: which schemas records are read with, if a registry knows them
     book: SchemaBook | None = None
+    #: ``SinkSession.agree``, if the sink needs it
+    agree: Callable[[StructType], object] | None = None
 
     @property
     def code_version(self) -> str | None:
@@ -143,29 +146,37 @@ class Stager:
         small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
-        staged = self._stage(decoded, ranges, entry, attempt)
-        while isinstance(staged, AvroSchemas):
+        ready = self._agreed(decoded)
+        staged = ready._stage(decoded, ranges, entry, attempt)
+        while isinstance(staged, WireSchemas):
             decoded = self._decoded(spark, entry, small, staged)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, ranges, entry, attempt)
+            staged = ready._stage(decoded, ranges, entry, attempt)
         if isinstance(staged, UnfitRows):
-            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, self._why)
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, ready._why)
             if attempt is not None:
                 attempt.empty()
-            staged = self._stage(decoded, ranges, entry, attempt)
+            staged = ready._stage(decoded, ranges, entry, attempt)
         if not isinstance(staged, tuple):
             remedy = "The transform made other rows of the same records the second time"
             assert isinstance(staged, UnfitRows)
             raise refused(staged, self.source, self.sink, remedy)
         return staged
 
+    def _agreed(self, decoded: Decoded) -> Stager:
+        """With the sink as it takes rows of what the transform makes."""
+        if self.agree is None:
+            return self
+        columns = own_columns(self.result(decoded.good(decoded.all)))
+        return replace(self, sink=self.sink.agreed(self.agree(columns)))
+
     def _decoded(
         self,
         spark: SparkSession,
         entry: LedgerEntry,
         small: Fetched | None,
-        schemas: AvroSchemas | None,
+        schemas: WireSchemas | None,
     ) -> Decoded:
         if small is not None:
             return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
@@ -180,7 +191,7 @@ class Stager:
         ranges: Sequence[OffsetRange],
         entry: LedgerEntry,
         attempt: Attempt | None,
-    ) -> tuple[StagedOutput, Counts] | UnfitRows | AvroSchemas:
+    ) -> tuple[StagedOutput, Counts] | UnfitRows | WireSchemas:
         reading = Reading(decoded, ranges)
         made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
@@ -224,7 +235,7 @@ class Stager:
         topic_ids: Mapping[str, str],
         *,
         known: int = 0,
-        schemas: AvroSchemas | None = None,
+        schemas: WireSchemas | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
         have so many ``known`` partitions, as many as ``ranges`` at least. ``schemas`` are those of
@@ -252,7 +263,7 @@ class Stager:
         """What is read, which no transform changes: its types are those of every batch."""
         source = self.source
         schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
-        decides = (source.value_format, schema, source.unknown_fields)
+        decides = (source.value_format, schema, source.message, source.keeps_unknown)
         return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:

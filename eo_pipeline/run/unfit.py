@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, RefusedError
+from eo_pipeline.run.columns import own_columns
 from eo_pipeline.run.counting import Mark, Result
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
@@ -44,8 +44,7 @@ def why_unfit(sink: Sink, never_null: Collection[str]) -> Why:
     """Why a row of a result does not fit; see :meth:`Sink.unfit`."""
 
     def why(result: DataFrame) -> Column | None:
-        own = StructType([f for f in result.schema if f.name != KAFKA_COLUMN])
-        return sink.unfit(own, never_null)
+        return sink.unfit(own_columns(result), never_null)
 
     return why
 

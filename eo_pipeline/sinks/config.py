@@ -6,7 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.places import Place
@@ -56,6 +56,17 @@ class Sink(Settings, ABC):
     copies_rows: ClassVar[bool] = True
     session_class: ClassVar[str]
     extra: ClassVar[str | None] = None
+
+    @property
+    def needs_agreement(self) -> bool:
+        """Whether somebody else decides with us what form rows have; then
+        :meth:`SinkSession.agree` is asked in every checkpoint, before Spark's job.
+        """
+        return False
+
+    def agreed(self, agreement: Any) -> Sink:  # noqa: ARG002
+        """The same with what :meth:`SinkSession.agree` gave: rows are projected by that."""
+        return self
 
     def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:  # noqa: ARG002
         """The Kafka topics that ``pipeline`` writes to, and the address of their cluster."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import pyarrow as pa
 import tenacity
@@ -34,6 +34,9 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.sinks.standing import Standing
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 class CommitOutcome(StrEnum):
@@ -96,6 +99,15 @@ class SinkSession(Standing):
     def never_null(self) -> frozenset[str]:
         """The table's columns that take no null, as far as it is there and the store tells."""
         return frozenset()
+
+    def agree(self, columns: StructType) -> object:  # noqa: ARG002
+        """What form rows with these ``columns`` have, for ``Sink.agreed``; asked only of a sink
+        that ``needs_agreement``.
+
+        Raises:
+            EoPipelineError: there is no agreement; nothing was staged.
+        """
+        return None
 
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going

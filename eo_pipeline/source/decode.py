@@ -19,20 +19,19 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source import avro, json_fields
-from eo_pipeline.source.avro import AvroSchemas
+from eo_pipeline.source import json_fields, wire
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
+from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
+from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
 KAFKA_COLUMN = "_kafka"
 
 #: Lineage columns in the table, and the field of ``_kafka`` each comes from.
 LINEAGE = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
-
-#: What ``unknown_fields: keep`` adds to the value's columns: JSON text, null if there are none.
-UNKNOWN_COLUMN = "_unknown_fields"
 
 _ERROR = "_eo_error"
 _PARSED = "_eo_parsed"
@@ -58,7 +57,7 @@ class Decoded:
 
     all: DataFrame
     source: KafkaSource
-    schemas: AvroSchemas | None = None
+    schemas: WireSchemas | None = None
 
     @property
     def flowing(self) -> DataFrame:
@@ -93,7 +92,7 @@ class Decoded:
             F.count_if(self._skipped()).alias("skipped"),
             F.min(_SHOWN).alias("first_bad"),
             *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
-            *avro.metrics(self.schemas),
+            *wire.metrics(self.schemas),
         ]
 
     @property
@@ -143,16 +142,17 @@ class Decoded:
 
     @property
     def _gives_value(self) -> bool:
-        return self.source.value_format == "raw" or self.source.unknown_fields == "keep"
+        return self.source.value_format == "raw" or self.source.keeps_unknown
 
 
-def decode(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None = None) -> Decoded:
+def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = None) -> Decoded:
     """Parse the values of Spark's Kafka columns ``raw``.
 
     A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
     another type than the schema says or of a value that would change on its way, has a field twice,
-    or lacks a field declared NOT NULL; and by ``unknown_fields: fail``. An Avro record is bad if
-    its value is null, names no schema of ``schemas``, or cannot be read by that into the reader's.
+    or lacks a field declared NOT NULL; and by ``unknown_fields: fail``. One of a kind of schema is
+    bad if its value is null, names none of ``schemas``, or cannot be read by that into the
+    reader's.
 
     Raises:
         ConfigError: ``value_schema`` is not a Spark schema.
@@ -162,32 +162,53 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None = No
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
         nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
         return Decoded(_with_error(nothing, missing, source), source)
-    if source.value_format == "avro":
-        return _decode_avro(raw, source, schemas)
+    if source.value_format != "json":
+        return _decode_by_schema(raw, source, schemas)
+    return _decode_json(raw, source, schemas)
+
+
+def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
+    """By ``source.value_schema``; or what follows the number of one of ``schemas``, by the
+    reader's: whichever a record names, its fields are told by their names.
+    """
+    value, named = F.col("value"), list[tuple[Column, Column]]()
+    if schemas is not None:
+        columns = {"value_schema": spark_type(schemas.reader_text)}
+        schemas = _by_policy(schemas, source)
+        source, raw = source.model_copy(update=columns), wire.keyed(raw, schemas)
+        value, named = wire.body(schemas), [*wire.errors(schemas)]
     schema = value_schema(source)
     # a column, since bytes that become a text wherever one is asked for are copied each time
     text = F.col(_TEXT)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
-    read = raw.withColumn(_TEXT, F.col("value").cast("string"))
+    read = raw.withColumn(_TEXT, value.cast("string"))
     parsed = read.withColumn(_PARSED, F.from_json(text, reading.add(_CORRUPT, "string"), options))
     keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
-    return Decoded(_with_error(looked, _json_error(schema, text, source), source), source)
+    error = _json_error(schema, text, source, named)
+    return Decoded(_with_error(looked, error, source), source, schemas)
 
 
-def _decode_avro(raw: DataFrame, source: KafkaSource, schemas: AvroSchemas | None) -> Decoded:
+def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if schemas is None:
-        schemas = AvroSchemas.alone(source.value_schema or "")
-    looked = avro.parsed(raw, schemas, _PARSED, _UNKNOWN)
+        schemas = WireSchemas.alone(source.schema_text, source.schema_type, source.message)
+    schemas = _by_policy(schemas, source)
+    decoder = decoder_of(schemas.type)
+    looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
-    for found, reason in avro.errors(schemas, F.col(_PARSED)):
+    wrong = decoder.errors(schemas, F.col(_PARSED))
+    for found, reason in [*wire.errors(schemas), *wrong]:
         error = error.when(found, reason)
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
     return Decoded(_with_error(looked, error, source), source, schemas)
+
+
+def _by_policy(schemas: WireSchemas, source: KafkaSource) -> WireSchemas:
+    return replace(schemas, policy=source.schema_changes, keeps=source.keeps_unknown)
 
 
 def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
@@ -196,15 +217,20 @@ def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
     return df.withColumn(_ERROR, error.cast("string"))
 
 
-def _json_error(schema: StructType, text: Column, source: KafkaSource) -> Column:
-    """The first thing wrong with a record, null if nothing is.
+def _json_error(
+    schema: StructType, text: Column, source: KafkaSource, named: Sequence[tuple[Column, Column]]
+) -> Column:
+    """The first thing wrong with a record, null if nothing is; ``named`` is what may be wrong with
+    what stands in front of it.
 
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
+    error = F.when(F.col("value").isNull(), "the value is null (a tombstone)")
+    for found, reason in named:
+        error = error.when(found, reason)
     error = (
-        F.when(text.isNull(), "the value is null (a tombstone)")
-        .when(~braced(text), "the value is not a JSON object")
+        error.when(~braced(text), "the value is not a JSON object")
         .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
         .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
         .when(written_twice(schema, F.col(_PARSED), F.col(_KEYS)), "a field is written twice")
@@ -248,7 +274,7 @@ def value_schema(source: KafkaSource) -> StructType:
         ConfigError: see :func:`parsed_schema`; or a field has a name that is taken.
     """
     schema = parsed_schema(source.value_schema or "")
-    if source.unknown_fields == "keep" and UNKNOWN_COLUMN in schema.names:
+    if source.keeps_unknown and UNKNOWN_COLUMN in schema.names:
         raise ConfigError(
             f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
             "source.value_schema has a field of that name"
@@ -273,14 +299,14 @@ def parsed_schema(text: str) -> StructType:
     return schema
 
 
-def _value_columns(source: KafkaSource, schemas: AvroSchemas | None) -> list[Column]:
+def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Column]:
     if source.value_format == "raw":
         return [F.col("value")]
-    if schemas is not None:
-        return avro.columns(schemas, F.col(_PARSED))
+    if schemas is not None and source.value_format != "json":
+        return decoder_of(schemas.type).columns(schemas, F.col(_PARSED))
     schema, parsed = value_schema(source), F.col(_PARSED)
     columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
-    if source.unknown_fields == "keep":
+    if source.keeps_unknown:
         columns.append(kept(F.col(_TEXT), schema, F.col(_UNKNOWN)).alias(UNKNOWN_COLUMN))
     return columns
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, field_validator
 
-from eo_pipeline.errors import ConfigError, RegistryUnavailableError, SetupError
-from eo_pipeline.ledger.schemas import canonical
+from eo_pipeline.errors import ConfigError, RegistryUnavailableError
+from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.settings import Settings
-from eo_pipeline.source.avro_schema import fault_of
 from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.source.kinds import format_of_type, kind_of
+from eo_pipeline.source.optional import library
 
 _T = TypeVar("_T")
 
@@ -77,7 +76,9 @@ class Registered:
     text: str
 
 
-def latest_reader(registry: Registry, subject: str) -> Registered:
+def latest_reader(
+    registry: Registry, subject: str, schema_type: str, message: str = ""
+) -> Registered:
     """The newest version of ``subject``, whose fields can become columns.
 
     Raises:
@@ -85,22 +86,39 @@ def latest_reader(registry: Registry, subject: str) -> Registered:
         ConfigError: they cannot, or there is no such subject.
         SetupError: the packages it takes are not installed.
     """
-    return RegistryClient(registry).latest_reader(subject)
+    return RegistryClient(registry, schema_type, message).latest_reader(subject)
+
+
+def type_of_latest(registry: Registry, subject: str) -> str:
+    """What the registry calls the kind of schema that ``subject`` has now.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: there is no such subject.
+        SetupError: the packages it takes are not installed.
+    """
+    return RegistryClient(registry, AVRO).type_of_latest(subject)
 
 
 class RegistryClient:
-    """Asks one registry. Texts are self-contained: what a schema refers to is written out in it.
+    """Asks one registry for schemas of one type. Texts are self-contained: what a schema refers to
+    is written out in it.
 
     Raises (all methods):
         RegistryUnavailableError: it does not answer, or does not let us in.
-        ConfigError: what it holds is no Avro.
+        ConfigError: what it holds is of another type.
         SetupError: the packages it takes are not installed.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    #: Where in a document the registry stands.
+    where: ClassVar[str] = "source.registry"
+
+    def __init__(self, registry: Registry, schema_type: str, message: str = "") -> None:
         self._registry = registry
-        self._schema_registry = _library("confluent_kafka.schema_registry")
-        self._httpx = _library("httpx2")
+        self._type = schema_type
+        self._kind = kind_of(schema_type, message)
+        self._schema_registry = library("confluent_kafka.schema_registry")
+        self._httpx = library("httpx2")
         settings: dict[str, Any] = {
             name: _number(name, value.get_secret_value()) for name, value in registry.client.items()
         }
@@ -108,7 +126,7 @@ class RegistryClient:
         try:
             self._client = self._schema_registry.SchemaRegistryClient.new_client(asked)
         except (ValueError, TypeError, OSError) as error:
-            raise ConfigError(f"source.registry.client: {error}") from error
+            raise ConfigError(f"{self.where}.client: {error}") from error
 
     def latest(self, subject: str) -> Registered:
         """The newest version of ``subject``, as it is now.
@@ -116,6 +134,22 @@ class RegistryClient:
         Raises:
             ConfigError: there is no such subject.
         """
+        return self._registered(self._latest_version(subject))
+
+    def found(self, subject: str) -> Registered | None:
+        """The newest version of ``subject``; None if there is no such subject."""
+        latest = self._asked(lambda client: client.get_latest_version(subject))
+        return None if latest is None else self._registered(latest)
+
+    def type_of_latest(self, subject: str) -> str:
+        """What the registry calls the kind of schema that ``subject`` has now.
+
+        Raises:
+            ConfigError: there is no such subject.
+        """
+        return str(self._latest_version(subject).schema.schema_type or AVRO)
+
+    def _latest_version(self, subject: str) -> Any:
         found = self._asked(lambda client: client.get_latest_version(subject))
         if found is None:
             raise ConfigError(
@@ -123,16 +157,16 @@ class RegistryClient:
                 "the one that the topic's values are registered under in source.registry.subject; "
                 "a topic that nobody has written yet may have none."
             )
-        return self._registered(found)
+        return found
 
     def latest_reader(self, subject: str) -> Registered:
-        """The same, if its fields can become columns.
+        """The same as :meth:`latest`, if its fields can become columns.
 
         Raises:
             ConfigError: they cannot, or there is no such subject.
         """
         latest = self.latest(subject)
-        if fault := fault_of(latest.text):
+        if fault := self._kind.fault_of(latest.text):
             raise ConfigError(
                 f"The latest schema of subject {subject!r} in the registry at "
                 f"{self._registry.url} {fault}"
@@ -147,12 +181,14 @@ class RegistryClient:
         return [self._registered(each) for each in found if each is not None]
 
     def text(self, key: str) -> str | None:
-        """The schema of that number or GUID; None if the registry has none."""
+        """The schema of that number or GUID; None if the registry has none of our type."""
         if key.isdigit():
             found = self._asked(lambda client: client.get_schema(int(key)))
         else:
             found = self._asked(lambda client: client.get_schema_by_guid(key))
-        return None if found is None else self._self_contained(found, f"schema {key}")
+        if found is None or (found.schema_type or AVRO) != self._type:
+            return None
+        return self._self_contained(found, f"schema {key}")
 
     def _registered(self, found: Any) -> Registered:
         keys = tuple(str(key) for key in (found.schema_id, found.guid) if key is not None)
@@ -160,20 +196,17 @@ class RegistryClient:
         return Registered(keys, self._self_contained(found.schema, what))
 
     def _self_contained(self, schema: Any, what: str) -> str:
-        if schema.schema_type not in (None, "AVRO"):
+        found = schema.schema_type or AVRO
+        if found != self._type:
             raise ConfigError(
-                f"{what} in the schema registry at {self._registry.url} is {schema.schema_type}, "
-                "and source.value_format is avro"
+                f"{what} in the schema registry at {self._registry.url} is {found}, and "
+                f"the document says {format_of_type(self._type)}"
             )
-        if not schema.references:
-            return canonical(schema.schema_str)
-        named: dict[str, Any] = {}
+        named: dict[str, str] = {}
         self._collect(schema, named)
-        avro = _library("confluent_kafka.schema_registry.common.avro")
-        whole = avro.parse_schema_with_repo(schema.schema_str, named)
-        return canonical(json.dumps(_without_hints(whole)))
+        return self._kind.self_contained(schema.schema_str, named)
 
-    def _collect(self, schema: Any, named: dict[str, Any]) -> None:
+    def _collect(self, schema: Any, named: dict[str, str]) -> None:
         """What ``schema`` refers to, and what that refers to, by name."""
         for reference in schema.references or ():
             found = self._asked(
@@ -184,7 +217,7 @@ class RegistryClient:
                     f"A schema refers to {reference.name}, version {reference.version} of subject "
                     f"{reference.subject!r}, which the registry at {self._registry.url} lacks."
                 )
-            named[reference.name] = json.loads(found.schema.schema_str)
+            named[reference.name] = found.schema.schema_str
             self._collect(found.schema, named)
 
     def _asked(self, question: Callable[..., _T]) -> _T | None:
@@ -216,22 +249,3 @@ def _number(name: str, value: str) -> str | float:
         return float(value)
     except ValueError:
         raise ConfigError(f"source.registry.client: {name} is a number") from None
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise SetupError(
-            f"A schema registry takes packages that are not installed ({error}): "
-            "pip install 'eo-pipeline[registry]'"
-        ) from error
-
-
-def _without_hints(schema: Any) -> Any:
-    """Without the marks that fastavro leaves in a schema it has parsed."""
-    if isinstance(schema, list):
-        return [_without_hints(each) for each in schema]
-    if isinstance(schema, dict):
-        return {k: _without_hints(v) for k, v in schema.items() if not k.startswith("__fastavro")}
-    return schema

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eo_pipeline import ConfigError, Pipeline
+from eo_pipeline import ConfigError, KafkaSource, Pipeline
 from eo_pipeline.cli.options import pairs, version_or_time
 from eo_pipeline.cli.output import duration
 from eo_pipeline.cli.selection import choose, documents, load
@@ -115,6 +115,20 @@ def test_a_change_keeps_templates_and_what_only_dagster_reads(write: Write) -> N
         expected["sink"] = {**old.fields["sink"], "table": "t2"}
         assert again.fields == expected
         assert again.raw.get("type") == old.raw.get("type")
+
+
+def test_a_document_written_elsewhere_still_finds_its_schemas_file(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_DSN", "postgresql://nobody")
+    write("a/order.ddl", "id BIGINT")
+    inline = "value_schema: id BIGINT"
+    assert inline in PLAIN
+    path = write("a/it.yaml", PLAIN.replace(inline, "value_schema: {file: order.ddl}"))
+    (document,) = documents_in(path)
+    (moved,) = documents_in(write("b/it.yaml", document.text()))
+    source = moved.config(Pipeline.model_fields)["source"]
+    assert KafkaSource(**source).value_schema == "id BIGINT"
 
 
 def test_files_are_found_in_this_order(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,10 @@ def test_init_reads_what_people_put_into_topics_and_the_document_runs(eo: Shell)
     topic.write_value(None, partition=2)
     begun = eo(
         *("init", "--bootstrap", topic.bootstrap_servers, "--topic", topic.name, "--json"),
-        *("--sink", "postgres", "--name", "events"),
+        *("--sink", "postgres", "--name", "events", "--schema-file", "schemas/events.ddl"),
     )
     assert begun.code == 0, begun.out
+    assert "file: ../schemas/events.ddl" in Path("pipelines/events.yaml").read_text()
     said = begun.json()
     assert (said["records"], said["bad"], said["tombstones"]) == (8, 1, 1)
     assert said["unset_variables"] == ["EO_EVENTS_DSN"]

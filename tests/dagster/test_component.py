@@ -165,6 +165,35 @@ def test_secrets_come_from_the_environment_exactly_as_they_are_there(
         assert resolve_texts(context, texts) == [password, f"p={password}"]
 
 
+def test_a_schema_in_a_file_is_looked_for_beside_the_document(mine: Path) -> None:
+    named = (MINIMAL % SECRET).replace("value_format: raw", "value_schema: {file: order.ddl}")
+    with pytest.raises(
+        dg.DagsterInvalidDefinitionError, match=r"value_schema: .*order\.ddl cannot"
+    ):
+        project(mine, named)
+    [written] = mine.rglob("defs.yaml")
+    (written.parent / "order.ddl").write_text("id BIGINT, more STRING")
+    columns = load_pipelines(written.parents[2]).resolve_asset_graph()
+    schema = columns.get(dg.AssetKey("orders")).metadata["dagster/column_schema"]
+    assert [column.name for column in schema.columns][:2] == ["id", "more"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        """value_format: avro
+  value_schema: '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "int"}]}'""",
+        """value_format: protobuf
+  value_schema: 'syntax = "proto3"; message A { int32 a = 1; }'""",
+    ],
+    ids=["avro", "protobuf"],
+)
+def test_a_schema_that_is_not_sparks_is_no_obstacle(mine: Path, schema: str) -> None:
+    document = (MINIMAL % SECRET).replace("value_format: raw", schema)
+    columns = project(mine, document).resolve_asset_graph()
+    assert columns.get(dg.AssetKey("orders")).metadata
+
+
 def test_templates_may_still_yield_things_that_are_not_texts() -> None:
     context = dg.ResolutionContext.default().with_scope(topics=["a", "b"], nothing=None)
     assert resolve_texts(context, {"a": "{{ topics }}", "b": "{{ nothing }}", "c": 7}) == {

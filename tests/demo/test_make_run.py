@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from demo.flights import PARTITIONS, TOPIC
 from demo.state import State
@@ -102,6 +102,19 @@ def test_on_a_machine_without_java_it_runs_on_the_one_from_the_package(
     assert "0 missing, 0 double, 0 foreign" in demo.text
 
 
+@pytest.mark.timeout(1800)
+def test_with_avro_a_schema_registry_stands_beside_kafka(demo: Demo) -> None:
+    run_watched(demo, "run", "--format", "avro", "--flights", "2000")
+    assert "Registry  subject flights-value at http://127.0.0.1:" in demo.text
+    assert "the table holds 2,000 rows" in demo.text
+    assert "0 missing, 0 double, 0 foreign" in demo.text
+    state = State(demo.home, "avro")
+    with EmbeddedKafka(state.kafka, jars=kafka_broker_jars(STATE)) as kafka:
+        assert {(message.value() or b"")[:1] for message in records(kafka)} == {b"\0"}, (
+            "Confluent's wire format"
+        )
+
+
 def path_without_java(folder: Path) -> Path:
     """All programs on the path but ``java``."""
     folder.mkdir()
@@ -150,6 +163,15 @@ def assert_all_there_once(demo: Demo) -> None:
 
 def committed(kafka: EmbeddedKafka) -> Iterator[Coordinates]:
     """The coordinates of every committed record."""
+    for message in records(kafka):
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        yield (TOPIC, partition, offset)
+
+
+def records(kafka: EmbeddedKafka) -> Iterator[Message]:
+    """Every committed record."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -163,9 +185,8 @@ def committed(kafka: EmbeddedKafka) -> Iterator[Coordinates]:
     while unfinished:
         message = consumer.poll(120)
         assert message is not None
-        partition, offset = message.partition(), message.offset()
         if message.error() is not None:
             unfinished -= 1
-        elif partition is not None and offset is not None:
-            yield (TOPIC, partition, offset)
+        else:
+            yield message
     consumer.close()

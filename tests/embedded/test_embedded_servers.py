@@ -12,11 +12,13 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from eo_pipeline.embedded.jars import kafka_broker_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.errors import SetupError
 from tests.servers import SASL_USERS, STATE, is_gone, wait_until
 
@@ -163,6 +165,17 @@ def test_postgres_stops_although_sessions_are_open(own_postgres: EmbeddedPostgre
 def test_postgres_that_ends_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match='parameter "no_such_setting"'):
         EmbeddedPostgres(tmp_path, settings={"no_such_setting": "1"}).start()
+
+
+def test_a_registry_that_keeps_its_schemas_knows_them_after_a_kill(tmp_path: Path) -> None:
+    schema = Schema('{"type": "record", "name": "A", "fields": []}', "AVRO")
+    with EmbeddedRegistry(tmp_path / "r", jar=registry_jar(STATE), keep=True) as server:
+        client = SchemaRegistryClient({"url": server.url})
+        number = client.register_schema("a-value", schema)
+        server.kill()
+        server.start()
+        assert SchemaRegistryClient({"url": server.url}).get_schema(number).schema_type == "AVRO"
+        assert client.register_schema("a-value", schema) == number
 
 
 def test_a_server_that_runs_is_not_started_twice(own_postgres: EmbeddedPostgres) -> None:

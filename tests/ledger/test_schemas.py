@@ -74,3 +74,17 @@ def test_an_entry_of_a_pipeline_without_a_registry_says_nothing_of_schemas() -> 
 def test_the_digest_of_a_schema_is_that_of_what_it_says() -> None:
     assert digest('{"name": "A", "type": "record"}') == digest(FIRST)
     assert digest(FIRST) != digest(SECOND)
+
+
+def test_each_text_is_held_with_its_type_and_one_without_is_avro() -> None:
+    first = read(start(), ReadWith("1", ("1",), (), {"1": FIRST}))
+    second = read(first, ReadWith("2", ("2",), (), {"2": SECOND}).all_of("PROTOBUF"))
+    assert first.counts.schemas is not None
+    assert first.counts.schemas.types == {}
+    known = stored(second).known_schemas
+    assert {key: held.type for key, held in known.held.items()} == {"1": "AVRO", "2": "PROTOBUF"}
+    assert (known.only("PROTOBUF").reader, known.only("PROTOBUF").last) == ("2", ("2",))
+    assert (known.only("AVRO").reader, known.only("AVRO").last) == ("", ())
+    written = second.to_json()
+    written["identity"]["schemas"]["held"]["1"].pop("type")  # as before there were others
+    assert LedgerEntry.from_json(written).known_schemas == known

@@ -124,7 +124,6 @@ def _bench(events: Topic, path: str, more: dict[str, Any]) -> Bench:
             (CrashPoint.PRE_COMMITTED, 0),
             (CrashPoint.ENTRY_SENT, 0),
             (CrashPoint.ENTRY_SENT, 10_000),
-            (CrashPoint.COMMITTED, 0),
         ],
     ),
 )

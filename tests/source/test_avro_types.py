@@ -20,18 +20,19 @@ from pyspark.sql import SparkSession
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SetupError
-from eo_pipeline.source.avro import AvroSchemas
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded, decode
+from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
 from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import record, serialized
 from tests.servers import STATE
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+SECTION = PAGE.partition("## What each Avro type becomes")[2].partition("\n## ")[0]
 
 #: Avro types that the page has, as JSON, and what stands beside each.
-TABLE = dict(re.findall(r"(?m)^\| `([\[{\"].*?)` \| `(.+?)` \|", PAGE.read_text()))
+TABLE = dict(re.findall(r"(?m)^\| `([\[{\"].*?)` \| `(.+?)` \|", SECTION))
 
 BEFORE = datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
 AFTER = datetime(2026, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)
@@ -88,7 +89,7 @@ def decoded(
     spark: SparkSession,
     schema: str,
     values: Sequence[bytes | None],
-    schemas: AvroSchemas | None = None,
+    schemas: WireSchemas | None = None,
 ) -> Decoded:
     source = KafkaSource(
         bootstrap_servers="h:1", topics=("t",), value_format="avro", value_schema=schema
@@ -161,7 +162,7 @@ STRICT = record(("id", "long"), ("must", "string"))
 
 
 def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -> None:
-    schemas = AvroSchemas("2", ("2", "1", "3"), {"1": OLD, "2": NEW, "3": STRICT})
+    schemas = WireSchemas("2", ("2", "1", "3"), {"1": OLD, "2": NEW, "3": STRICT})
     values = [
         b"\0\0\0\0\1" + serialized(OLD, {"id": 1, "name": "one", "gone": 1}),
         b"\0\0\0\0\2" + serialized(NEW, {"id": 2**40, "name": None, "size": "S"}),
@@ -181,7 +182,7 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
     assert read is not None
     assert set(read.writers) == {"1", "2", "3"}
     assert read.texts == {"2": NEW, "3": STRICT}
-    backwards = AvroSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
+    backwards = WireSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
     letters = decoded(spark, STRICT, values[:1], backwards).dead_letters(1).toArrow().to_pylist()
     assert "cannot be read as schema 3: schema 1" in letters[0]["error"]
 
@@ -209,7 +210,7 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
     ]
     good, bad = [], []
     for reader in (lenient, strict):
-        schemas = AvroSchemas("2", ("2", "1"), {"1": writer, "2": reader})
+        schemas = WireSchemas("2", ("2", "1"), {"1": writer, "2": reader})
         both = decoded(spark, reader, values, schemas)
         found = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
         good.append([tuple(row.values()) for row in found])
@@ -222,7 +223,7 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
 
 def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
     texts = {str(n): record(("id", "long"), (f"f{n}", "long", n)) for n in range(70)}
-    schemas = AvroSchemas("0", tuple(texts), texts)
+    schemas = WireSchemas("0", tuple(texts), texts)
     values = [
         bytes([0, 0, 0, 0, n]) + serialized(texts[str(n)], {"id": n, f"f{n}": n})
         for n in (1, 59, 60, 69)

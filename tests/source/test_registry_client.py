@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.ledger.schemas import canonical
+from eo_pipeline.ledger.schemas import AVRO, canonical
 from eo_pipeline.source.avro_schema import fault_of, left_out
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.registry import VERSIONS_MAX, Registry, RegistryClient
@@ -30,7 +30,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> SchemaRegistryClient:
 
 @pytest.fixture
 def registry(store: SchemaRegistryClient) -> RegistryClient:
-    return RegistryClient(Registry(url="http://one"))
+    return RegistryClient(Registry(url="http://one"), AVRO)
 
 
 def test_the_latest_version_is_the_one_of_now(
@@ -89,7 +89,7 @@ def test_a_subject_that_is_not_there_or_is_no_avro_is_said(
     with pytest.raises(ConfigError, match=r"has no subject 'absent'.*source\.registry\.subject"):
         registry.latest("absent")
     store.register_schema("json-value", Schema("{}", "JSON"))
-    with pytest.raises(ConfigError, match=r"'json-value'.* is JSON, and source"):
+    with pytest.raises(ConfigError, match=r"'json-value'.* is JSON, and the document says avro"):
         registry.latest("json-value")
 
 
@@ -157,8 +157,8 @@ GOOD: dict[str, Any] = {
         ({"value_schema": ORDER}, "needs either registry or value_schema"),
         ({"registry": None, "value_schema": "id BIGINT"}, "an Avro schema as JSON, is not JSON"),
         (
-            {"value_format": "json", "value_schema": "id BIGINT"},
-            "registry belongs to value_format avro",
+            {"value_format": "raw"},
+            "do not belong to value_format raw",
         ),
         ({"topics": ["a", "b"]}, "registry.subject must say"),
         ({"topics": [], "topic_pattern": "a.*"}, "registry.subject must say"),
@@ -188,4 +188,4 @@ def test_the_subject_is_the_topics_unless_it_is_named_and_no_login_is_shown() ->
 )
 def test_what_the_client_does_not_take_is_said(client: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"source\.registry\.client"):
-        RegistryClient(Registry(url="http://h", client=client))
+        RegistryClient(Registry(url="http://h", client=client), AVRO)

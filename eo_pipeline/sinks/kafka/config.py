@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
 from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
 from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.source.registry import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -19,6 +29,20 @@ if TYPE_CHECKING:
 #: A topic's name, short enough for ``<topic>._eo_ledger.<pipeline>`` to be one too (249).
 _Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,170}$")]
 _LongTopic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class WritersRegistry(Registry):
+    """The schema registry that has the schemas records are written with.
+
+    Args:
+        subject, key_subject: under which they are; ``<topic>-value`` and ``<topic>-key`` if absent.
+        auto_register: register the schema of the columns; if not, the subject's latest schema is
+            what records are written with, and must take the columns.
+    """
+
+    key_subject: str | None = Field(default=None, min_length=1)
+    auto_register: bool = True
+
 
 #: Settings the guarantee rests on.
 FORBIDDEN_CLIENT_SETTINGS = frozenset(
@@ -52,7 +76,12 @@ class KafkaSink(Sink):
             for an answer. The ledger itself is exact under all three.
         key: column that becomes the record's key: text, binary or an integer.
         value: column that is the record's value as it is; null is a tombstone. Without it the
-            value is a JSON object of all columns that are nothing else.
+            value is an object of all columns that are nothing else.
+        value_format: ``json``; or ``avro``, in Confluent's wire format, with a schema that the
+            ``registry`` holds: one record of all columns that are nothing else, or the column
+            ``value``.
+        key_format: ``text`` (as its text), or ``avro`` in the same manner.
+        registry: where the schemas are; see :class:`WritersRegistry`.
         headers: a column of ``array<struct<key string, value binary>>``, or column by header name.
         timestamp: column that becomes the record's timestamp (milliseconds).
         partitioning: ``key``, ``source`` or ``assigner``, see :class:`Partitioner`.
@@ -76,6 +105,9 @@ class KafkaSink(Sink):
     semantics: Guarantee = Guarantee.EXACTLY_ONCE
     key: str | None = None
     value: str | None = None
+    value_format: Literal["json", "avro"] = "json"
+    key_format: Literal["text", "avro"] = "text"
+    registry: WritersRegistry | None = None
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
     partitioning: Partitioner = Partitioner.KEY
@@ -89,6 +121,18 @@ class KafkaSink(Sink):
     client: ClientSettings = Field(default_factory=dict, repr=False)
 
     session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
+
+    _schemas: Schemas = PrivateAttr(default_factory=Schemas)
+
+    @model_validator(mode="after")
+    def _has_what_avro_needs(self) -> Self:
+        if self.needs_agreement != (self.registry is not None):
+            raise ValueError("registry belongs to value_format or key_format avro, which need one")
+        if self.key_format == "avro" and self.key is None:
+            raise ValueError("key_format: avro needs key, the column that is the key")
+        if self.registry and self.registry.key_subject and self.key_format != "avro":
+            raise ValueError("registry.key_subject belongs to key_format: avro")
+        return self
 
     @field_validator("client")
     @classmethod
@@ -126,7 +170,25 @@ class KafkaSink(Sink):
     @property
     def layout(self) -> Layout:
         """Which column becomes what."""
-        return Layout(self.key, self.value, self.headers, self.timestamp, self.partitioning)
+        return Layout(
+            *(self.key, self.value, self.headers, self.timestamp, self.partitioning),
+            avro=frozenset(
+                part
+                for part, told in (("value", self.value_format), ("key", self.key_format))
+                if told == "avro"
+            ),
+            schemas=self._schemas,
+        )
+
+    @property
+    def needs_agreement(self) -> bool:
+        return "avro" in (self.value_format, self.key_format)
+
+    def agreed(self, agreement: Schemas) -> KafkaSink:
+        """The same, with what its records are written with."""
+        made = self.model_copy()
+        made._schemas = agreement
+        return made
 
     @property
     def table_name(self) -> str:
@@ -179,12 +241,16 @@ class KafkaSink(Sink):
         return project(df, self.layout)
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """A timestamp that no record can carry: the client takes it for "now", or for "none"."""
+        """What the registered schemas do not take; and a timestamp that no record can carry: the
+        client takes it for "now", or for "none".
+        """
         from pyspark.sql import functions as F
 
+        own = list(self.layout.unfit())
         named = [field for field in schema if field.name == self.timestamp]
-        if not named or not named[0].dataType.typeName().startswith("timestamp"):
-            return reason(schema, Limits(never_null=never_null))  # project refuses what is none
-        millis = F.unix_millis(column(named[0].name).cast("timestamp_ltz"))
-        early = Unfit(millis <= 0, "a time that is not after 1970-01-01T00:00:00Z")
-        return reason(schema, Limits(never_null=never_null), (named[0].name, early))
+        # project refuses what is no time
+        if named and named[0].dataType.typeName().startswith("timestamp"):
+            millis = F.unix_millis(column(named[0].name).cast("timestamp_ltz"))
+            early = Unfit(millis <= 0, "a time that is not after 1970-01-01T00:00:00Z")
+            own.append((named[0].name, early))
+        return reason(schema, Limits(never_null=never_null), *own)

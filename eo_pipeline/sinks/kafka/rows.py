@@ -208,7 +208,8 @@ def _milliseconds_of(moment: datetime) -> int:
 def _headers(batch: pa.RecordBatch, layout: Layout) -> list[_Headers] | None:
     """The headers of every row; where the value has no room for the lineage, it is in them."""
     given = batch.column(HEADERS).to_pylist() if HEADERS in batch.schema.names else None
-    added = [name for name in batch.schema.names if name in LINEAGE_COLUMNS] if layout.value else []
+    added = [name for name in batch.schema.names if name in LINEAGE_COLUMNS]
+    added = added if layout.lineage_in_headers else []
     if given is None and not added:
         return None
     rows = [[(h["key"], h["value"]) for h in row or ()] for row in given or repeat((), len(batch))]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaException
@@ -21,10 +22,12 @@ from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.config import Guarantee
 from eo_pipeline.sinks.kafka.config import KafkaSink
+from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.evidence import holds_rows
 from eo_pipeline.sinks.kafka.ledger import open_ledger
 from eo_pipeline.sinks.kafka.ledger_records import ShardCounts
 from eo_pipeline.sinks.kafka.pool import READERS_SECONDS, Incomplete, ShardPool, unfinished
+from eo_pipeline.sinks.kafka.registered import WritersClient
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.store import (
     KafkaStore,
@@ -41,6 +44,9 @@ from eo_pipeline.sinks.protocol import (
     refuse_unless_child,
 )
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +104,18 @@ class KafkaSession(SinkSession):
     def already_committed(self, entry: LedgerEntry, staged: StagedOutput) -> CommitOutcome:
         self.pool.complete(entry, staged)
         return super().already_committed(entry, staged)
+
+    def agree(self, columns: StructType) -> Schemas:
+        """Which schemas records are written with, where they are Avro.
+
+        Raises:
+            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``WritersClient.schemas``.
+        """
+        return self._registry.schemas(columns)
+
+    @cached_property
+    def _registry(self) -> WritersClient:
+        return WritersClient(self.sink)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return KafkaPublication(self, entry, staged)

@@ -6,20 +6,24 @@ only sends bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eo_pipeline.errors import ConfigError, SchemaChangeError
+from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import JSON_FIELD
+from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.projection import as_json_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from eo_pipeline.sinks.unfit import Unfit
 
 #: Columns of a projected row. A result's own columns never begin with ``_eo_``.
 VALUE = "_eo_value"
@@ -53,13 +57,22 @@ def is_projected(columns: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns by name. ``value`` None: all columns that are nothing else, as one JSON object."""
+    """Columns by name. ``value`` None: all columns that are nothing else, as one object. What of
+    ``avro`` (``value``, ``key``) is written as that, with the ``schemas`` agreed on.
+    """
 
     key: str | None = None
     value: str | None = None
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
     partitioning: Partitioner = Partitioner.KEY
+    avro: frozenset[str] = frozenset()
+    schemas: Schemas = field(default_factory=Schemas)
+
+    @property
+    def lineage_in_headers(self) -> bool:
+        """The value has no room for it, or a schema that is other people's affair."""
+        return self.value is not None or "value" in self.avro
 
     @property
     def header_columns(self) -> tuple[str, ...]:
@@ -68,12 +81,39 @@ class Layout:
         return tuple((self.headers or {}).values())
 
     def payload(self, columns: Sequence[str]) -> list[str]:
-        """The columns that go into a JSON value."""
+        """The columns that go into a value which is an object."""
         taken = {self.key, self.timestamp, *self.header_columns}
+        if self.lineage_in_headers:
+            taken |= {*LINEAGE_COLUMNS}
         return [name for name in columns if name not in taken]
 
+    def value_type(self, columns: StructType) -> DataType:
+        """The type of a value of a result with ``columns``."""
+        from pyspark.sql.types import StructType
+
+        if self.value is not None:
+            return columns[self.value].dataType
+        return StructType([columns[name] for name in self.payload(columns.names)])
+
+    def unfit(self) -> Iterator[tuple[str, Unfit]]:
+        """What a row may hold that the schemas agreed on do not take, each with its column."""
+        if value := self.schemas.value:
+            yield from value.unfit(self.value)
+        if key := self.schemas.key:
+            yield from key.unfit(self.key)
+
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a result that lacks what the configuration names.
+        """Refuse a result that lacks what the configuration names, or needs.
+
+        Raises:
+            ConfigError: names the field and the column.
+        """
+        self.check_named(columns)
+        if self.partitioning is not Partitioner.KEY:
+            check_origin(columns, f"sink.partitioning: {self.partitioning} needs")
+
+    def check_named(self, columns: Sequence[str]) -> None:
+        """Refuse a result that lacks a column which the configuration names.
 
         Raises:
             ConfigError: names the field and the column.
@@ -84,12 +124,10 @@ class Layout:
             "timestamp": [self.timestamp],
             "headers": self.header_columns,
         }
-        for field, names in fields.items():
+        for setting, names in fields.items():
             absent = [name for name in names if name is not None and name not in columns]
             if absent:
-                raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
-        if self.partitioning is not Partitioner.KEY:
-            check_origin(columns, f"sink.partitioning: {self.partitioning} needs")
+                raise ConfigError(f"sink.{setting}: the result has no column {', '.join(absent)}")
 
     def check_arrow(self, schema: pa.Schema) -> None:
         """Refuse staged columns of a type that a record has no place for.
@@ -97,9 +135,15 @@ class Layout:
         Raises:
             SchemaChangeError: names the column.
             ConfigError: a column the configuration names is absent.
+            RefusedError: they are to be Avro.
         """
         if is_projected(schema.names):
             return
+        if self.avro:
+            raise RefusedError(
+                "sink.value_format or key_format avro: Avro is made by Spark, and these rows were "
+                "staged without it. Nothing was published."
+            )
         self.check_columns(schema.names)
         for name in filter(None, (self.key, self.value)):
             _check(schema.field(name), _is_bytes, "text, binary or an integer")
@@ -194,6 +238,9 @@ def project(df: DataFrame, layout: Layout) -> DataFrame:
     _check_types(types, layout)
     kept = [name for name in df.columns if name in LINEAGE_COLUMNS]
     parts = [*_parts(layout, types), *(_column(name) for name in kept)]
+    if layout.schemas.value is not None:
+        value = layout.schemas.value.encoded(layout.value)
+        return df.select(value.alias(VALUE), *parts)
     if layout.value is not None:
         return df.select(_as_bytes(layout.value, types).alias(VALUE), *parts)
     from pyspark.sql import functions as F
@@ -206,7 +253,9 @@ def project(df: DataFrame, layout: Layout) -> DataFrame:
 def _parts(layout: Layout, types: Mapping[str, str]) -> list[Column]:
     parts = []
     if layout.key is not None:
-        parts.append(_as_bytes(layout.key, types).alias(KEY))
+        agreed = layout.schemas.key
+        key = agreed.encoded(layout.key) if agreed else _as_bytes(layout.key, types)
+        parts.append(key.alias(KEY))
     if layout.timestamp is not None:
         parts.append(_column(layout.timestamp).alias(TIMESTAMP))
     if isinstance(layout.headers, str):
@@ -242,7 +291,9 @@ def _column(name: str) -> Column:
 
 def _check_types(types: Mapping[str, str], layout: Layout) -> None:
     mapped = layout.header_columns if not isinstance(layout.headers, str) else ()
-    for name in filter(None, (layout.key, layout.value, *mapped)):
+    key = None if layout.schemas.key else layout.key
+    value = None if layout.schemas.value else layout.value
+    for name in filter(None, (key, value, *mapped)):
         if types[name].partition(" ")[0] not in _BYTES:
             raise SchemaChangeError(
                 f"column {name!r} is {types[name]}; a key, a header or a whole value must be text, "

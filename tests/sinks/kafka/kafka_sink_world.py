@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import first_entry
+from tests.engine import SCHEMA, Bench, Table, Topic
 from tests.sinks.kafka.kafka_world import read
 
 COMMITTED = CommitOutcome.COMMITTED
@@ -53,6 +55,19 @@ class World:
 
     def count(self, isolation: str = "read_committed") -> int:
         return len(self.read(isolation))
+
+
+def kafka_bench(events: Topic, topic: str, folder: Path) -> Bench:
+    """A pipeline from ``events`` to ``topic``, 100 offsets a checkpoint."""
+    servers = {"bootstrap_servers": events.bootstrap_servers}
+    config = {
+        "name": "events",
+        "source": {**servers, "topics": [events.name], "value_schema": SCHEMA, "max_records": 100},
+        "sink": {"type": "kafka", **servers, "topic": topic},
+        "staging": str(folder / "staging"),
+        "inline_records": 0,
+    }
+    return Bench(events, Table(dsn=""), config)
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from eo_pipeline.errors import ConfigError, EoPipelineError, LedgerDamagedError
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.testing.crashes import CrashRequested
 from tests.chaos import rest_is_chaos
-from tests.engine import SCHEMA, Bench, Coordinates, Table, Topic, staged_attempts
+from tests.engine import Bench, Coordinates, Topic, staged_attempts
 from tests.servers import MakeTopic
+from tests.sinks.kafka.kafka_sink_world import kafka_bench
 from tests.sinks.kafka.kafka_world import read
 from tests.topics import delete
 
@@ -28,15 +29,7 @@ def bench(
     spark_server: EmbeddedSpark, events: Topic, make_topic: MakeTopic, tmp_path: Path
 ) -> Bench:
     """100 offsets a checkpoint into a topic of four partitions; there is no table to look at."""
-    servers = {"bootstrap_servers": events.bootstrap_servers}
-    config = {
-        "name": "events",
-        "source": {**servers, "topics": [events.name], "value_schema": SCHEMA, "max_records": 100},
-        "sink": {"type": "kafka", **servers, "topic": make_topic(partitions=4)},
-        "staging": str(tmp_path / "staging"),
-        "inline_records": 0,
-    }
-    return Bench(events, Table(dsn=""), config)
+    return kafka_bench(events, make_topic(partitions=4), tmp_path)
 
 
 def published(bench: Bench) -> Counter[Coordinates]:
