@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from confluent_kafka import Message, Producer
 
-from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.embedded.jars import spark_connector_jars, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
@@ -39,7 +39,7 @@ Coordinates = tuple[str, int, int]
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
     """The session's Spark; every pipeline of this process and its children uses it."""
-    jars = spark_connector_jars(STATE)
+    jars = (*spark_connector_jars(STATE), *spark_s3_jars(STATE))
     with EmbeddedSpark(tmp_path_factory.mktemp("spark"), jars=jars) as server:
         os.environ["SPARK_REMOTE"] = server.remote
         yield server

@@ -35,6 +35,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.places import Place
 from eo_pipeline.progress import current
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
@@ -57,7 +58,7 @@ class Audit:
     """
 
     steps: Steps
-    staging: Path
+    staging: Place
     progress: Callable[[str], None]
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
 
