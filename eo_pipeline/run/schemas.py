@@ -187,7 +187,7 @@ class SchemaBook:
         known, then = entry.identity.schemas, self._then(entry)
         if then is None:
             return self._text(known, key)
-        if key in known.held:
+        if key in self._alike(known, then):
             return self._held(known, key)
         try:
             return self._client.text(key)
@@ -275,7 +275,8 @@ class SchemaBook:
         """By the registry; by the ledger, if the registry has forgotten it."""
         text = self._client.text(key)
         if text is None:
-            return self._held(known, key) if key in known.held else None
+            held = known.held.get(key)
+            return self._held(known, key) if held and held.type == self.source.schema_type else None
         self._refuse_another(known, key, text)
         return text
 

@@ -141,7 +141,7 @@ def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
         part = schemas.part.name
         no_key = f"the {part} does not begin with the number of a schema in a registry"
         yield F.col(_key_column(schemas)).isNull(), F.lit(no_key)
-        unknown = F.concat(F.lit("the registry has no schema "), key_text(schemas))
+        unknown = F.concat(F.lit(f"the registry has no {schemas.type} schema "), key_text(schemas))
         yield writer(schemas).isNull(), unknown
         for place, key in enumerate(schemas.writers):
             if named := set_aside(schemas, key):

@@ -160,4 +160,4 @@ def test_the_guid_of_a_schema_may_stand_in_a_header_or_in_front(
     assert head.counts.schemas.unknown == (str(nobodys),)
     said = {e for (e,) in avro_bench.table.query("select error from events_dead_letters")}
     assert len(said) == 2
-    assert any(f"has no schema {nobodys}" in each for each in said)
+    assert any(f"has no AVRO schema {nobodys}" in each for each in said)

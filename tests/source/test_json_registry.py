@@ -104,7 +104,7 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     found = json_bench.table.query("select value, error from events_dead_letters")
     said = {bytes(value): error for value, error in found}
     assert "does not begin with the number of a schema" in said[junk[0]]
-    assert "the registry has no schema 4711" in said[junk[1]]
+    assert "the registry has no JSON schema 4711" in said[junk[1]]
     assert said[junk[2]] == "the value is not a JSON object"
     assert said[junk[3]] == "the value does not fit the schema"
     everything = "select id, name, place::text, tags from events order by id"
