@@ -208,6 +208,11 @@ def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas 
 
 
 def _by_policy(schemas: WireSchemas, source: KafkaSource) -> WireSchemas:
+    if source.keeps_unknown and UNKNOWN_COLUMN in schemas.kind.field_names(schemas.reader_text):
+        raise ConfigError(
+            f"source.schema_changes or source.unknown_fields makes a column {UNKNOWN_COLUMN!r}, "
+            f"and schema {schemas.reader or 'source.value_schema'} has a field of that name"
+        )
     return replace(schemas, policy=source.schema_changes, keeps=source.keeps_unknown)
 
 
