@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from eo_pipeline.embedded.jars import registry_jar
@@ -57,28 +58,33 @@ def serialized(schema: str, value: Mapping[str, Any]) -> bytes:
 
 
 @dataclass
-class AvroTopic:
-    """A topic of Avro values, and what was written to it."""
+class RegistryTopic:
+    """A topic of values with schemas of one kind, and what was written to it."""
 
     topic: Topic
     client: SchemaRegistryClient
     #: of the serializer, as its users write them
     settings: Mapping[str, Any] = field(default_factory=dict)
+    kind: ClassVar[str]
 
-    def write(self, schema: str, *values: Mapping[str, Any], partition: int = 0) -> None:
+    def serializer(self, schema: str) -> Any:
+        """Confluent's own."""
+        raise NotImplementedError
+
+    def write(self, schema: str, *values: Any, partition: int = 0) -> None:
         """Registers ``schema``, as a producer does with its first record, and writes ``values``."""
-        serializer = AvroSerializer(self.client, schema, conf=dict(self.settings))
+        serializer = self.serializer(schema)
         producer = self.topic.producer()
         for value in values:
             headers: list[tuple[str, str | bytes | None]] = []
             context = SerializationContext(self.topic.name, MessageField.VALUE, headers)
-            written = serializer(dict(value), context)
+            written = serializer(value, context)
             self._send(producer, written, headers, partition)
         assert producer.flush(120) == 0
 
     def register(self, schema: str) -> int:
         """Registers ``schema`` without a record of it."""
-        return self.client.register_schema(f"{self.topic.name}-value", Schema(schema, "AVRO"))
+        return self.client.register_schema(f"{self.topic.name}-value", Schema(schema, self.kind))
 
     def _send(
         self,
@@ -100,6 +106,26 @@ class AvroTopic:
         return self.topic.written
 
 
+class AvroTopic(RegistryTopic):
+    """Of Avro."""
+
+    kind = "AVRO"
+
+    def serializer(self, schema: str) -> Any:
+        """Takes dictionaries."""
+        return AvroSerializer(self.client, schema, conf=dict(self.settings))
+
+
+class JsonTopic(RegistryTopic):
+    """Of JSON with a JSON Schema."""
+
+    kind = "JSON"
+
+    def serializer(self, schema: str) -> Any:
+        """Takes dictionaries."""
+        return JSONSerializer(schema, self.client, conf=dict(self.settings))
+
+
 @pytest.fixture
 def orders(events: Topic, registry: EmbeddedRegistry) -> AvroTopic:
     return AvroTopic(events, SchemaRegistryClient({"url": registry.url}))
@@ -108,6 +134,11 @@ def orders(events: Topic, registry: EmbeddedRegistry) -> AvroTopic:
 @pytest.fixture
 def avro_bench(bench: Bench, registry: EmbeddedRegistry) -> Bench:
     """The bench's pipeline, reading Avro behind the registry."""
+    return behind_registry(bench, registry, "avro")
+
+
+def behind_registry(bench: Bench, registry: EmbeddedRegistry, value_format: str) -> Bench:
+    """The bench's pipeline, reading so."""
     source = {k: v for k, v in bench.config["source"].items() if k != "value_schema"}
-    source |= {"value_format": "avro", "registry": {"url": registry.url, "client": QUICKLY}}
+    source |= {"value_format": value_format, "registry": {"url": registry.url, "client": QUICKLY}}
     return Bench(bench.topic, bench.table, {**bench.config, "source": source})

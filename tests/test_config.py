@@ -57,7 +57,7 @@ def test_a_good_document_is_a_pipeline() -> None:
         ("source.start", {"offsets": {"orders": {"0": -2}}}, "source.start.offsets"),
         ("source.topic_pattern", "x", "either topics or topic_pattern"),
         ("source.topics", ["orders", "orders"], "one topic twice"),
-        ("source.value_schema", None, "json needs one"),
+        ("source.value_schema", None, "either registry or value_schema"),
         ("source.misspelt", 1, "source.misspelt: "),
         ("source.client", {"group.id": "mine"}, "decided by the pipeline: group.id"),
         ("source.spark_options", {"kafka.auto.offset.reset": "latest"}, "auto.offset.reset"),

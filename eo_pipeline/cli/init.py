@@ -14,11 +14,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from eo_pipeline.cli.document_text import document_text
-from eo_pipeline.cli.init_avro import (
-    avro_format,
-    avro_policies,
-    avro_remarks,
-    refuse_what_is_not_there,
+from eo_pipeline.cli.init_registry import (
+    registry_format,
+    registry_policies,
+    registry_remarks,
 )
 from eo_pipeline.cli.options import AsJson, pairs
 from eo_pipeline.cli.output import Output, number
@@ -45,7 +44,7 @@ _Client = Annotated[
     typer.Option("--client", help="key=value of librdkafka: security.protocol=SASL_SSL ..."),
 ]
 _Registry = Annotated[
-    str | None, typer.Option("--registry", help="A schema registry's URL: values are Avro.")
+    str | None, typer.Option("--registry", help="URL of the registry that has the schemas.")
 ]
 _Subject = Annotated[
     str | None, typer.Option("--subject", help="In the registry. Default: <topic>-value.")
@@ -110,9 +109,9 @@ def init(
     read = sample(KafkaSource(**expanded(source), value_format="raw"), records)
     inferred = infer_schema(read.values)
     if registry:
-        found = avro_format(registry, subject, pairs(registry_client, "--registry-client"))
-        refuse_what_is_not_there(KafkaSource(**expanded(source | found)))
-        found |= avro_policies(inferred)
+        login = pairs(registry_client, "--registry-client")
+        found = registry_format(source, registry, subject, login)
+        found |= registry_policies(inferred)
     else:
         found = _format(inferred, not_null=not_null)
     values: dict[str, Any] = {
@@ -123,7 +122,7 @@ def init(
     unset = _unset_variables(values)
     if not unset:
         Pipeline.from_config(expanded(values))
-    remarks = avro_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
+    remarks = registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
     text = document_text(_kept(values, inferred, schema_file, path, force, not_null), remarks)
     _write(path, text, target)
     _tell(output, path, values, inferred, read, unset, remarks)
@@ -228,7 +227,7 @@ def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
         sentences.append("Values that do not fit go to the dead-letter table.")
     if inferred.framed:
         sentences.append(
-            f"{number(inferred.framed)} values begin as a schema registry's do: Avro is read with "
+            f"{number(inferred.framed)} values begin as a schema registry's do: they are read with "
             "--registry URL."
         )
     if inferred.tombstones:

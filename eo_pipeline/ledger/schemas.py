@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 _DIGITS = 16
 
-#: A kind of schema as registries name it; texts of ledgers that name none are Avro.
+#: Kinds of schemas as registries name them; texts of ledgers that name none are Avro.
 AVRO = "AVRO"
+JSON_SCHEMA = "JSON"
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
 )
 
 
+#: The most digits of integers, in decimal.
+WHOLE_DIGITS = {Kind.INT8: 3, Kind.INT16: 5, Kind.INT32: 10, Kind.INT64: 19}
+
+
 def kind_of(data_type: pa.DataType) -> Kind | None:
     """The kind of the values, ``None`` for what Spark does not make and stores do not take."""
     if pa.types.is_nested(data_type):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.staging.rows import StagedTable
@@ -38,3 +39,16 @@ def check_all_sent(target: object, sent: int, staged: StagedTable) -> None:
             f"staged rows for {target}: {sent} found, {staged.rows} promised. "
             "Nothing was published; the next run reads the ranges again."
         )
+
+
+def whole_digits(staged: StagedTable, name: str) -> int:
+    """The most digits that a value of the column ``name``, exact numbers, has before the point.
+
+    Raises:
+        RefusedError: a staged file cannot be read.
+    """
+    most = 0
+    for values in staged.column(name):
+        ends = pc.min_max(values).as_py().values()
+        most = max(most, *(len(str(abs(int(end or 0)))) for end in ends))
+    return most

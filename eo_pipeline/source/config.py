@@ -147,9 +147,10 @@ class KafkaSource(Settings):
         value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema;
             or ``{file: PATH}``, where either stands.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
-            a field declared ``NOT NULL`` must be present), ``avro`` (with ``registry``, whose
-            latest schema gives the columns, or with ``value_schema``, an Avro schema as JSON,
-            which all values are written with) or ``raw`` (one binary column ``value``).
+            a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
+            ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
+            written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
+            schema gives the columns.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
@@ -222,26 +223,27 @@ class KafkaSource(Settings):
         return self
 
     def _check_format(self) -> None:
-        if self.registry is not None and self.value_format != "avro":
-            raise ValueError("registry belongs to value_format avro")
+        if self.value_format == "raw":
+            if self.registry or self.value_schema:
+                raise ValueError("registry and value_schema do not belong to value_format raw")
+            if self.unknown_fields != "ignore":
+                raise ValueError("unknown_fields does not belong to value_format raw")
+            return
+        if (self.registry is None) == (self.value_schema is None):
+            raise ValueError(
+                f"value_format {self.value_format} needs either registry or value_schema"
+            )
+        if self.registry and not self.registry.subject and len(self.topics) != 1:
+            raise ValueError(
+                "registry.subject must say whose latest schema gives the columns, since "
+                "more than one topic may be read"
+            )
         if self.value_format == "avro":
-            if (self.registry is None) == (self.value_schema is None):
-                raise ValueError("value_format avro needs either registry or value_schema")
-            if self.value_schema is not None and (
-                fault := kind_of(AVRO).fault_of(self.value_schema)
-            ):
+            fault = kind_of(AVRO).fault_of(self.value_schema) if self.value_schema else None
+            if fault is not None:
                 raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
-            if self.registry and not self.registry.subject and len(self.topics) != 1:
-                raise ValueError(
-                    "registry.subject must say whose latest schema gives the columns, since "
-                    "more than one topic may be read"
-                )
             if self.unknown_fields == "keep":
                 raise ValueError("unknown_fields: keep belongs to value_format json")
-        elif (self.value_format == "json") != (self.value_schema is not None):
-            raise ValueError("value_schema belongs to value_format json, and json needs one")
-        if self.value_format == "raw" and self.unknown_fields != "ignore":
-            raise ValueError("unknown_fields belongs to value_format json")
 
     @property
     def subject(self) -> str:
@@ -252,9 +254,7 @@ class KafkaSource(Settings):
     @property
     def schema_type(self) -> str:
         """What a registry calls the schemas of the values, which have some."""
-        found = type_of_format(self.value_format)
-        assert found is not None
-        return found
+        return type_of_format(self.value_format)
 
     @property
     def limits(self) -> Limits:

@@ -23,6 +23,7 @@ from eo_pipeline.source import json_fields, wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
+from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
 from eo_pipeline.source.kinds import type_of_format
 from eo_pipeline.source.wire import WireSchemas
@@ -165,25 +166,38 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = No
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
         nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
         return Decoded(_with_error(nothing, missing, source), source)
-    if type_of_format(source.value_format):
+    if source.value_format != "json":
         return _decode_by_schema(raw, source, schemas)
+    return _decode_json(raw, source, schemas)
+
+
+def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
+    """By ``source.value_schema``; or what follows the number of one of ``schemas``, by the
+    reader's: whichever a record names, its fields are told by their names.
+    """
+    value, named = F.col("value"), list[tuple[Column, Column]]()
+    if schemas is not None:
+        columns = {"value_schema": spark_type(schemas.reader_text)}
+        source, raw = source.model_copy(update=columns), wire.keyed(raw, schemas)
+        value, named = wire.body(schemas), [*wire.errors(schemas)]
     schema = value_schema(source)
     # a column, since bytes that become a text wherever one is asked for are copied each time
     text = F.col(_TEXT)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
-    read = raw.withColumn(_TEXT, F.col("value").cast("string"))
+    read = raw.withColumn(_TEXT, value.cast("string"))
     parsed = read.withColumn(_PARSED, F.from_json(text, reading.add(_CORRUPT, "string"), options))
     keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
-    return Decoded(_with_error(looked, _json_error(schema, text, source), source), source)
+    error = _json_error(schema, text, source, named)
+    return Decoded(_with_error(looked, error, source), source, schemas)
 
 
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if schemas is None:
-        schemas = WireSchemas.alone(source.value_schema or "", source.schema_type)
+        schemas = WireSchemas.alone(source.value_schema or "", type_of_format(source.value_format))
     decoder = decoder_of(schemas.type)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
@@ -201,15 +215,20 @@ def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
     return df.withColumn(_ERROR, error.cast("string"))
 
 
-def _json_error(schema: StructType, text: Column, source: KafkaSource) -> Column:
-    """The first thing wrong with a record, null if nothing is.
+def _json_error(
+    schema: StructType, text: Column, source: KafkaSource, named: Sequence[tuple[Column, Column]]
+) -> Column:
+    """The first thing wrong with a record, null if nothing is; ``named`` is what may be wrong with
+    what stands in front of it.
 
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
+    error = F.when(F.col("value").isNull(), "the value is null (a tombstone)")
+    for found, reason in named:
+        error = error.when(found, reason)
     error = (
-        F.when(text.isNull(), "the value is null (a tombstone)")
-        .when(~braced(text), "the value is not a JSON object")
+        error.when(~braced(text), "the value is not a JSON object")
         .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
         .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
         .when(written_twice(schema, F.col(_PARSED), F.col(_KEYS)), "a field is written twice")
@@ -281,7 +300,7 @@ def parsed_schema(text: str) -> StructType:
 def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Column]:
     if source.value_format == "raw":
         return [F.col("value")]
-    if schemas is not None:
+    if schemas is not None and source.value_format != "json":
         return decoder_of(schemas.type).columns(schemas, F.col(_PARSED))
     schema, parsed = value_schema(source), F.col(_PARSED)
     columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from eo_pipeline.ledger.schemas import AVRO
-from eo_pipeline.source import avro_schema
+from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA
+from eo_pipeline.source import avro_schema, json_schema
 
 
 class SchemaKind(Protocol):
@@ -32,14 +32,18 @@ class SchemaKind(Protocol):
 
 
 #: By the ``value_format`` of a document, its name in a registry.
-_TYPES = {"avro": AVRO}
+_TYPES = {"avro": AVRO, "json": JSON_SCHEMA}
 
-_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_schema}
+_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_schema, JSON_SCHEMA: json_schema}
 
 
-def type_of_format(value_format: str) -> str | None:
-    """What a registry calls the schemas of such values; None if they have none."""
-    return _TYPES.get(value_format)
+def type_of_format(value_format: str) -> str:
+    """What a registry calls the schemas of such values.
+
+    Raises:
+        KeyError: they have none.
+    """
+    return _TYPES[value_format]
 
 
 def format_of_type(schema_type: str) -> str | None:

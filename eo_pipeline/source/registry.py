@@ -87,6 +87,17 @@ def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registe
     return RegistryClient(registry, schema_type).latest_reader(subject)
 
 
+def type_of_latest(registry: Registry, subject: str) -> str:
+    """What the registry calls the kind of schema that ``subject`` has now.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: there is no such subject.
+        SetupError: the packages it takes are not installed.
+    """
+    return RegistryClient(registry, AVRO).type_of_latest(subject)
+
+
 class RegistryClient:
     """Asks one registry for schemas of one type. Texts are self-contained: what a schema refers to
     is written out in it.
@@ -120,7 +131,18 @@ class RegistryClient:
         Raises:
             ConfigError: there is no such subject.
         """
-        found = self.found(subject)
+        return self._registered(self._latest_version(subject))
+
+    def type_of_latest(self, subject: str) -> str:
+        """What the registry calls the kind of schema that ``subject`` has now.
+
+        Raises:
+            ConfigError: there is no such subject.
+        """
+        return str(self._latest_version(subject).schema.schema_type or AVRO)
+
+    def _latest_version(self, subject: str) -> Any:
+        found = self._asked(lambda client: client.get_latest_version(subject))
         if found is None:
             raise ConfigError(
                 f"The schema registry at {self._registry.url} has no subject {subject!r}. Name "

@@ -81,6 +81,19 @@ class StagedTable:
             yield batch
             phase.advance(given, self.rows, "rows sent")
 
+    def column(self, name: str) -> Iterator[pa.Array]:
+        """The values of one column, and no other is read.
+
+        Raises:
+            RefusedError: a file cannot be read.
+        """
+        if self.table is not None:
+            yield from self.table[name].chunks
+        for staged, path in zip(self.files, self.paths(), strict=True):
+            with _reading(staged), pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name]):
+                    yield batch.column(0)
+
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.table is not None:
             yield from self.table.to_batches(max_chunksize=BATCH_ROWS)

@@ -87,7 +87,7 @@ def test_init_writes_a_document_for_a_registry_that_runs(
     events.write_value(None)
     kafka = ("--bootstrap", events.bootstrap_servers, "--topic", events.name, "--name", "events")
     asked = eo("init", *kafka, "--sink", "postgres", "--out", "unasked.yaml")
-    assert "Avro is read with --registry URL" in asked.out
+    assert "they are read with --registry URL" in asked.out
     begun = eo("init", *kafka, "--sink", "postgres", "--registry", registry.url)
     assert begun.code == 0, begun.err
     assert f"the latest schema of {events.name}-value" in begun.out

@@ -157,8 +157,8 @@ GOOD: dict[str, Any] = {
         ({"value_schema": ORDER}, "needs either registry or value_schema"),
         ({"registry": None, "value_schema": "id BIGINT"}, "an Avro schema as JSON, is not JSON"),
         (
-            {"value_format": "json", "value_schema": "id BIGINT"},
-            "registry belongs to value_format avro",
+            {"value_format": "raw"},
+            "do not belong to value_format raw",
         ),
         ({"topics": ["a", "b"]}, "registry.subject must say"),
         ({"topics": [], "topic_pattern": "a.*"}, "registry.subject must say"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 from deltalake.transaction import AddAction
 
 from eo_pipeline.errors import RefusedError
@@ -19,7 +20,7 @@ from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.bounds import refuse_unbounded_file, refuse_unbounded_rows
 from eo_pipeline.sinks.lake.rows import PublishedFiles, one_file_each
-from eo_pipeline.sinks.lake.types import own_columns
+from eo_pipeline.sinks.lake.types import is_wider, own_columns
 from eo_pipeline.staging.rows import StagedTable
 
 
@@ -46,6 +47,30 @@ def _stored(table: pa.Table) -> pa.Table:
     return stored
 
 
+def in_types_of(known: pa.Schema, rows: pa.Table) -> pa.Table:
+    """``rows`` in the types of the columns ``known``, which are as wide or wider."""
+    kinds = {field.name: field.type for field in known}
+    return rows.cast(pa.schema([(f.name, kinds.get(f.name, f.type)) for f in rows.schema]))
+
+
+def is_narrower(schema: pa.Schema, known: pa.Schema) -> bool:
+    """Whether a column of ``schema`` is of fewer bits or digits than the one ``known``: Delta has
+    one type for all files of a table. A struct may lack fields, which are null then.
+    """
+    kinds = {field.name: field.type for field in known}
+    return any(f.name in kinds and _is_narrower(f.type, kinds[f.name]) for f in schema)
+
+
+def _is_narrower(kind: pa.DataType, known: pa.DataType) -> bool:
+    if pt.is_struct(kind) and pt.is_struct(known):
+        return is_narrower(pa.schema(list(kind)), pa.schema(list(known)))
+    if pt.is_list(kind) and pt.is_list(known):
+        return _is_narrower(kind.value_type, known.value_type)
+    if pt.is_map(kind) and pt.is_map(known):
+        return _is_narrower(kind.item_type, known.item_type)
+    return is_wider(known, kind)
+
+
 @dataclass(frozen=True)
 class AddActions:
     """What makes staged rows part of the table in ``root``."""
@@ -54,6 +79,8 @@ class AddActions:
     partition_by: tuple[str, ...]
     #: columns of the table that may not be null
     required: frozenset[str] = frozenset()
+    #: its columns, in the one form of each type
+    known: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
     def of(self, staged: StagedTable, files: PublishedFiles) -> list[AddAction]:
         """One action a file. Rows in memory become ``files`` first; so does what is staged where
@@ -64,8 +91,10 @@ class AddActions:
         """
         paths = staged.paths()
         if staged.table is not None:
-            table = _stored(staged.table)
+            table = in_types_of(self.known, _stored(staged.table))
             paths = files.write(one_file_each(table, [table[n] for n in self.partition_by]))
+        elif is_narrower(TYPES.schema(own_columns(staged.schema)), self.known):
+            paths = files.write(in_types_of(self.known, pq.read_table(path)) for path in paths)
         elif not all(path.is_relative_to(self.root / ROWS_FOLDER) for path in paths):
             paths = files.link(paths)
         if staged.table is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -35,11 +34,12 @@ from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
-from eo_pipeline.sinks.delta.rows import AddActions, in_memory
-from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained, fields_of, is_of_files
+from eo_pipeline.sinks.delta.rows import AddActions, in_memory, in_types_of
+from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained, is_of_files
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
+from eo_pipeline.sinks.lake.types import changed
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.sinks.upsert import UpsertRule
@@ -200,29 +200,27 @@ class DeltaPublication(LakePublication[Snapshot]):
             self.session.sink.upsert_rule,
             self.entry.operation,
         )
-        missing = table.missing(rows.schema) if rows is not None else []
+        after = table.following(rows.schema) if rows is not None else table.types
+        lacking = changed(table.types, after)
         if operation is Operation.REWIND:
             return self._rewind(table)
         if rule and rows is not None:
-            return self._merge(table, rows, rule, missing)
+            return self._merge(table, rows, rule, lacking)
         actions = self._actions(rows)
         if operation is Operation.REPLAY:
             target = target_of(self.entry)
             change = replay(table.table, target, rows, actions, self._arguments)
         else:
             change = partial(commit_files, table.table, actions, self._arguments)
-        return self._widened(table, rows, missing, change) if rows is not None else change
+        return self._widened(table, lacking, change)
 
-    def _widened(
-        self, table: Snapshot, rows: StagedTable, missing: list[str], change: Commit
-    ) -> Commit:
-        """``change``, after the columns that the table lacks were added to it."""
-        if not missing:
+    def _widened(self, table: Snapshot, lacking: pa.Schema, change: Commit) -> Commit:
+        """``change``, after the columns and nested fields that the table lacks were added to it."""
+        if not lacking.names:
             return change
-        new = pa.schema([rows.schema.field(name) for name in missing])
 
         def widen_and_change() -> None:
-            self._widen(table.table, new)
+            self._widen(table.table, lacking)
             change()
 
         return widen_and_change
@@ -234,18 +232,18 @@ class DeltaPublication(LakePublication[Snapshot]):
         return partial(restore, table.table, version, self._arguments)
 
     def _merge(
-        self, table: Snapshot, rows: StagedTable, rule: UpsertRule, missing: list[str]
+        self, table: Snapshot, rows: StagedTable, rule: UpsertRule, lacking: pa.Schema
     ) -> Commit:
-        """A merge adds columns itself, but not the table feature that local times need: delta-rs
-        would commit it, and no reader could open the table any more.
+        """A merge adds columns itself, but no fields to structs, and not the table feature that
+        local times need: delta-rs would commit it, and no reader could open the table any more.
         """
         table.refuse_removal()
-        source = newest_rows(in_memory(rows), rule)
+        source = in_types_of(table.following(rows.schema), newest_rows(in_memory(rows), rule))
         refuse_moved_keys(table.table, source, rule)
         change = partial(merge, table.table, source, rule, self._arguments)
-        new = fields_of(rows.schema)
-        needs_feature = any("timestamp_ntz" in json.dumps(new[name]["type"]) for name in missing)
-        return self._widened(table, rows, missing, change) if needs_feature else change
+        held = any(name in table.columns for name in lacking.names)
+        needs_feature = any("timestamp[us]" in str(field.type) for field in lacking)
+        return self._widened(table, lacking, change) if held or needs_feature else change
 
     def _widen(self, table: DeltaTable, new: pa.Schema) -> None:
         """New nullable columns, in a commit of their own just before the rows' commit.
@@ -312,7 +310,8 @@ class DeltaPublication(LakePublication[Snapshot]):
         layout = tuple(table.partition_by) if table else sink.partition_by
         required = table.required if table else frozenset()
         files = PublishedFiles(self.session.published_folder, self.at, self.written)
-        return AddActions(self.session.root, layout, required).of(rows, files)
+        known = table.following(rows.schema) if table else pa.schema([])
+        return AddActions(self.session.root, layout, required, known).of(rows, files)
 
     @property
     def _arguments(self) -> Arguments:

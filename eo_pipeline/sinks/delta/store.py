@@ -24,7 +24,6 @@ from eo_pipeline.errors import (
     DamagedError,
     EoPipelineError,
     RefusedError,
-    SchemaChangeError,
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
@@ -247,25 +246,18 @@ class Snapshot:
             found += [f"column {name!r} with {rule}" for rule in rules]
         return found
 
-    def missing(self, schema: pa.Schema) -> list[str]:
-        """The columns of ``schema`` that the table has not.
+    def following(self, schema: pa.Schema) -> pa.Schema:
+        """The columns once the table takes rows of ``schema``.
 
         Raises:
             SchemaChangeError: a column's type is not the table's.
         """
-        mine, folded = self.columns, {name.lower(): name for name in self.columns}
-        absent = []
-        for name, field in fields_of(schema).items():
-            if name in mine:
-                _same_type(name, mine[name]["type"], field["type"])
-            elif name.lower() in folded:
-                raise SchemaChangeError(
-                    f"column {name!r}: the table has {folded[name.lower()]!r}, and readers do not "
-                    "tell them apart. Nothing was written; rename it in the transform."
-                )
-            else:
-                absent.append(name)
-        return absent
+        return TYPES.following(self.types, stored_schema(schema))
+
+    @property
+    def types(self) -> pa.Schema:
+        """The columns, in the one form of each type."""
+        return TYPES.comparable(pa.schema(self.table.schema().to_arrow()))
 
 
 def is_of_files(error: Exception) -> bool:
@@ -283,30 +275,11 @@ def explained(uri: str, error: Exception) -> EoPipelineError:
     )
 
 
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of staged rows, in the one form of each type, all nullable."""
+    return TYPES.schema(own_columns(schema))
+
+
 def delta_schema(schema: pa.Schema) -> Schema:
-    """The Delta schema of staged rows, every column nullable."""
-    return Schema.from_arrow(TYPES.schema(own_columns(schema)))
-
-
-def fields_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Like :attr:`Snapshot.columns`, of staged rows."""
-    fields = json.loads(delta_schema(schema).to_json())["fields"]
-    return {field["name"]: field for field in fields}
-
-
-def _same_type(name: str, table: Any, result: Any) -> None:
-    if _plain(table) != _plain(result):
-        raise SchemaChangeError(
-            f"column {name!r}: the table has {_plain(table)}, the result {_plain(result)}. "
-            "Nothing was written; cast it in the transform, or give it another name."
-        )
-
-
-def _plain(kind: Any) -> Any:
-    """A type without whether it may be null, and without remarks."""
-    if isinstance(kind, list):
-        return [_plain(item) for item in kind]
-    if not isinstance(kind, dict):
-        return kind
-    remarks = {"nullable", "containsNull", "valueContainsNull", "metadata"}
-    return {key: _plain(value) for key, value in kind.items() if key not in remarks}
+    """The same for delta-rs."""
+    return Schema.from_arrow(stored_schema(schema))

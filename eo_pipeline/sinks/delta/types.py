@@ -24,4 +24,13 @@ class DeltaTypes(StoredTypes):
             )
 
 
-TYPES = DeltaTypes("Delta")
+TYPES = DeltaTypes(
+    "Delta",
+    adds_fields=True,
+    takes_narrower=True,
+    remedy="a Delta table changes no type in its place without the feature typeWidening, which "
+    "delta-rs does not write and most readers do not know. Cast it in the transform; or rewrite "
+    "the table once, while no run is under way: t = DeltaTable(path).to_pyarrow_table(); "
+    "i = t.schema.get_field_index(column); write_deltalake(path, t.set_column(i, column, "
+    't[column].cast(type)), mode="overwrite", schema_mode="overwrite")',
+)

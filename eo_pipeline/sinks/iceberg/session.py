@@ -44,7 +44,7 @@ from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
-from eo_pipeline.sinks.lake.types import new_columns, own_columns
+from eo_pipeline.sinks.lake.types import changed, own_columns
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.staging.rows import StagedOutput
@@ -182,12 +182,14 @@ class IcebergPublication(LakePublication[Table]):
         raise OvertakenError("the table's retries were switched off")
 
     def _widen(self, transaction: Transaction, result: pa.Schema) -> None:
-        """New nullable columns, and the layout once the table has columns, in the same commit."""
+        """New nullable columns, wider types, and the layout once the table has columns, in the
+        same commit.
+        """
         table, sink = self.table, self.session.sink
-        new = new_columns(columns_of(table), result) if table is not None else []
-        if new:
+        known = columns_of(table) if table is not None else result
+        if new := list(changed(known, TYPES.following(known, result))):
             with transaction.update_schema() as update:
-                update.union_by_name(pa.schema([result.field(name) for name in new]))
+                update.union_by_name(pa.schema(new))
         sources = {field.source for field in sink.partition_fields}
         if (
             sources

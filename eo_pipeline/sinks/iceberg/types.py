@@ -10,7 +10,9 @@ from eo_pipeline.sinks.projection import is_scalar
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-TYPES = StoredTypes("Iceberg", short_integers=False)
+TYPES = StoredTypes(
+    "Iceberg", short_integers=False, adds_fields=True, widens=True, takes_narrower=True
+)
 
 
 def is_read_as_it_stands(data_type: DataType) -> bool:

@@ -40,10 +40,20 @@ def own_columns(schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class StoredTypes:
-    """The types of one store. ``short_integers``: it tells 8 and 16 bits from 32."""
+    """The types of one store, and what of a table's columns can be changed there.
+
+    ``short_integers``: it tells 8 and 16 bits from 32. ``adds_fields``: to the structs of a table
+    that is there. ``widens``: a column's type is changed and the files stay. ``takes_narrower``:
+    rows may be of a narrower type than their column. ``remedy`` says what a person can do about a
+    column that is too narrow.
+    """
 
     store: str
     short_integers: bool = True
+    adds_fields: bool = False
+    widens: bool = False
+    takes_narrower: bool = False
+    remedy: str = "cast it in the transform, or give it another name"
 
     def refuse_unknown(self, df: DataFrame) -> None:
         """Before anything is read.
@@ -125,6 +135,56 @@ class StoredTypes:
             arrays = [batch.column(f.name).cast(f.type, safe=False) for f in known]
             yield pa.RecordBatch.from_arrays(arrays, schema=known)
 
+    def following(self, known: pa.Schema, result: pa.Schema) -> pa.Schema:
+        """The columns of a table that had those ``known`` once it takes rows of ``result``; both in
+        the one form of each type.
+
+        Raises:
+            SchemaChangeError: a column's type is another one and cannot follow, or its name differs
+                only in case.
+        """
+        names = _by_folded_name(known)
+        fields = {field.name: field for field in known}
+        for field in result:
+            mine = names.get(field.name.lower(), field.name)
+            if mine != field.name:
+                raise SchemaChangeError(
+                    f"column {field.name!r}: the table has {mine!r}, and not every reader tells "
+                    "them apart. Nothing was written; rename it in the transform."
+                )
+            held = fields.get(mine)
+            kind = self._holding(held.type, field.type) if held else field.type
+            if kind is None:
+                assert held is not None
+                raise SchemaChangeError(
+                    f"column {mine!r}: the table has {held.type}, the result {field.type}. Nothing "
+                    f"was written; {self.remedy}."
+                )
+            fields[mine] = pa.field(mine, kind)
+        return pa.schema(list(fields.values()))
+
+    def _holding(self, known: pa.DataType, result: pa.DataType) -> pa.DataType | None:
+        """The type of a column that held ``known`` and is to hold ``result`` too."""
+        if known == result:
+            return known
+        if pt.is_struct(known) and pt.is_struct(result):
+            return self._holding_fields(known, result) if self.adds_fields else None
+        if pt.is_list(known) and pt.is_list(result):
+            item = self._holding(known.value_type, result.value_type)
+            return item and pa.list_(pa.field("element", item))
+        if pt.is_map(known) and pt.is_map(result) and known.key_type == result.key_type:
+            item = self._holding(known.item_type, result.item_type)
+            return item and pa.map_(known.key_type, item)
+        if self.widens and is_wider(result, known):
+            return result
+        return known if self.takes_narrower and is_wider(known, result) else None
+
+    def _holding_fields(self, known: pa.DataType, result: pa.DataType) -> pa.DataType | None:
+        try:
+            return pa.struct(list(self.following(pa.schema(list(known)), pa.schema(list(result)))))
+        except SchemaChangeError:
+            return None
+
     def _stored(self, kind: pa.DataType) -> pa.DataType | None:
         if (pt.is_int8(kind) or pt.is_int16(kind)) and not self.short_integers:
             return pa.int32()
@@ -171,32 +231,27 @@ class StoredTypes:
 AS_STORED = StoredTypes("Parquet")
 
 
-def new_columns(known: pa.Schema, result: pa.Schema) -> list[str]:
-    """The columns of ``result`` that ``known`` has not. Both in the one form of each type.
+def _by_folded_name(schema: pa.Schema) -> dict[str, str]:
+    return {name.lower(): name for name in schema.names}
 
-    Raises:
-        SchemaChangeError: a column's type is another one, or its name differs only in case.
+
+#: From the narrowest on, so that each holds every value of those before it.
+_WIDTHS = ((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
+def is_wider(kind: pa.DataType, than: pa.DataType) -> bool:
+    """True if every value of ``than`` is one of ``kind``, and files with either can be one column:
+    more bits, or more digits before the point.
     """
-    folded = {name.lower(): name for name in known.names}
-    new = []
-    for field in result:
-        mine = folded.get(field.name.lower())
-        if mine is None:
-            new.append(field.name)
-        elif mine != field.name:
-            raise SchemaChangeError(
-                f"column {field.name!r}: the table has {mine!r}, and not every reader tells them "
-                "apart. Nothing was written; rename it in the transform."
-            )
-        elif known.field(mine).type != field.type:
-            raise SchemaChangeError(
-                f"column {mine!r}: the table has {known.field(mine).type}, the result "
-                f"{field.type}. Nothing was written; cast it in the transform, or give it "
-                "another name."
-            )
-    return new
+    if pt.is_decimal128(kind) and pt.is_decimal128(than):
+        return bool(kind.scale == than.scale and kind.precision > than.precision)
+    return any(
+        kind in widths and than in widths and widths.index(kind) > widths.index(than)
+        for widths in _WIDTHS
+    )
 
 
-def widened(known: pa.Schema, result: pa.Schema, new: Iterable[str]) -> pa.Schema:
-    """``known`` with the ``new`` columns of ``result`` after its own."""
-    return pa.schema([*known, *(result.field(name) for name in new)])
+def changed(known: pa.Schema, after: pa.Schema) -> pa.Schema:
+    """The columns of ``after`` that ``known`` lacks or has of another type."""
+    kinds = {field.name: field.type for field in known}
+    return pa.schema([field for field in after if kinds.get(field.name) != field.type])

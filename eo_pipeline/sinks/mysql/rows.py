@@ -2,11 +2,14 @@
 
 MySQL commits whatever is open when it creates or alters a table. So :meth:`MySqlTable.fit` runs
 before the transaction, and does only what harms nobody if the transaction then fails: it makes an
-empty table, or adds a column that is null in every row.
+empty table, adds a column that is null in every row, or gives one a type in which its values stay
+what they are.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -14,7 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pymysql
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, SchemaChangeError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.mysql.load import MySqlColumn, load
 from eo_pipeline.sinks.mysql.store import COLUMN_EXISTS, MySqlStore, is_mariadb, number_of
@@ -34,10 +37,18 @@ SELECT column_name, lower(data_type), lower(column_type),
        coalesce(numeric_scale, datetime_precision), collation_name, is_nullable = 'YES',
        extra LIKE '%% GENERATED%%',
        extra LIKE '%%auto_increment%%',
-       column_default IS NOT NULL OR extra LIKE '%%DEFAULT_GENERATED%%'
+       column_default IS NOT NULL OR extra LIKE '%%DEFAULT_GENERATED%%',
+       numeric_precision, column_comment,
+       extra <> '' OR column_default <> 'NULL'
 FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
+"""
+
+#: Of MariaDB: a new declaration of the column would drop its own.
+_CHECKS = """
+SELECT constraint_name FROM information_schema.check_constraints
+WHERE constraint_schema = %s AND table_name = %s AND level = 'Column'
 """
 
 _COMMENT_ON = """
@@ -125,10 +136,7 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
 
     def columns(self) -> dict[str, ColumnType]:
         rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
-        return {
-            self.names.fold(name): ColumnType(*described[:4], *map(bool, described[4:]))
-            for name, *described in rows
-        }
+        return {self.names.fold(name): _column_type(described) for name, *described in rows}
 
     def wire_type(self, field: pa.Field) -> WireType:
         return wire_type(field)
@@ -162,6 +170,51 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
                     raise
                 # another run added it just now; bind() looks whether it fits
 
+    def wider(self, column: ColumnType, wire: WireType) -> str | None:
+        return column.wider(wire)
+
+    def room(self, column: ColumnType, wire: WireType) -> int | None:
+        return column.room(wire)
+
+    def retype(self, types: Mapping[str, str]) -> None:
+        found = self.columns()
+        self._refuse_checks(types)
+        changes = [
+            f"MODIFY COLUMN {quoted(name)} {made}"
+            f" COMMENT {self.store.literal(found[self.names.fold(name)].comment)}"
+            for name, made in types.items()
+        ]
+        self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(changes)}")
+
+    def _refuse_checks(self, types: Mapping[str, str]) -> None:
+        checked = set()
+        if is_mariadb(self.store.connection):
+            rows = self.store.rows(_CHECKS, self.name.schema, self.name.name)
+            checked = {self.names.fold(name) for (name,) in rows}
+        for name, made in types.items():
+            if self.names.fold(name) in checked:
+                raise SchemaChangeError(
+                    f"column {name!r} of {self.name} is too narrow, and has a CHECK of its own, "
+                    "which must be said again with its type. Nothing was written. ALTER TABLE "
+                    f"{for_people(self.name)} MODIFY {for_people(name)} {made} CHECK (...)"
+                )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """By a lock that other runs ask for too: changing a type is no transaction's business."""
+        name = f"eo-{hashlib.sha256(self.name.sql.encode()).hexdigest()[:32]}"
+        seconds = math.ceil(self.store.sink.lock_timeout)
+        if self.store.rows("SELECT GET_LOCK(%s, %s)", name, seconds)[0][0] != 1:
+            raise SinkUnavailableError(
+                f"{self.name}: another run has been widening a column of the table for {seconds} "
+                "s. Nothing was written; the next run tries again."
+            )
+        try:
+            yield
+        finally:
+            if self.store.is_open:
+                self.store.rows("SELECT RELEASE_LOCK(%s)", name)
+
     def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
         found = ask(_COMMENT_ON, self.name.schema, self.name.name, CHECKPOINT_COLUMN)
         return str(found[0][0] or "") if found else None
@@ -175,8 +228,8 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         # LOAD DATA would put something into these; INSERT asks the table, and its triggers
         return load(self.store, self.name, columns, staged, by_insert=bool(absent))
 
-    def retyping(self, name: str, wire: WireType) -> str:
-        return f"ALTER TABLE {for_people(self.name)} MODIFY {for_people(name)} {wire.declared}"
+    def retyping(self, name: str, declared: str) -> str:
+        return f"ALTER TABLE {for_people(self.name)} MODIFY {for_people(name)} {declared}"
 
     def as_shown(self, name: str | TableName) -> str:
         return for_people(name)
@@ -243,6 +296,13 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
             f" LEFT JOIN {self.name.sql} AS old ON {same_key(rule, 'old', 'fresh')} WHERE {newest} "
             f"AND ({gives_way(rule, 'old', 'fresh')})"
         )
+
+
+def _column_type(described: Sequence[Any]) -> ColumnType:
+    flags = slice(4, 8)
+    return ColumnType(
+        *[*described[:4], *map(bool, described[flags]), *described[8:10], bool(described[10])]
+    )
 
 
 def _ranked(stage: TableName, names: Sequence[str], rule: UpsertRule) -> str:

@@ -232,6 +232,10 @@ class MySqlStore(SqlStore):
         cursor.execute(statement, parameters or None)
         return cursor
 
+    def literal(self, text: str) -> str:
+        """``text`` in a statement that takes no parameters there."""
+        return str(self.connection.escape(text))
+
     def diagnose(self, error: pymysql.MySQLError) -> Diagnosis:
         return diagnosis_of(error)
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from eo_pipeline.errors import SchemaChangeError
-from eo_pipeline.sinks.arrow import Kind, kind_of
+from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, kind_of
 from eo_pipeline.sinks.sql.names import NameRules, TableName
 
 #: MySQL Reference Manual, "Identifier Length Limits".
@@ -65,8 +65,12 @@ KEY_LENGTH = 255
 #: The most digits behind the point that both MySQL and MariaDB can have.
 SCALE_MAX = 30
 
+#: The most digits that Spark and Arrow have.
+DIGITS_MAX = 38
+
 _INTEGERS = {Kind.INT8: 1, Kind.INT16: 2, Kind.INT32: 4, Kind.INT64: 8}
 _WIDTHS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_WHOLE = {"tinyint": 3, "smallint": 5, "mediumint": 7, "int": 10, "bigint": 19}
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
 #: MariaDB's own, read from text and refused if they are not one.
 _READ_FROM_TEXT = frozenset({"uuid", "inet4", "inet6"})
@@ -96,12 +100,13 @@ _AS_KEY = {Kind.TEXT: f"varchar({KEY_LENGTH})", Kind.BINARY: f"varbinary({KEY_LE
 @dataclass(frozen=True)
 class WireType:
     """What a staged column is: the ``kind`` of its values, ``declared`` what a new column gets,
-    ``scale`` the digits behind the point of exact numbers.
+    ``scale`` the digits behind the point of exact numbers, ``whole`` those before it at most.
     """
 
     kind: Kind
     declared: str
     scale: int = 0
+    whole: int | None = None
 
     @property
     def nullable(self) -> str:
@@ -124,6 +129,8 @@ class ColumnType:
     ``data_type`` is ``decimal``, ``spelled`` is ``decimal(10,2) unsigned``; ``digits`` are those
     behind the point, of a number or of a second; ``collation`` is ``None`` but for text. What
     ``is_counted`` gets the next number if it is given none, what ``has_default`` that.
+    ``precision`` are all digits of a number; what ``is_special`` has more about it than is said
+    here, which a new declaration would drop.
     """
 
     data_type: str
@@ -134,6 +141,9 @@ class ColumnType:
     is_computed: bool = False
     is_counted: bool = False
     has_default: bool = False
+    precision: int | None = None
+    comment: str = ""
+    is_special: bool = False
 
     @property
     def must_be_given(self) -> bool:
@@ -157,6 +167,41 @@ class ColumnType:
             return found == "decimal" and wire.scale <= (self.digits or 0)
         return found in _TAKEN_BY[kind]
 
+    def room(self, wire: WireType) -> int | None:
+        """Digits before the point, if those of ``wire`` may be more."""
+        if self.data_type != "decimal" or self.precision is None or wire.whole is None:
+            return None
+        room = self.precision - (self.digits or 0)
+        return room if room < wire.whole else None
+
+    def wider(self, wire: WireType) -> str | None:
+        """What the column can become so that it takes ``wire``, and no value of it changes: all
+        of its declaration but the comment. None where more than that would have to be declared.
+        """
+        if self.is_counted or self.is_computed or self.is_special:
+            return None
+        made = self._wider_type(wire)
+        return made and f"{made} {'NULL' if self.nullable else 'NOT NULL'}"
+
+    def _wider_type(self, wire: WireType) -> str | None:
+        unsigned = " unsigned" if "unsigned" in self.spelled else ""
+        if self.spelled == "tinyint(1)" or "zerofill" in self.spelled:
+            return None
+        if wire.kind in _INTEGERS and self.data_type in _WIDTHS:
+            return f"{_NAMES[wire.kind]}{unsigned}"
+        if wire.kind in (Kind.FLOAT, Kind.DOUBLE):
+            exact = {"float", *(n for n, width in _WIDTHS.items() if width <= _WIDTHS["int"])}
+            return "double" if self.data_type in exact and not unsigned else None
+        whole = _WHOLE.get(self.data_type)
+        if self.data_type == "decimal" and self.precision is not None:
+            whole = self.precision - (self.digits or 0)
+        if whole is None or wire.whole is None or unsigned:
+            return None
+        scale = max(self.digits or 0, wire.scale)
+        digits = max(whole, wire.whole) + scale
+        fits = digits <= DIGITS_MAX and scale <= SCALE_MAX
+        return f"decimal({digits},{scale})" if fits else None
+
     def __str__(self) -> str:
         return self.spelled
 
@@ -173,13 +218,13 @@ def wire_type(field: pa.Field) -> WireType:
     kind = kind_of(data_type)
     if kind is Kind.DECIMAL and 0 <= data_type.scale <= SCALE_MAX:
         declared = f"decimal({data_type.precision},{data_type.scale})"
-        return WireType(kind, declared, data_type.scale)
+        return WireType(kind, declared, data_type.scale, data_type.precision - data_type.scale)
     if kind is None or kind is Kind.DECIMAL:
         raise SchemaChangeError(
             f"column {field.name!r}: MySQL has no type for {data_type}. Nothing was written; "
             "cast or drop it in the transform."
         )
-    return WireType(kind, _NAMES[kind])
+    return WireType(kind, _NAMES[kind], whole=WHOLE_DIGITS.get(kind))
 
 
 def _takes_integer(found: str, width: int) -> bool:

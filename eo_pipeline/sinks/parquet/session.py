@@ -27,7 +27,6 @@ from eo_pipeline.errors import (
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
 from eo_pipeline.sinks.files import remove_folder
-from eo_pipeline.sinks.lake.types import new_columns, widened
 from eo_pipeline.sinks.parquet.config import ParquetSink
 from eo_pipeline.sinks.parquet.exchange import locked
 from eo_pipeline.sinks.parquet.lineage import read_lineage, read_values
@@ -297,7 +296,7 @@ class _FolderPublication(Publication):
             return columns
         result = TYPES.schema(self.staged.rows.schema)
         refuse_partition_name(result.names)
-        return widened(columns, result, new_columns(columns, result))
+        return TYPES.following(columns, result)
 
     @abstractmethod
     def _fill(self, file: EntryFile) -> None:

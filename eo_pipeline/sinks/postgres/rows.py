@@ -79,11 +79,11 @@ WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
 _COLUMNS = """
 WITH RECURSIVE made_of AS (
     SELECT attnum, attname, atttypid AS type, atttypmod AS modifier,
-           attgenerated <> '' OR attidentity = 'a' AS computed
+           attgenerated <> '' OR attidentity = 'a' AS computed, false AS in_domain
     FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
   UNION ALL
-    SELECT attnum, attname, typbasetype, typtypmod, computed
+    SELECT attnum, attname, typbasetype, typtypmod, computed, true
     FROM made_of JOIN pg_type ON pg_type.oid = type
     WHERE typtype = 'd'
 )
@@ -91,7 +91,10 @@ SELECT attname, format_type(type, NULL), quote_ident(nspname) || '.' || quote_id
        coalesce(element.typcategory, t.typcategory),
        CASE WHEN modifier >= 4 AND 'numeric'::regtype IN (t.oid, element.oid)
             THEN (((modifier - 4) & 2047) # 1024) - 1024 END,
-       computed
+       computed,
+       CASE WHEN modifier >= 4 AND 'numeric'::regtype IN (t.oid, element.oid)
+            THEN ((modifier - 4) >> 16) & 65535 END,
+       in_domain
 FROM made_of
 JOIN pg_type t ON t.oid = type
 JOIN pg_namespace ON pg_namespace.oid = t.typnamespace
@@ -204,6 +207,22 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         added = [f"ADD COLUMN {quoted(name)} {wire.declared}" for name, wire in wires.items()]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(added)}")
         self._mark(wires)
+
+    def wider(self, column: ColumnType, wire: WireType) -> str | None:
+        return column.wider(wire)
+
+    def room(self, column: ColumnType, wire: WireType) -> int | None:
+        return column.room(wire)
+
+    def retype(self, types: Mapping[str, str]) -> None:
+        changes = [f"ALTER COLUMN {quoted(name)} TYPE {made}" for name, made in types.items()]
+        self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(changes)}")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Until the transaction ends, which keeps readers away too, as changing a type does."""
+        self.store.execute(f"LOCK TABLE {self.name.sql} IN ACCESS EXCLUSIVE MODE")
+        yield
 
     def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
         found = ask(_COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)

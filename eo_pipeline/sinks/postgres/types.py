@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from eo_pipeline.errors import SchemaChangeError
-from eo_pipeline.sinks.arrow import Kind, is_list, kind_of
+from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, is_list, kind_of
 from eo_pipeline.sinks.sql.names import NameRules
 
 #: PostgreSQL cuts longer names without an error (NAMEDATALEN - 1).
@@ -59,7 +59,8 @@ class WireType:
 
     ``sent`` is the type that reads them as they are, and ``meant`` the type they are values of,
     both as ``format_type`` spells them; ``declared`` is what a new column gets; ``scale`` are the
-    digits after the point of exact numbers; ``arrow`` is the Arrow type that :mod:`pgpq` is given.
+    digits after the point of exact numbers, ``whole`` those before it at most; ``arrow`` is the
+    Arrow type that :mod:`pgpq` is given.
     """
 
     sent: str
@@ -67,6 +68,7 @@ class WireType:
     declared: str
     arrow: pa.DataType
     scale: int | None = None
+    whole: int | None = None
 
     @property
     def is_array(self) -> bool:
@@ -121,10 +123,13 @@ def _scalar(data_type: pa.DataType) -> WireType | None:
     name = _NAMES[kind]
     if kind is Kind.DECIMAL:
         declared = f"numeric({data_type.precision},{data_type.scale})"
-        return WireType(name, name, declared, data_type, data_type.scale)
+        whole = data_type.precision - data_type.scale
+        return WireType(name, name, declared, data_type, data_type.scale, whole)
     if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ):
         return WireType(name, name, name, pa.timestamp("us", data_type.tz))
-    return WireType(name, name, name, data_type, 0 if pa.types.is_integer(data_type) else None)
+    if pa.types.is_integer(data_type):
+        return WireType(name, name, name, data_type, 0, WHOLE_DIGITS[kind])
+    return WireType(name, name, name, data_type)
 
 
 def _list(data_type: pa.DataType) -> WireType | None:
@@ -137,7 +142,7 @@ def _list(data_type: pa.DataType) -> WireType | None:
         # label says they are right, and PostgreSQL converts
         sent, arrow = _TIMESTAMP, pa.timestamp("us")
     meant, declared = item.meant + _ARRAY, item.declared + _ARRAY
-    return WireType(sent + _ARRAY, meant, declared, pa.list_(arrow), item.scale)
+    return WireType(sent + _ARRAY, meant, declared, pa.list_(arrow), item.scale, item.whole)
 
 
 #: Of Spark's and Arrow's exact numbers.
@@ -150,6 +155,18 @@ _WIDER: dict[str, frozenset[str]] = {
     "real": frozenset({"double precision"}),
     "date": frozenset({_TIMESTAMP}),
     "jsonb": frozenset({"json", "text", "character varying"}),
+}
+
+#: What a column of a type can be made: every value stays what it is.
+_WIDENED: dict[str, frozenset[str]] = {
+    "smallint": frozenset({"integer", "bigint", "real", "double precision"}),
+    "integer": frozenset({"bigint", "double precision"}),
+    "real": frozenset({"double precision"}),
+}
+_WHOLE = {
+    "smallint": WHOLE_DIGITS[Kind.INT16],
+    "integer": WHOLE_DIGITS[Kind.INT32],
+    "bigint": WHOLE_DIGITS[Kind.INT64],
 }
 
 #: Categories whose types PostgreSQL itself reads from text: strings, enums, network addresses, bit
@@ -166,8 +183,8 @@ class ColumnType:
 
     ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has
     it, for statements: ``character`` and ``bit`` in a cast mean a length of one. ``category`` is
-    ``pg_type.typcategory``, of the element for an array. ``scale`` is ``None`` where a numeric
-    column takes any.
+    ``pg_type.typcategory``, of the element for an array. ``scale`` and ``precision``, all digits,
+    are ``None`` where a numeric column takes any.
     """
 
     name: str
@@ -175,6 +192,8 @@ class ColumnType:
     category: str
     scale: int | None = None
     is_computed: bool = False
+    precision: int | None = None
+    is_domain: bool = False
 
     @property
     def is_array(self) -> bool:
@@ -193,6 +212,32 @@ class ColumnType:
         if meant == "text":
             return self.category in _READ_FROM_TEXT and name != "bytea"
         return name in _WIDER.get(meant, ())
+
+    def room(self, wire: WireType) -> int | None:
+        """Digits before the point, if those of ``wire`` may be more."""
+        if self.precision is None or self.scale is None or wire.whole is None or self.is_array:
+            return None
+        room = self.precision - self.scale
+        return room if room < wire.whole else None
+
+    def wider(self, wire: WireType) -> str | None:
+        """What the column can become so that it takes ``wire``, and no value of it changes; None
+        for a domain, which the column would leave.
+        """
+        mine, meant = self.name.removesuffix(_ARRAY), wire.meant.removesuffix(_ARRAY)
+        if self.is_domain or self.is_array != wire.is_array:
+            return None
+        if meant != "numeric":
+            return wire.declared if meant in _WIDENED.get(mine, ()) else None
+        whole = _WHOLE.get(mine)
+        if mine == "numeric" and self.precision is not None and self.scale is not None:
+            whole = self.precision - self.scale
+        if whole is None or wire.whole is None:
+            return None
+        scale = max(self.scale or 0, wire.scale or 0)
+        digits = max(whole, wire.whole) + scale
+        made = f"numeric({digits},{scale})" + (_ARRAY if self.is_array else "")
+        return made if digits <= _DIGITS_MAX else None
 
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" with {self.scale} digits after the point"

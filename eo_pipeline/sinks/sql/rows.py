@@ -5,7 +5,7 @@ which rows are taken back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
@@ -13,16 +13,12 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
-from eo_pipeline.sinks.lineage import lineage_of_rows, lineage_schema
-from eo_pipeline.sinks.removal import goes_back, target_of
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.rows import whole_digits
 from eo_pipeline.sinks.sql.names import NameRules, TableName, quoted
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
-
-#: Rows of a lineage fetched at a time.
-LINEAGE_PAGE = 50_000
 
 
 class AnyWireType(Protocol):
@@ -173,9 +169,31 @@ class SqlTable(ABC, Generic[W, C]):
     def settle(self) -> None:
         """What the database has put off to the commit happens now, while it can be counted."""
 
-    def retyping(self, name: str, wire: W) -> str:
-        """A statement by which a person makes the column ``name`` take ``wire``."""
-        return f"ALTER TABLE {self.name.sql} ALTER COLUMN {quoted(name)} TYPE {wire.declared}"
+    def retyping(self, name: str, declared: str) -> str:
+        """A statement by which a person gives the column ``name`` another type."""
+        return f"ALTER TABLE {self.name.sql} ALTER COLUMN {quoted(name)} TYPE {declared}"
+
+    def wider(self, column: C, wire: W) -> str | None:  # noqa: ARG002
+        """The type, as a statement has it, that ``column`` can be given so that it takes ``wire``
+        and every value in it stays exactly what it is. ``None``: there is none, or it is left to a
+        person, as a dialect does that says nothing here.
+        """
+        return None
+
+    def room(self, column: C, wire: W) -> int | None:  # noqa: ARG002
+        """The digits in front of the point of a ``column`` that takes ``wire``, if that may have
+        more.
+        """
+        return None
+
+    def retype(self, types: Mapping[str, str]) -> None:
+        """Give the columns, by their names, other types that :meth:`wider` has named."""
+        raise NotImplementedError(f"{type(self).__name__} does not widen")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else changes the table's columns within."""
+        yield
 
     def check_key(self, key: Sequence[str], wires: Mapping[str, W]) -> None:
         """Refuse a table that cannot be upserted by ``key``, of rows with the columns ``wires``."""
@@ -193,11 +211,12 @@ class SqlTable(ABC, Generic[W, C]):
 
     # What all of them do alike.
 
-    def fit(self, schema: pa.Schema, key: Sequence[str] = ()) -> None:
-        """Make the table fit for rows of ``schema``: create it, or add what it lacks.
+    def fit(self, staged: StagedTable, key: Sequence[str] = ()) -> None:
+        """Make the table fit for the rows: create it, add what it lacks, and widen types that are
+        too narrow.
 
         Args:
-            schema: of the staged rows.
+            staged: the rows; numbers with many digits are looked at.
             key: columns that identify a row; for a table that is upserted into.
 
         Raises:
@@ -205,13 +224,13 @@ class SqlTable(ABC, Generic[W, C]):
             RefusedError: a name cannot be a column's, or the database computes that column.
             ConfigError: the table cannot be upserted by ``key``.
         """
-        self.names.check_columns(schema.names)
-        wires = {field.name: self.wire_type(field) for field in schema}
+        self.names.check_columns(staged.schema.names)
+        wires = {field.name: self.wire_type(field) for field in staged.schema}
         if not self.exists():
             self.create(wires, key)
         if key:
             self.check_key(key, wires)
-        self._widen(wires)
+        self._widen(wires, staged)
 
     def append(self, staged: StagedTable) -> None:
         """Add the rows; see :meth:`insert`.
@@ -295,24 +314,71 @@ class SqlTable(ABC, Generic[W, C]):
                 )
         return int(deleted)
 
-    def _widen(self, wires: Mapping[str, W]) -> None:
-        types = self.columns()
-        found = {name: types.get(self.names.fold(name)) for name in wires}
-        for name, wire in wires.items():
-            column = found[name]
-            if column is not None and not column.takes(wire):
-                self._refuse_type(name, column, wire)
+    def _widen(self, wires: Mapping[str, W], staged: StagedTable) -> None:
+        found = self._found(wires)
         self._refuse_computed(
             [name for name, type_ in found.items() if type_ and type_.is_computed]
         )
+        narrow = {
+            name: wire
+            for name, wire in wires.items()
+            if self._is_narrow(name, found[name], wire, staged)
+        }
+        if types := self._wider_types(narrow, found):
+            with self._told_how_to_widen(types), self.alone():
+                # somebody else may have widened it meanwhile, and further
+                self.retype(self._wider_types(narrow, self._found(narrow)))
         if absent := {name: wire for name, wire in wires.items() if found[name] is None}:
             self.add(absent)
+
+    def _found(self, wires: Mapping[str, W]) -> dict[str, C | None]:
+        types = self.columns()
+        return {name: types.get(self.names.fold(name)) for name in wires}
+
+    @contextmanager
+    def _told_how_to_widen(self, types: Mapping[str, str]) -> Iterator[None]:
+        """For a role that may write into the table and not change it, or a view in the way."""
+        try:
+            yield
+        except self.store.driver_error as error:
+            found = self.store.diagnose(error)
+            if found.is_transient:
+                raise
+            statements = "; ".join(self.retyping(name, made) for name, made in types.items())
+            raise SchemaChangeError(
+                f"{_listed([*types])} of {self.name} must be widened for what comes now, and "
+                f"{self.store.product} does not let this pipeline do it: {found.says}. Nothing was "
+                f"written. Somebody who may can do it: {statements}"
+            ) from error
+
+    def _is_narrow(self, name: str, column: C | None, wire: W, staged: StagedTable) -> bool:
+        """A column may be shorter than what is sent to it, as long as no value is too long."""
+        if column is None:
+            return False
+        room = self.room(column, wire)
+        too_short = room is not None and whole_digits(staged, name) > room
+        return too_short or not column.takes(wire)
+
+    def _wider_types(self, wires: Mapping[str, W], found: Mapping[str, C | None]) -> dict[str, str]:
+        """The types that the columns of ``wires``, which are too narrow, need.
+
+        Raises:
+            SchemaChangeError: a column can be given none.
+        """
+        types = {}
+        for name, wire in wires.items():
+            column = found[name]
+            wider = column and self.wider(column, wire)
+            if not wider:
+                self._refuse_type(name, column, wire)
+            types[name] = wider
+        return types
 
     def _refuse_type(self, name: str, column: C | None, wire: W) -> NoReturn:
         raise SchemaChangeError(
             f"column {name!r} of {self.name} is {column or 'absent'}, the result has {wire}, which "
             "would not fit without loss. Nothing was written. Cast it in the transform, write it "
-            f"under another name, or change the table: {self.retyping(name, wire)}"
+            f"under another name, or change the table: {self.retyping(name, wire.declared)}"
         )
 
     def _refuse_computed(self, computed: Sequence[str]) -> None:
@@ -325,53 +391,3 @@ class SqlTable(ABC, Generic[W, C]):
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def rows_taken_back(entry: LedgerEntry) -> str | None:
-    """The rows to remove before ``entry`` is published, as a SQL condition; ``None`` for none.
-
-    Raises:
-        RefusedError: the entry goes back and does not say where to.
-    """
-    if not goes_back(entry):
-        return None
-    operator = ">" if entry.operation is Operation.REWIND else "="
-    return f"{quoted(CHECKPOINT_COLUMN)} {operator} {target_of(entry)}"
-
-
-def read_lineage(
-    cursor: Any, table: str, columns: Collection[str], since: int
-) -> Iterator[pa.RecordBatch]:
-    """What :meth:`SinkSession.lineage` tells, by one query.
-
-    Args:
-        cursor: one of Python's DB-API that fetches rows as they are asked for.
-        table: quoted.
-        columns: that the table has; none if there is no table.
-        since: the first checkpoint asked for; rows of none are always included.
-    """
-    if columns:
-        query, schema = _lineage_query(table, columns, since)
-        cursor.execute(query)
-        pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
-        yield from lineage_of_rows(pages, schema)
-
-
-def read_values(cursor: Any, table: str, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
-    """What ``SinkSession.values`` tells, of the columns ``schema``; see :func:`read_lineage`."""
-    if schema.names:
-        selected = ", ".join(quoted(name) for name in schema.names)
-        checkpoint = quoted(CHECKPOINT_COLUMN)
-        cursor.execute(f"SELECT {selected} FROM {table} WHERE {checkpoint} >= {int(since)}")
-        pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
-        yield from lineage_of_rows(pages, schema)
-
-
-def _lineage_query(table: str, columns: Collection[str], since: int) -> tuple[str, pa.Schema]:
-    schema = lineage_schema(columns)
-    selected = ", ".join(quoted(name) if name in columns else "NULL" for name in schema.names)
-    query = f"SELECT {selected} FROM {table}"
-    if CHECKPOINT_COLUMN in columns:
-        checkpoint = quoted(CHECKPOINT_COLUMN)
-        query += f" WHERE {checkpoint} >= {int(since)} OR {checkpoint} IS NULL"
-    return query, schema

@@ -21,13 +21,8 @@ from eo_pipeline.sinks.sql.ledger import (
     row_of,
 )
 from eo_pipeline.sinks.sql.names import TableName, quoted
-from eo_pipeline.sinks.sql.rows import (
-    SqlTable,
-    ledger_in,
-    read_lineage,
-    read_values,
-    rows_taken_back,
-)
+from eo_pipeline.sinks.sql.rows import SqlTable, ledger_in
+from eo_pipeline.sinks.sql.selecting import read_lineage, read_values, rows_taken_back
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -243,9 +238,9 @@ class SqlPublication(Publication):
             session.table.made_for = self.entry.ledger_id
             if rule:
                 rule.check_columns(staged.rows.schema.names)
-            session.table.fit(staged.rows.schema, rule.key if rule else ())
+            session.table.fit(staged.rows, rule.key if rule else ())
         if staged.dead_letters is not None:
-            session.dead_letters.fit(staged.dead_letters.schema)
+            session.dead_letters.fit(staged.dead_letters)
 
     def take_back(self) -> None:
         """Remove the rows that a rewind or a replay takes back."""

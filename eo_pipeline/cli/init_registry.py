@@ -1,4 +1,4 @@
-"""What `eo init` writes for a topic whose values are Avro behind a schema registry."""
+"""What `eo init` writes for a topic whose values have their schemas in a registry."""
 
 from __future__ import annotations
 
@@ -7,33 +7,41 @@ from typing import Any
 
 from eo_pipeline.cli.output import number
 from eo_pipeline.cli.sampling import InferredSchema
+from eo_pipeline.documents import expanded
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.registry import latest_reader
+from eo_pipeline.source.kinds import format_of_type
+from eo_pipeline.source.registry import latest_reader, type_of_latest
 
 
-def avro_format(url: str, subject: str | None, client: Mapping[str, str]) -> dict[str, Any]:
-    """The source's fields that say so."""
+def registry_format(
+    source: Mapping[str, Any], url: str, subject: str | None, client: Mapping[str, str]
+) -> dict[str, Any]:
+    """The fields by which ``source`` reads so, in the format of the subject's latest schema.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: it has no schema whose fields can become columns.
+        SetupError: the packages it takes are not installed.
+    """
     registry: dict[str, Any] = {"url": url}
     if subject:
         registry["subject"] = subject
     if client:
         registry["client"] = dict(client)
-    return {"value_format": "avro", "registry": registry}
+    asked = KafkaSource(**expanded({**source, "value_format": "json", "registry": registry}))
+    assert asked.registry is not None
+    schema_type = type_of_latest(asked.registry, asked.subject)
+    value_format = format_of_type(schema_type)
+    if value_format is None:
+        raise ConfigError(
+            f"the latest schema of {asked.subject} is {schema_type}, which is unknown"
+        )
+    latest_reader(asked.registry, asked.subject, schema_type)
+    return {"value_format": value_format, "registry": registry}
 
 
-def refuse_what_is_not_there(source: KafkaSource) -> None:
-    """Return if the registry has a schema whose fields can become columns.
-
-    Raises:
-        RegistryUnavailableError: it does not answer, or does not let us in.
-        ConfigError: it has none.
-        SetupError: the packages it takes are not installed.
-    """
-    assert source.registry is not None
-    latest_reader(source.registry, source.subject, source.schema_type)
-
-
-def avro_policies(sample: InferredSchema) -> dict[str, Any]:
+def registry_policies(sample: InferredSchema) -> dict[str, Any]:
     """The source's fields that follow from the sample."""
     found: dict[str, Any] = {"start": "earliest"}
     if _others(sample):
@@ -43,7 +51,7 @@ def avro_policies(sample: InferredSchema) -> dict[str, Any]:
     return found
 
 
-def avro_remarks(sample: InferredSchema, source: Mapping[str, Any]) -> list[str]:
+def registry_remarks(sample: InferredSchema, source: Mapping[str, Any]) -> list[str]:
     """What the sample held, in sentences."""
     subject = KafkaSource.model_validate(source).subject
     sentences = [
