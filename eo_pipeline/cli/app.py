@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
-from eo_pipeline.cli import changing, forking, looking, spark
-from eo_pipeline.cli.auditing import audit
 from eo_pipeline.cli.codes import (
     EPILOG,
     ExitCode,
@@ -20,13 +20,8 @@ from eo_pipeline.cli.codes import (
     exit_code,
     interrupted_code,
 )
-from eo_pipeline.cli.doctor import doctor
-from eo_pipeline.cli.init import init
 from eo_pipeline.cli.output import Output
-from eo_pipeline.cli.schema import json_schema
-from eo_pipeline.cli.schemas import schema
 from eo_pipeline.cli.telling import causes, note, telling
-from eo_pipeline.cli.watch import watch
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.run.interruption import notes
 
@@ -36,8 +31,46 @@ _VERBOSE = "eo.verbose"
 _VERBOSE_OPTIONS = frozenset({"-v", "--verbose"})
 
 
+#: Commands by their names, and the module of each: imported when it is called, since imports are
+#: most of a command that finds nothing to do.
+_HOMES = {
+    "status": "looking",
+    "watch": "watch",
+    "checkpoints": "looking",
+    "show": "looking",
+    "diff": "looking",
+    "plan": "looking",
+    "schema": "schemas",
+    "run": "changing",
+    "rewind": "changing",
+    "replay": "changing",
+    "fork": "forking",
+    "accept-loss": "changing",
+    "adopt": "changing",
+    "set-aside": "changing",
+    "reset": "changing",
+    "audit": "auditing",
+    "doctor": "doctor",
+    "init": "init",
+    "json-schema": "schema",
+    "spark": "spark",
+}
+
+
 class _Commands(TyperGroup):
     """A group whose errors are one sentence, or one JSON object, and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        for name in _HOMES:
+            self.get_command(ctx, name)
+        return list(_HOMES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _HOMES:
+            self.list_commands(ctx)  # which of them was meant
+        elif cmd_name not in self.commands:
+            self.add_command(_command(cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_AS_JSON] = "--json" in args
@@ -66,6 +99,18 @@ class _Commands(TyperGroup):
             usage = {"kind": "UsageError", "message": error.format_message(), "retryable": False}
             Output(as_json=True).line({"error": usage})
             raise typer.Exit(ExitCode.USAGE) from error
+
+
+def _command(name: str) -> Any:
+    """What typer makes of the function ``name`` of its module, or of the module's own commands."""
+    module = import_module(f"eo_pipeline.cli.{_HOMES[name]}")
+    made = typer.Typer()
+    if hasattr(module, "app"):
+        made.add_typer(module.app, name=name, epilog=EPILOG)
+    else:
+        made.command(name, epilog=EPILOG)(getattr(module, name.replace("-", "_")))
+    made.callback()(lambda: None)  # so that one command is a group of one
+    return cast(TyperGroup, get_command(made)).commands[name]
 
 
 def _tell_what_stands(interruption: KeyboardInterrupt, as_json: bool) -> None:
@@ -125,33 +170,6 @@ def _of_all_commands(
         ),
     ] = False,
 ) -> None: ...
-
-
-for _command in (
-    looking.status,
-    watch,
-    looking.checkpoints,
-    looking.show,
-    looking.diff,
-    looking.plan,
-    schema,
-    changing.run,
-    changing.rewind,
-    changing.replay,
-    forking.fork,
-    changing.accept_loss,
-    changing.adopt,
-    changing.set_aside,
-    changing.reset,
-    audit,
-    doctor,
-    init,
-    json_schema,
-):
-    app.command(epilog=EPILOG)(_command)
-
-
-app.add_typer(spark.app, name="spark", epilog=EPILOG)
 
 
 def main() -> None:

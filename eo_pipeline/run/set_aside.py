@@ -8,11 +8,11 @@ two one wins at the ledger. A promise that was kept is known by the ledger, and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from eo_pipeline.errors import ManifestDamagedError, NothingToDoError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.places import Place
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps
 from eo_pipeline.run.targets import refuse_stale
@@ -43,7 +43,7 @@ class SetAsidePlan:
             "manifests": [each.path for each in self.damages],
         }
 
-    def apply(self) -> tuple[Path, ...]:
+    def apply(self) -> tuple[Place, ...]:
         """Returns where the manifests are kept now.
 
         Raises:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,6 +24,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import check_names, own_columns, types_of
 from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
@@ -42,6 +42,7 @@ from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
     job_error,
+    options_of,
     path_to_write,
     server_is_lost,
     session_on_server,
@@ -365,7 +366,7 @@ class Stager:
 def _materialize(
     frame: DataFrame,
     attempt: Attempt | None,
-    folder: Callable[[Attempt], Path],
+    folder: Callable[[Attempt], Place],
     layout: tuple[str, ...] = (),
     mode: str = "error",
 ) -> StagedTable:
@@ -375,7 +376,7 @@ def _materialize(
     target, spark = folder(attempt), frame.sparkSession
     if session := session_on_server(spark):
         attempt.runs_in(session)
-    write = frame.write.mode(mode).partitionBy(*layout).parquet
+    write = frame.write.mode(mode).options(**options_of(target)).partitionBy(*layout).parquet
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)

@@ -6,10 +6,10 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
+from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import Limits, reason
@@ -34,8 +34,8 @@ class StagingFolders(NamedTuple):
     the table itself, because there the staged files become the table.
     """
 
-    manifests: Path | None = None
-    rows: Path | None = None
+    manifests: Place | None = None
+    rows: Place | None = None
 
 
 class Sink(Settings, ABC):

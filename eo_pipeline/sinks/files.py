@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.files import sync
+from eo_pipeline.places import Place, names_in, new_file, remove_tree
 
 #: What ``link`` answers where there are no hard links, or not to there.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
@@ -43,7 +45,7 @@ def folder(path: str) -> Path:
     return found
 
 
-def refuse_misread(root: Path, misread: re.Pattern[str], field: str) -> None:
+def refuse_misread(root: Place, misread: re.Pattern[str], field: str) -> None:
     """Refuse a table's folder that its format's library would take for another one.
 
     Raises:
@@ -57,8 +59,12 @@ def refuse_misread(root: Path, misread: re.Pattern[str], field: str) -> None:
         )
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for the file; or a copy, flushed, where a file system has no such names."""
+def link_or_copy(source: Place, target: Place) -> None:
+    """A second name for the file; or a copy, flushed, where a store has no such names."""
+    if isinstance(target, BucketPath):
+        _copy_into_bucket(source, target)
+        return
+    assert isinstance(source, Path), "a folder's rows are staged in folders"
     try:
         target.hardlink_to(source)
     except OSError as error:
@@ -68,13 +74,25 @@ def link_or_copy(source: Path, target: Path) -> None:
         sync(target)
 
 
-def remove_folder(root: Path, *, first: str, last: str) -> None:
+def _copy_into_bucket(source: Place, target: BucketPath) -> None:
+    if isinstance(source, BucketPath) and source.bucket == target.bucket:
+        source.copy_to(target)
+        return
+    with new_file(target) as file:
+        file.write(source.read_bytes())
+
+
+def remove_folder(root: Place, *, first: str, last: str) -> None:
     """Remove ``root`` and all in it: what is called ``first`` at once, since nothing can be read
     without it, and what is called ``last`` after everything else. Safe to be done again.
 
     Raises:
         OSError: it is not removed whole.
     """
+    if isinstance(root, BucketPath):
+        for name in sorted(names_in(root), key=lambda each: (each == last, each != first)):
+            remove_tree(root / name)
+        return
     inside = list(root.iterdir()) if root.is_dir() else []
     for path in sorted(inside, key=lambda each: (each.name == last, each.name != first)):
         if path.is_dir() and not path.is_symlink():

@@ -133,6 +133,11 @@ class RegistryClient:
         """
         return self._registered(self._latest_version(subject))
 
+    def found(self, subject: str) -> Registered | None:
+        """The newest version of ``subject``; None if there is no such subject."""
+        latest = self._asked(lambda client: client.get_latest_version(subject))
+        return None if latest is None else self._registered(latest)
+
     def type_of_latest(self, subject: str) -> str:
         """What the registry calls the kind of schema that ``subject`` has now.
 
@@ -150,11 +155,6 @@ class RegistryClient:
                 "a topic that nobody has written yet may have none."
             )
         return found
-
-    def found(self, subject: str) -> Registered | None:
-        """The newest version of ``subject``; None if there is no such subject."""
-        latest = self._asked(lambda client: client.get_latest_version(subject))
-        return None if latest is None else self._registered(latest)
 
     def latest_reader(self, subject: str) -> Registered:
         """The same as :meth:`latest`, if its fields can become columns.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from eo_pipeline.spark.launch import AVRO, CONNECTOR, JARS_VARIABLE, TESTED_WITH
     from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
     from eo_pipeline.spark.observed import ACTION, Observed
-    from eo_pipeline.spark.paths import path_to_read, path_to_write
+    from eo_pipeline.spark.paths import options_of, path_to_read, path_to_write
     from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
     from eo_pipeline.spark.session import SparkProvider, SparkSettings
     from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
@@ -29,6 +29,7 @@ __all__ = [
     "end_left_job",
     "interruptible",
     "job_error",
+    "options_of",
     "path_to_read",
     "path_to_write",
     "server_is_lost",
@@ -61,6 +62,7 @@ _HOMES = {
         "Observed",
     ),
     "eo_pipeline.spark.paths": (
+        "options_of",
         "path_to_read",
         "path_to_write",
     ),

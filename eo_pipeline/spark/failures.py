@@ -18,6 +18,7 @@ from eo_pipeline.errors import (
     TransformError,
 )
 from eo_pipeline.jvm.driver import driver_is_dead
+from eo_pipeline.places import Place
 from eo_pipeline.spark.clients import is_connect
 
 #: What a Spark that fails, or is gone, raises: over py4j also Python's own, of its connection.
@@ -43,7 +44,7 @@ _MAY_NOT_WRITE = re.compile(
 
 
 def job_error(
-    spark: SparkSession, error: Exception, job: str, folder: Path | None = None
+    spark: SparkSession, error: Exception, job: str, folder: Place | None = None
 ) -> EoPipelineError:
     """The error of ours for one that ``job`` on ``spark`` ended with.
 
@@ -124,8 +125,10 @@ def server_is_lost(spark: SparkSession) -> bool:
     return not knows_its_session(spark)
 
 
-def _free(folder: Path) -> str:
+def _free(folder: Place) -> str:
     """``<folder> has 12 MB free of 100 MB``; the nearest parent that is there is asked."""
+    if not isinstance(folder, Path):
+        return f"{folder} is in a bucket"
     there = next(path for path in (folder, *folder.parents) if path.exists())
     usage = shutil.disk_usage(there)
     return f"{folder} has {usage.free / 1e6:,.1f} MB free of {usage.total / 1e6:,.1f} MB"

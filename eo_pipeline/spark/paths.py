@@ -1,21 +1,32 @@
-"""Local folders as Spark takes them, whatever characters their names have."""
+"""Places as Spark takes them, whatever characters their names have."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+from eo_pipeline.bucket import BucketPath
+from eo_pipeline.places import Place
 
 #: What Spark takes for a pattern in the name of something to read.
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
-def path_to_write(path: Path) -> str:
-    """``path`` for a write. Spark wants Hadoop's Path, which looks like a URI and is none: nothing
-    in it is escaped, so that ``Path.as_uri`` would name another folder (``a%20b`` for ``a b``).
+def path_to_write(place: Place) -> str:
+    """``place`` for a write. Spark wants Hadoop's Path, which looks like a URI and is none: nothing
+    in it is escaped, so that ``as_uri`` would name another folder (``a%20b`` for ``a b``).
     """
-    return f"file://{path.absolute()}"
+    if isinstance(place, BucketPath):
+        return f"{place.bucket.hadoop_scheme}://{place.bucket.name}/{place.key}"
+    return f"file://{place.absolute()}"
 
 
-def path_to_read(path: Path) -> str:
-    """``path`` for a read, where Spark also looks for patterns."""
-    return _PATTERN.sub(r"\\\g<0>", path_to_write(path))
+def path_to_read(place: Place) -> str:
+    """``place`` for a read, where Spark also looks for patterns."""
+    return _PATTERN.sub(r"\\\g<0>", path_to_write(place))
+
+
+def options_of(place: Place) -> dict[str, str]:
+    """What Spark must be told, with each read or write of ``place``, to get there: nothing of it
+    stays in a session, and Spark shows no secret among them.
+    """
+    return dict(place.bucket.hadoop) if isinstance(place, BucketPath) else {}

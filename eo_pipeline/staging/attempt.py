@@ -11,21 +11,29 @@ An earlier release left out the ledger's id; what it promised says itself to whi
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import ManifestDamagedError, SetupError
-from eo_pipeline.files import sync, write_atomically
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.places import (
+    Place,
+    files_below,
+    move,
+    parquet_source,
+    probe,
+    relative_name,
+    remove_all,
+    remove_empty_folders,
+    remove_tree,
+    sync,
+    write_atomically,
+)
 from eo_pipeline.staging.lost import LostAttempts
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
@@ -43,19 +51,19 @@ _SET_ASIDE = "_set_aside"
 class Attempt:
     """One attempt's folder. Only its owner writes rows there; anyone may read its manifest."""
 
-    folder: Path
+    folder: Place
     id: EntryId
     #: None for one of an earlier release that promised nothing, or nothing that can be read
     ledger_id: str | None
     #: below it lie the files; the folder itself, unless the sink stages inside its table
-    data: Path
+    data: Place
     #: held open by the process that stages here; see :mod:`eo_pipeline.staging.owner`
     owner: IO[str] | None = field(default=None, compare=False, repr=False)
 
-    def rows_folder(self) -> Path:
+    def rows_folder(self) -> Place:
         return self.data / "rows"
 
-    def dead_letters_folder(self) -> Path:
+    def dead_letters_folder(self) -> Place:
         return self.data / "dead_letters"
 
     @property
@@ -67,26 +75,26 @@ class Attempt:
         """Its job is about to begin in this session of a Spark Connect server, which goes on with
         it if this process is killed.
         """
-        (self.folder / _SESSION).write_text(session)
+        write_atomically(self.folder / _SESSION, session, flushed=False)
 
     def empty(self) -> None:
         """Remove the rows, because they are staged once more. Nothing was promised yet."""
-        shutil.rmtree(self.rows_folder(), onerror=_raise_unless_missing)
+        remove_tree(self.rows_folder())
 
-    def collect(self, folder: Path, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
+    def collect(self, folder: Place, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
         ``schema_of_none`` is asked for the columns if there is no file.
         """
-        paths = sorted(p for p in folder.rglob("*.parquet") if not p.name.startswith(("_", ".")))
         files, schema = [], None
-        for path in paths:
+        for path, size in files_below(folder):
+            if not path.name.endswith(".parquet") or path.name.startswith(("_", ".")):
+                continue
             sync(path)
-            with pq.ParquetFile(path) as parquet:
+            with pq.ParquetFile(parquet_source(path)) as parquet:
                 rows = parquet.metadata.num_rows
                 schema = schema if schema is not None else parquet.schema_arrow
-            name = path.relative_to(self.data).as_posix()
-            files.append(StagedFile(name, path.stat().st_size, rows))
+            files.append(StagedFile(relative_name(path, self.data), size, rows))
         return StagedTable(
             schema=_without_metadata(schema if schema is not None else schema_of_none()),
             root=self.data,
@@ -112,20 +120,18 @@ class Attempt:
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             raise ManifestDamagedError(str(path), self.id.version, _in_a_line(error)) from error
 
-    def set_aside(self) -> Path:
+    def set_aside(self) -> Place:
         """Keep the manifest under another name, where nobody takes it for a promise. Returns where.
 
         What was staged stays until the ledger holds the attempt's version.
         """
         aside = self.folder.parent / _SET_ASIDE / f"{self.folder.name}.json"
-        aside.parent.mkdir(exist_ok=True)
-        (self.folder / MANIFEST).replace(aside)
-        sync(aside.parent)
+        move(self.folder / MANIFEST, aside)
         return aside
 
     @property
     def is_refused(self) -> bool:
-        return (self.folder / REFUSED).exists()
+        return (self.folder / REFUSED).is_file()
 
     def refuse(self, reason: str) -> None:
         """Mark the manifest refused, so that nobody meets it again. Deletes nothing: somebody
@@ -138,7 +144,7 @@ class Attempt:
     def is_abandoned(self) -> bool:
         """True if nothing was promised here and nobody lives who still could."""
         # in this order: a promise may have been the last thing its owner did
-        return is_dead(self.folder) and not (self.folder / MANIFEST).exists()
+        return is_dead(self.folder) and not (self.folder / MANIFEST).is_file()
 
     def delete(self) -> None:
         """Remove the attempt, manifest first: what is half-removed must not look committable. The
@@ -162,8 +168,8 @@ class Attempt:
         if is_lost and (session is not None or self.data != self.folder):
             LostAttempts(self.folder.parent).remember(self.id, session)
         if data and self.data != self.folder:
-            _remove(self.data)
-        _remove(self.folder)
+            remove_tree(self.data)
+        remove_tree(self.folder)
 
     def _session(self) -> str | None:
         with suppress(FileNotFoundError):
@@ -177,14 +183,9 @@ class Attempt:
                 return
             rows = manifest.output.rows
             named = set(rows.paths()) if rows is not None else set()
-            for parent, folders, files in os.walk(self.data, topdown=False):
-                here = Path(parent)
-                for path in (here / name for name in files):
-                    if path not in named:
-                        path.unlink(missing_ok=True)
-                for path in (here / name for name in folders):
-                    with suppress(OSError):  # not empty, or gone
-                        path.rmdir()
+            found = [path for path, _ in files_below(self.data)]
+            remove_all(path for path in found if path not in named)
+            remove_empty_folders(self.data)
 
 
 class StagingArea:
@@ -195,9 +196,9 @@ class StagingArea:
 
     def __init__(
         self,
-        root: Path,
+        root: Place,
         pipeline: str,
-        rows: Path | None = None,
+        rows: Place | None = None,
         sink: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = root.absolute() / pipeline
@@ -211,9 +212,7 @@ class StagingArea:
             SetupError: they cannot (permission, disk full, no folder).
         """
         with self._usable():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as probe:
-                probe.write(b"?")
+            probe(self._folder)
 
     def begin(self, entry: LedgerEntry) -> Attempt:
         """A new, empty folder for one attempt.
@@ -231,7 +230,7 @@ class StagingArea:
         lost = LostAttempts(self._folder / head.ledger_id)
         if self._rows is not None:  # elsewhere they are found as attempts
             for entry_id in lost.ids():
-                _remove(self._rows / name_of(entry_id))
+                remove_tree(self._rows / name_of(entry_id))
         lost.forget_before(head.version)
 
     def left_jobs(self, ledger_id: str) -> Iterator[tuple[str, str]]:
@@ -287,10 +286,6 @@ class StagingArea:
         return attempt
 
 
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, onerror=_raise_unless_missing)
-
-
 def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
 
@@ -298,9 +293,3 @@ def _in_a_line(error: Exception) -> str:
 def _without_metadata(schema: pa.Schema) -> pa.Schema:
     """Without Spark's and Parquet's own annotations, which no sink reads."""
     return pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema])
-
-
-def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:
-    """Two runs may delete the same folder at once; that it is gone already is no error."""
-    if not issubclass(error[0], FileNotFoundError):
-        raise error[1]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from eo_pipeline.ledger.entry import EntryId
+from eo_pipeline.places import Place, write_atomically
 from eo_pipeline.staging.names import entry_ids_in, name_of
 
 _MARKS = "_lost"
@@ -22,7 +22,7 @@ _VERSIONS_REMEMBERED = 100
 class LostAttempts:
     """The marks in the folder of one ledger's attempts."""
 
-    def __init__(self, attempts: Path) -> None:
+    def __init__(self, attempts: Place) -> None:
         self._marks = attempts / _MARKS
 
     def remember(self, entry_id: EntryId, session: str | None) -> None:
@@ -32,7 +32,7 @@ class LostAttempts:
         """
         with suppress(OSError):
             self._marks.mkdir(exist_ok=True)
-            (self._marks / name_of(entry_id)).write_text(session or "")
+            write_atomically(self._marks / name_of(entry_id), session or "", flushed=False)
 
     def ids(self) -> list[EntryId]:
         """Those remembered, oldest version first."""

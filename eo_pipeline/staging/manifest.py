@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.places import Place
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 
 MANIFEST_FORMAT = 1
@@ -37,7 +37,7 @@ class Manifest:
         return {**written, _HASH: _hash(written)}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any], root: Path) -> Manifest:
+    def from_json(cls, raw: Mapping[str, Any], root: Place) -> Manifest:
         """The inverse of :meth:`to_json`; the files lie below ``root``.
 
         Raises:
@@ -105,7 +105,7 @@ def _stored(table: StagedTable | None) -> _StoredTable | None:
     return None if table is None else _StoredTable(table.files, table.schema)
 
 
-def _staged(table: _StoredTable | None, root: Path) -> StagedTable | None:
+def _staged(table: _StoredTable | None, root: Place) -> StagedTable | None:
     if table is None:
         return None
     return StagedTable(schema=table.schema, root=root, files=table.files)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from eo_pipeline.ledger.entry import EntryId
+from eo_pipeline.places import Place, folders_in, names_in
 
 #: Width of a version in a name, so that names sort by version.
 _VERSION_DIGITS = 12
@@ -15,12 +14,11 @@ def name_of(entry_id: EntryId) -> str:
     return f"{entry_id.version:0{_VERSION_DIGITS}d}-{entry_id.transaction_id}"
 
 
-def entry_ids_in(folder: Path) -> list[EntryId]:
+def entry_ids_in(folder: Place) -> list[EntryId]:
     """The entries that something in ``folder`` is named after, sorted; none if there is no such
     folder. Other names are passed over.
     """
-    names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
-    parts = [name.partition("-") for name in names]
+    parts = [name.partition("-") for name in names_in(folder)]
     return sorted(
         EntryId(int(version), transaction_id)
         for version, dash, transaction_id in parts
@@ -28,13 +26,10 @@ def entry_ids_in(folder: Path) -> list[EntryId]:
     )
 
 
-def ledger_ids_in(folder: Path) -> list[str]:
+def ledger_ids_in(folder: Place) -> list[str]:
     """The ledgers that a folder in ``folder`` is named after, sorted. An entry's name has a dash,
     and what begins with a dot or an underscore is named after neither.
     """
-    items = folder.iterdir() if folder.is_dir() else iter(())
     return sorted(
-        item.name
-        for item in items
-        if "-" not in item.name and not item.name.startswith(("_", ".")) and item.is_dir()
+        name for name in folders_in(folder) if "-" not in name and not name.startswith(("_", "."))
     )

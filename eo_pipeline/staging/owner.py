@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from eo_pipeline.places import Place, write_atomically
+
 if sys.platform != "win32":
     import fcntl
 
@@ -22,12 +24,16 @@ _LOCK = "owner.lock"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def own(folder: Path) -> IO[str] | None:
-    """Lock ``folder`` for as long as what is returned is open. None where there are no locks.
+def own(folder: Place) -> IO[str] | None:
+    """Lock ``folder`` for as long as what is returned is open. None where there are no locks: in a
+    bucket, too, where the file is all that makes the attempt be found before it has rows.
 
     Raises:
         OSError: the folder cannot be written.
     """
+    if not isinstance(folder, Path):
+        write_atomically(folder / _LOCK, _kernel())
+        return None
     if sys.platform == "win32":
         return None
     aside = folder / f".{_LOCK}.{uuid.uuid4().hex}"
@@ -45,9 +51,9 @@ def own(folder: Path) -> IO[str] | None:
     return lock
 
 
-def is_dead(folder: Path) -> bool:
+def is_dead(folder: Place) -> bool:
     """Whether the process that staged here ran on this kernel, and has ended."""
-    if sys.platform == "win32":
+    if sys.platform == "win32" or not isinstance(folder, Path):
         return False
     with suppress(OSError), (folder / _LOCK).open() as lock:
         if lock.read() == _kernel():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.places import Place, parquet_source, size_of
 from eo_pipeline.progress import current
 
 #: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY.
@@ -32,7 +32,7 @@ class StagedTable:
     """Rows of one table, either in ``files`` below ``root`` or in ``table``; never both."""
 
     schema: pa.Schema
-    root: Path | None = None
+    root: Place | None = None
     files: tuple[StagedFile, ...] = ()
     table: pa.Table | None = None
 
@@ -40,7 +40,7 @@ class StagedTable:
     def in_memory(cls, table: pa.Table) -> StagedTable:
         return cls(schema=table.schema, table=table)
 
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Place]:
         """Absolute paths of the files. Empty for rows in memory."""
         root = self.root
         return [] if root is None else [root / file.path for file in self.files]
@@ -59,13 +59,13 @@ class StagedTable:
         Asked before anything is published: a file cut short or removed must not be half-read.
         """
         for file, path in zip(self.files, self.paths(), strict=True):
-            size = _size(path)
+            size = size_of(path)
             if size is None:
                 raise _not_as_promised(file, "is missing")
             if size != file.size:
                 raise _not_as_promised(file, f"has {size} bytes, the manifest says {file.size}")
             with _reading(file):
-                rows = pq.read_metadata(path).num_rows
+                rows = pq.read_metadata(parquet_source(path)).num_rows
             _check_rows(file, rows)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,7 @@ class StagedTable:
         if self.table is not None:
             yield from self.table[name].chunks
         for staged, path in zip(self.files, self.paths(), strict=True):
-            with _reading(staged), pq.ParquetFile(path) as file:
+            with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
                 for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name]):
                     yield batch.column(0)
 
@@ -98,19 +98,12 @@ class StagedTable:
         if self.table is not None:
             yield from self.table.to_batches(max_chunksize=BATCH_ROWS)
         for staged, path in zip(self.files, self.paths(), strict=True):
-            with _reading(staged), pq.ParquetFile(path) as file:
+            with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
                 seen = 0
                 for batch in file.iter_batches(batch_size=BATCH_ROWS):
                     seen += batch.num_rows
                     yield batch
                 _check_rows(staged, seen)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 @contextmanager

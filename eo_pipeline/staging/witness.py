@@ -12,13 +12,12 @@ An earlier release kept empty files in ``<root>/<pipeline>/_witness``, whatever 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.places import Place, remove_all, write_atomically
 from eo_pipeline.staging.names import entry_ids_in, ledger_ids_in, name_of
 
 _FOLDER = "_witness"
@@ -42,7 +41,7 @@ class Witnesses:
     that they are compared with; see ``Sink.describe``.
     """
 
-    folder: Path
+    folder: Place
     sink: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, ledger_id: str | None) -> list[Witness]:
@@ -71,24 +70,22 @@ class Witnesses:
         meanwhile, cannot take back what a faster run saw.
         """
         path = self._path(entry.id, entry.ledger_id)
-        if not path.exists():
+        if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             said = {"sink": dict(self.sink), "content": entry.content_hash}
-            aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
             # not flushed: after a power cut its name may be all there is, which is alarm enough
-            aside.write_text(json.dumps(said))
-            aside.replace(path)
+            write_atomically(path, json.dumps(said), flushed=False)
         # of this very commit; one of another ledger has another transaction id
-        self.forget([Witness(entry.id)])
+        replaced = [Witness(entry.id)]
         if entry.parent is not None:
-            self.forget([Witness(entry.parent), Witness(entry.parent, entry.ledger_id)])
+            replaced += [Witness(entry.parent), Witness(entry.parent, entry.ledger_id)]
+        self.forget(replaced)
 
     def forget(self, witnesses: Iterable[Witness]) -> None:
         """Remove these and no others."""
-        for each in witnesses:
-            self._path(each.id, each.ledger_id).unlink(missing_ok=True)
+        remove_all(self._path(each.id, each.ledger_id) for each in witnesses)
 
-    def _path(self, entry_id: EntryId, ledger_id: str | None) -> Path:
+    def _path(self, entry_id: EntryId, ledger_id: str | None) -> Place:
         of_ledger = self.folder / ledger_id if ledger_id else self.folder
         return of_ledger / _FOLDER / name_of(entry_id)
 
@@ -101,7 +98,7 @@ class Witnesses:
                     yield _witness(entry_id, ledger_id, self._path(entry_id, ledger_id))
 
 
-def _witness(entry_id: EntryId, ledger_id: str | None, path: Path) -> Witness:
+def _witness(entry_id: EntryId, ledger_id: str | None, path: Place) -> Witness:
     """One that was cut (a full disk, a power cut) still tells that the commit was confirmed."""
     try:
         said = json.loads(path.read_bytes())

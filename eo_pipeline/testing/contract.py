@@ -33,6 +33,7 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
@@ -91,7 +92,7 @@ class SinkContract:
     def staged(self, checkpoint: int, rows: int | None = None) -> StagedOutput:
         return StagedOutput(rows=StagedTable.in_memory(self.table(checkpoint, rows)))
 
-    def attempt_folder(self, sink: Sink, tmp_path: Path) -> Path:
+    def attempt_folder(self, sink: Sink, tmp_path: Path) -> Place:
         """Where the files of an attempt lie: in the table, if the sink stages there."""
         rows = sink.staging_folders().rows
         return rows / self.pipeline / tmp_path.name if rows else tmp_path

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.places import Place
 
 _PADDING_MAX = 1 << 16
 
 
-def _cut_short(path: Path) -> None:
+def _missing(path: Place) -> None:
+    path.unlink()
+
+
+def _cut_short(path: Place) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
 
-def _unreadable(path: Path) -> None:
+def _unreadable(path: Place) -> None:
     """As long as before, and nothing in it is what it was."""
-    path.write_bytes(b"\x00" * path.stat().st_size)
+    path.write_bytes(bytes(len(path.read_bytes())))
 
 
-def _other_rows(path: Path) -> None:
+def _other_rows(path: Place) -> None:
     """As long as before, whole, and a row shorter: what another attempt might have left."""
-    size, table = path.stat().st_size, pq.read_table(path, partitioning=None)
+    whole = path.read_bytes()
+    table = pq.read_table(io.BytesIO(whole), partitioning=None)
     fewer = table.slice(0, table.num_rows - 1)
     for padding in range(_PADDING_MAX):
-        with pq.ParquetWriter(path, fewer.schema, store_schema=False) as writer:
+        held = io.BytesIO()
+        with pq.ParquetWriter(held, fewer.schema, store_schema=False) as writer:
             writer.write_table(fewer)
             writer.add_key_value_metadata({"": " " * padding})
-        if path.stat().st_size == size:
+        if len(held.getvalue()) == len(whole):
+            path.write_bytes(held.getvalue())
             return
-    raise ValueError(f"{path} cannot be made {size} bytes long")
+    raise ValueError(f"{path} cannot be made {len(whole)} bytes long")
 
 
 #: By a name for tests: what happens to the file of a path.
-DAMAGES: Mapping[str, Callable[[Path], None]] = {
-    "missing": Path.unlink,
+DAMAGES: Mapping[str, Callable[[Place], None]] = {
+    "missing": _missing,
     "cut short": _cut_short,
     "unreadable": _unreadable,
     "other rows": _other_rows,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.places import Place, new_file, size_of
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 
 _TOPIC = "events"
@@ -101,7 +101,7 @@ def dead_letters(checkpoint: int, values: Iterable[bytes]) -> StagedTable:
     return StagedTable.in_memory(pa.Table.from_pylist(letters, DEAD_LETTERS))
 
 
-def to_files(staged: StagedTable, folder: Path, files: int = 2) -> StagedTable:
+def to_files(staged: StagedTable, folder: Place, files: int = 2) -> StagedTable:
     """The same rows in Parquet files below ``folder``, as a large batch has them."""
     if staged.table is None:
         return staged
@@ -111,6 +111,8 @@ def to_files(staged: StagedTable, folder: Path, files: int = 2) -> StagedTable:
     for part, start in enumerate(range(0, max(staged.rows, 1), step)):
         path = folder / f"part-{part:05}.parquet"
         piece = staged.table.slice(start, step)
-        pq.write_table(piece, path)
-        written.append(StagedFile(path.name, path.stat().st_size, piece.num_rows))
+        path.unlink(missing_ok=True)
+        with new_file(path) as file:
+            pq.write_table(piece, file)
+        written.append(StagedFile(path.name, size_of(path) or 0, piece.num_rows))
     return StagedTable(schema=staged.schema, root=folder, files=tuple(written))

@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib
 import tomllib
 from pathlib import Path
+from typing import cast
 
 import pytest
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from eo_pipeline import errors
-from eo_pipeline.cli.app import app, main
+from eo_pipeline.cli import main
+from eo_pipeline.cli.app import app
 from eo_pipeline.cli.codes import exit_code
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +47,26 @@ def test_the_page_lists_every_code_and_every_command() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     for code in (0, 1, 2, 3, 4, 5, 130):
         assert f"| {code} |" in page
-    names = [c.name or (c.callback.__name__ if c.callback else "") for c in app.registered_commands]
-    assert len(names) == 19
+    commands = cast(TyperGroup, get_command(app))
+    names = commands.list_commands(typer.Context(commands))
+    assert len(names) == 20
     for name in names:
-        assert f"eo {name.replace('_', '-')}" in page
+        assert f"eo {name}" in page
+
+
+def test_every_command_has_a_page_of_help() -> None:
+    commands = cast(TyperGroup, get_command(app))
+    for name in commands.list_commands(typer.Context(commands)):
+        shown = CliRunner().invoke(app, [name, "--help"])
+        assert shown.exit_code == 0
+        assert f"eo {name} " in shown.stdout
 
 
 def test_the_script_eo_is_the_command_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["eo"].partition(":")
     assert getattr(importlib.import_module(module), function) is main
+
+
+def test_a_command_that_was_mistyped_is_guessed() -> None:
+    assert "Did you mean 'rewind'?" in CliRunner().invoke(app, ["rewnd"]).stderr

@@ -29,6 +29,22 @@ def test_a_command_waits_for_no_driver_that_its_sink_does_not_need() -> None:
     assert not NOT_BEFORE_THEY_ARE_NEEDED & set(done.stdout.split())
 
 
+def test_a_command_waits_for_no_other_commands_code() -> None:
+    told = """
+import sys
+from typer.testing import CliRunner
+from eo_pipeline.cli.app import app
+assert CliRunner().invoke(app, ["run", "--help"]).exit_code == 0
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    others = {
+        f"eo_pipeline.cli.{each}" for each in ("auditing", "doctor", "init", "looking", "spark")
+    }
+    assert "eo_pipeline.cli.changing" in done.stdout.split()
+    assert not others & set(done.stdout.split())
+
+
 def test_a_run_that_finds_nothing_new_imports_no_spark_and_nothing_that_reads(bench: Bench) -> None:
     bench.topic.write(10)
     bench.pipeline().run()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.places import relative_name
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.staging.attempt import Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
@@ -64,7 +65,7 @@ def test_of_a_committed_attempt_the_rows_stay_and_nothing_else(
     recover(area, START, entry)
     assert output.rows is not None
     assert everything(table.parent) == sorted(
-        str(path.relative_to(table.parent)) for path in output.rows.paths()
+        relative_name(path, table.parent) for path in output.rows.paths()
     )
     assert everything(tmp_path / "staging") == []
 
@@ -97,7 +98,7 @@ def test_a_kill_between_two_removals_leaves_what_the_next_one_finds(
     attempt = area.begin(lost)
     staged(attempt)
     with monkeypatch.context() as killed:
-        killed.setattr("eo_pipeline.staging.attempt._remove", interrupted)
+        killed.setattr("eo_pipeline.staging.attempt.remove_tree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             recover(area, START, winner)
     assert everything(table)

@@ -230,7 +230,7 @@ def test_what_an_earlier_release_staged_is_known_by_what_it_promised(tmp_path: P
     area, attempt, manifest = staged_attempt(tmp_path)
     attempt.write_manifest(manifest)
     earlier = tmp_path / "p" / attempt.folder.name
-    attempt.folder.rename(earlier)
+    Path(str(attempt.folder)).rename(earlier)
     (found,) = area.attempts("l")
     assert (found.folder, found.ledger_id) == (earlier, "l")
     assert found.manifest() is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,12 +11,13 @@ from deltalake import DeltaTable
 
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.places import Place, sizes_of
 
 #: Files and checkpoints a message names before it only counts them.
 _NAMED_MAX = 5
 
 
-def damage(table: DeltaTable, root: Path, *, upserts: bool) -> DamagedError | None:
+def damage(table: DeltaTable, root: Place, *, upserts: bool) -> DamagedError | None:
     """What is wrong with the files of this version of the table; ``None``: nothing.
 
     They do not come back by themselves. A replay writes the rows of an appended checkpoint again.
@@ -40,11 +40,13 @@ def damage(table: DeltaTable, root: Path, *, upserts: bool) -> DamagedError | No
     )
 
 
-def _damaged(table: DeltaTable, root: Path) -> Iterator[tuple[str, str, range]]:
+def _damaged(table: DeltaTable, root: Place) -> Iterator[tuple[str, str, range]]:
     """Path, what is wrong with it, and the checkpoints whose rows it has by the log."""
     low, high = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"
-    for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        size, expected = _size(root, action["path"]), action["size_bytes"]
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    sizes = _sizes(root, [action["path"] for action in actions])
+    for action in actions:
+        size, expected = sizes[action["path"]], action["size_bytes"]
         if size != expected:
             what = "is gone" if size is None else f"has {size} of {expected} bytes"
             yield action["path"], what, _range(action, low, high)
@@ -55,13 +57,10 @@ def _range(action: dict[str, Any], low: str, high: str) -> range:
     return range(first, last + 1) if first is not None and last is not None else range(0)
 
 
-def _size(root: Path, path: str) -> int | None:
-    for name in (path, unquote(path)):
-        try:
-            return (root / name).stat().st_size
-        except FileNotFoundError:
-            continue
-    return None
+def _sizes(root: Place, paths: list[str]) -> dict[str, int | None]:
+    """By path, which the log may have encoded; ``None``: there is no such file."""
+    found = sizes_of(root, [name for path in paths for name in (path, unquote(path))])
+    return {path: found.get(path, found.get(unquote(path))) for path in paths}
 
 
 def _named(numbers: list[int]) -> str:

@@ -1,27 +1,21 @@
-"""The file of a table's newest commit, read without going through the log."""
+"""The file of one commit of a table, read without going through the log."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from urllib.parse import unquote, urlparse
 
-from deltalake import DeltaTable
+from eo_pipeline.places import Place
 
-
-def newest_commit(table: DeltaTable) -> Path:
-    """Where the commit of the version that ``table`` holds is kept, as long as the log is."""
-    uri = urlparse(table.table_uri)
-    root = Path(unquote(uri.path) if uri.scheme == "file" else table.table_uri)
-    return commit_file(root / "_delta_log", table.version())
+#: Of a table, and below its folder.
+LOG_FOLDER = "_delta_log"
 
 
-def commit_file(log: Path, version: int) -> Path:
+def commit_file(log: Place, version: int) -> Place:
     """Its name in the log (Delta protocol, "Delta Log Entries")."""
     return log / f"{version:020d}.json"
 
 
-def transactions_in(commit: Path) -> dict[str, int]:
+def transactions_in(commit: Place) -> dict[str, int]:
     """The application transactions of one commit: of those that the log has of an application the
     newest counts, so that one of the newest commit needs no search. Empty if it cannot be read.
 

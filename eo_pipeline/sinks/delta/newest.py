@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
+from eo_pipeline.places import Place, identity_of
 from eo_pipeline.sinks.delta.log import commit_file
 from eo_pipeline.sinks.delta.store import Snapshot
 
@@ -16,7 +15,7 @@ class _Opened(NamedTuple):
 
     table: Snapshot
     version: int
-    file: tuple[int, int, int]
+    file: tuple[object, ...]
 
 
 class Newest:
@@ -28,7 +27,7 @@ class Newest:
     version of its handle.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Place) -> None:
         self._log = log
         self._opened: _Opened | None = None
 
@@ -40,7 +39,7 @@ class Newest:
         table = opened_anew()
         if table is not None:
             version = table.table.version()
-            file = _identity(self._file(version))
+            file = identity_of(self._file(version))
             self._opened = _Opened(table, version, file) if file else None
         return table
 
@@ -54,18 +53,9 @@ class Newest:
         """Not if a commit on this handle has moved it on."""
         return (
             opened.table.table.version() == opened.version
-            and _identity(self._file(opened.version)) == opened.file
-            and not self._file(opened.version + 1).exists()
+            and identity_of(self._file(opened.version)) == opened.file
+            and not self._file(opened.version + 1).is_file()
         )
 
-    def _file(self, version: int) -> Path:
+    def _file(self, version: int) -> Place:
         return commit_file(self._log, version)
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    """``None``: it is not there, or cannot be seen."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

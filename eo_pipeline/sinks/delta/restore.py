@@ -9,7 +9,6 @@ else may have changed rows since.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.places import sizes_of
 from eo_pipeline.sinks.delta.commit import Arguments, commit_files
 from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointer
@@ -115,26 +115,19 @@ class Restore:
             raise NotRestorableError(
                 f"version {version} of the table cannot be read any more: {error}"
             ) from error
-        return Snapshot(old, self.table.pipeline)
+        return Snapshot(old, self.table.pipeline, self.table.root)
 
     def _check_files(self, version: int) -> None:
         """delta-rs looks whether they are there, not whether they are whole."""
-        root = self.ledger.folder.parents[1]
+        root = self.ledger.folder.parent.parent
         actions = pa.table(self._at(version).table.get_add_actions())
-        for name, size in zip(
-            actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True
-        ):
-            if _size(root / name) != size and _size(root / unquote(name)) != size:
+        named = actions["path"].to_pylist()
+        found = sizes_of(root, [each for name in named for each in (name, unquote(name))])
+        for name, size in zip(named, actions["size_bytes"].to_pylist(), strict=True):
+            if size not in (found.get(name), found.get(unquote(name))):
                 raise NotRestorableError(
                     f"the file {name}, which held rows then, is not there or not whole (vacuumed?)"
                 )
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def restore(table: DeltaTable, version: int | None, arguments: Arguments) -> None:

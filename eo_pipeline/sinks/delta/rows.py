@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow.types as pt
 from deltalake.transaction import AddAction
 
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.places import Place, is_below, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
@@ -75,7 +75,7 @@ def _is_narrower(kind: pa.DataType, known: pa.DataType) -> bool:
 class AddActions:
     """What makes staged rows part of the table in ``root``."""
 
-    root: Path
+    root: Place
     partition_by: tuple[str, ...]
     #: columns of the table that may not be null
     required: frozenset[str] = frozenset()
@@ -94,17 +94,18 @@ class AddActions:
             table = in_types_of(self.known, _stored(staged.table))
             paths = files.write(one_file_each(table, [table[n] for n in self.partition_by]))
         elif is_narrower(TYPES.schema(own_columns(staged.schema)), self.known):
-            paths = files.write(in_types_of(self.known, pq.read_table(path)) for path in paths)
-        elif not all(path.is_relative_to(self.root / ROWS_FOLDER) for path in paths):
+            sources = (parquet_source(path) for path in paths)
+            paths = files.write(in_types_of(self.known, pq.read_table(each)) for each in sources)
+        elif not all(is_below(path, self.root / ROWS_FOLDER) for path in paths):
             paths = files.link(paths)
         if staged.table is None:
             for path in paths:
                 refuse_unbounded_file(path, TYPES.store)
         return [self._action(path) for path in paths]
 
-    def _action(self, path: Path) -> AddAction:
+    def _action(self, path: Place) -> AddAction:
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(parquet_source(path)) as file:
                 schema = TYPES.schema(own_columns(file.schema_arrow))
                 metadata = file.metadata
                 values = self._partition_values(file)
@@ -113,8 +114,8 @@ class AddActions:
         self._refuse_nulls(metadata, schema)
         own = pa.schema([field for field in schema if field.name not in self.partition_by])
         return AddAction(
-            path=path.relative_to(self.root).as_posix(),
-            size=path.stat().st_size,
+            path=relative_name(path, self.root),
+            size=size_of(path) or 0,
             partition_values=values,
             modification_time=int(time.time() * 1000),
             data_change=True,

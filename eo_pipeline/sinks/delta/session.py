@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -21,6 +20,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.delta.commit import (
     Arguments,
     commit_errors,
@@ -30,6 +30,7 @@ from eo_pipeline.sinks.delta.commit import (
 )
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
+from eo_pipeline.sinks.delta.log import LOG_FOLDER
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.removal import replay, rewind
@@ -66,7 +67,7 @@ class DeltaSession(LakeSession[Snapshot]):
     that adds the files, and survive vacuum, checkpoints and clean-up of the log.
     """
 
-    log_folder = "_delta_log"
+    log_folder = LOG_FOLDER
     # decoded a second time; taken for a slash; refused
     misread = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
     folder_field = "path"
@@ -82,7 +83,7 @@ class DeltaSession(LakeSession[Snapshot]):
             table.check(sink.partition_by)
 
     def open_table(self) -> Snapshot | None:
-        return self._newest.get(lambda: Snapshot.open(self.uri, self.options, self.pipeline))
+        return self._newest.get(lambda: Snapshot.open(self.root, self.options, self.pipeline))
 
     def about_to_commit(self) -> None:
         """What is seen of the table from now on is looked at anew."""
@@ -157,7 +158,7 @@ class DeltaSession(LakeSession[Snapshot]):
         if self.sink.upsert_rule:
             self.version_left_by_target(entry, table)
 
-    def _side_folders(self) -> tuple[Path, ...]:
+    def _side_folders(self) -> tuple[Place, ...]:
         return (self.published_folder,)
 
 

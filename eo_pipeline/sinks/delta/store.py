@@ -27,7 +27,8 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.delta.log import newest_commit, transactions_in
+from eo_pipeline.places import Place
+from eo_pipeline.sinks.delta.log import LOG_FOLDER, commit_file, transactions_in
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.types import own_columns
@@ -80,17 +81,19 @@ class Snapshot:
 
     table: DeltaTable
     pipeline: str
+    root: Place
 
     @classmethod
-    def open(cls, uri: str, options: dict[str, str], pipeline: str) -> Snapshot | None:
+    def open(cls, root: Place, options: dict[str, str], pipeline: str) -> Snapshot | None:
         """The newest version, ``None`` where there is no table.
 
         Raises:
             SinkUnavailableError: it cannot be read just now.
             DamagedError: its log is not whole.
         """
+        uri = str(root)
         try:
-            return cls(DeltaTable(uri, storage_options=options), pipeline)
+            return cls(DeltaTable(uri, storage_options=options), pipeline, root)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
@@ -107,7 +110,7 @@ class Snapshot:
     def pointer(self) -> Pointer | None:
         """The head of this pipeline's ledger, ``None`` if no commit of it is in the table."""
         app = APP_PREFIX + self.pipeline
-        newest = transactions_in(newest_commit(self.table))
+        newest = transactions_in(commit_file(self.root / LOG_FOLDER, self.table.version()))
         version, token = (
             newest[name] if name in newest else self.table.transaction_version(name)
             for name in (app, app + TOKEN_SUFFIX)

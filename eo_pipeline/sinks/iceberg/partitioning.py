@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import ConfigError, RefusedError
+from eo_pipeline.places import Place, parquet_source
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import Column, DataFrame
+
 
 IDENTITY = "identity"
 _TIME_TRANSFORMS = ("year", "month", "day", "hour")
@@ -97,13 +97,13 @@ def refuse_absent(partition_by: tuple[PartitionField, ...], columns: list[str]) 
         raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
 
 
-def refuse_unclear(path: Path, sources: list[str]) -> None:
+def refuse_unclear(path: Place, sources: list[str]) -> None:
     """Raise RefusedError unless the file's footer shows the one value of each partition column.
 
     PyIceberg takes the partition from the bounds. Where there are none it takes null, without a
     word; and rows with null beside rows with a value it puts where the value belongs.
     """
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(parquet_source(path)) as file:
         metadata = file.metadata
         names = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
         for source in sources:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from eo_pipeline.errors import RefusedError
+from eo_pipeline.places import Place, parquet_source
 from eo_pipeline.sinks.arrow import has_common_years
 
 
@@ -29,13 +29,13 @@ def refuse_unbounded_rows(table: pa.Table, store: str) -> None:
                 raise _refused(name, store, "years outside 1 to 9999")
 
 
-def refuse_unbounded_file(path: Path, store: str) -> None:
+def refuse_unbounded_file(path: Place, store: str) -> None:
     """The same of a staged file, as far as its footer shows it: its rows are not read.
 
     Raises:
         RefusedError: names the column.
     """
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(parquet_source(path))
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             leaf = metadata.row_group(group).column(index)

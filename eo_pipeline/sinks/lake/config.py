@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.projection import is_made_of_scalars
 
@@ -29,7 +29,7 @@ class FolderSink(Sink):
 
     @property
     @abstractmethod
-    def root(self) -> Path:
+    def root(self) -> Place:
         """The table's folder."""
 
     def gives_back(self, data_type: DataType) -> bool:

@@ -7,12 +7,11 @@ rows. A file named by the entry's pointer can: it is read only by following the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.files import sync
+from eo_pipeline.places import Place, new_file, parquet_source, sync
 from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer
 from eo_pipeline.staging.rows import BATCH_ROWS, StagedTable
 
@@ -25,28 +24,27 @@ class DeadLetterFiles:
     def __init__(self, ledger: LedgerFiles) -> None:
         self.folder = ledger.folder / _FOLDER
 
-    def path(self, at: Pointer) -> Path:
+    def path(self, at: Pointer) -> Place:
         return self.folder / at.bucket / f"{at.stem}.parquet"
 
-    def write(self, at: Pointer, staged: StagedTable) -> Path:
+    def write(self, at: Pointer, staged: StagedTable) -> Place:
         """Keep the letters of the attempt ``at``. They mean nothing until it is the head."""
         path = self.path(at)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file, pq.ParquetWriter(file, staged.schema) as writer:
+        with new_file(path) as file, pq.ParquetWriter(file, staged.schema) as writer:
             for batch in staged.batches():
                 writer.write_batch(batch)
-        sync(path)
         sync(path.parent)
         return path
 
     def batches(self, pointers: Iterable[Pointer]) -> Iterator[pa.RecordBatch]:
         """The same, as far as they are still there."""
         for at in pointers:
-            if self.path(at).exists():
-                with pq.ParquetFile(self.path(at)) as file:
+            if self.path(at).is_file():
+                with pq.ParquetFile(parquet_source(self.path(at))) as file:
                     yield from file.iter_batches(BATCH_ROWS)
 
     def read(self, pointers: Iterable[Pointer]) -> pa.Table:
         """The letters of entries that are in the ledger, in their order."""
-        tables = [pq.read_table(self.path(at)) for at in pointers]
+        tables = [pq.read_table(parquet_source(self.path(at))) for at in pointers]
         return pa.concat_tables(tables) if tables else pa.table({})

@@ -19,17 +19,15 @@ O(log n) steps (Myers, "An applicative random-access stack", 1983).
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from eo_pipeline.errors import LedgerDamagedError
-from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
+from eo_pipeline.places import Place, folders_in, names_in, sync, write_new
 
 LEDGER_FOLDER = "_eo_ledger"
 
@@ -109,16 +107,16 @@ class LedgerFile:
 class LedgerFiles:
     """The files of one pipeline. What is written is never changed."""
 
-    def __init__(self, table: Path, pipeline: str) -> None:
+    def __init__(self, table: Place, pipeline: str) -> None:
         self.folder = table / LEDGER_FOLDER / pipeline
         self._cached = lru_cache(_FILES_CACHED)(self._read)
 
-    def path(self, pointer: Pointer) -> Path:
+    def path(self, pointer: Pointer) -> Place:
         return self.folder / pointer.bucket / f"{pointer.stem}.json"
 
     def first(self) -> LedgerFile | None:
         """The first entry, None for a pipeline that never started."""
-        return self.get(FIRST) if self.path(FIRST).exists() else None
+        return self.get(FIRST) if self.path(FIRST).is_file() else None
 
     def get(self, pointer: Pointer) -> LedgerFile:
         """The entry that the table, or a later entry, points to.
@@ -172,7 +170,7 @@ class LedgerFiles:
         write_new(path, json.dumps(file.to_json()))
         sync(path.parent)
 
-    def write_first_aside(self, entry: LedgerEntry) -> Path:
+    def write_first_aside(self, entry: LedgerEntry) -> Place:
         """Keep the first entry under another name than its own, :data:`FIRST`, to be linked to it
         whole or not at all.
         """
@@ -185,11 +183,11 @@ class LedgerFiles:
         """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
         return any(
             pointer.version >= version
-            for bucket in self.folder.glob("*")
-            for pointer, _ in _files(bucket)
+            for bucket in folders_in(self.folder)
+            for pointer, _ in _files(self.folder / bucket)
         )
 
-    def lost(self, head: LedgerFile, *folders: Path) -> Iterator[Path]:
+    def lost(self, head: LedgerFile, *folders: Place) -> Iterator[Place]:
         """Files of attempts that can never land: at a version that another token holds.
 
         Looks at the thousand versions around the head, in the ledger's folder and in ``folders``,
@@ -201,22 +199,19 @@ class LedgerFiles:
         for pointer, _ in kept:
             tokens.setdefault(pointer.version, []).append(pointer)
         others = [found for folder in folders for b in buckets for found in _files(folder / b)]
-        for pointer, path in [*kept, *others]:
+        for pointer, (folder, name) in [*kept, *others]:
             known = tokens.get(pointer.version, [])
             if pointer.version <= head.at.version and known:
                 held = known[0] if len(known) == 1 else self._held(head, pointer.version)
                 if pointer != held:
-                    yield Path(path)
+                    yield folder / name
 
     def _held(self, head: LedgerFile, version: int) -> Pointer | None:
         found = self.at(head, version)
         return found.at if found else None
 
 
-def _files(folder: Path) -> list[tuple[Pointer, str]]:
-    """Of up to a thousand versions, in every run: so no Path is made of each."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as items:
-        named = [(Pointer.of_file(item.name), item.path) for item in items]
-    return [(pointer, path) for pointer, path in named if pointer is not None]
+def _files(folder: Place) -> list[tuple[Pointer, tuple[Place, str]]]:
+    """Of up to a thousand versions, in every run: so no path is made of each."""
+    named = [(Pointer.of_file(name), (folder, name)) for name in names_in(folder)]
+    return [(pointer, found) for pointer, found in named if pointer is not None]

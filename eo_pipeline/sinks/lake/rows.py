@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.files import sync
+from eo_pipeline.places import Place, new_file, sync
 from eo_pipeline.sinks.files import link_or_copy
 from eo_pipeline.sinks.lake.ledger import Pointer
 
@@ -21,25 +20,24 @@ class PublishedFiles:
     refers to them until the commit that carries their pointer ``at``.
     """
 
-    folder: Path
+    folder: Place
     at: Pointer
     #: gets each file's path before it is made
-    written: list[Path]
+    written: list[Place]
 
-    def write(self, parts: Iterable[pa.Table]) -> list[Path]:
+    def write(self, parts: Iterable[pa.Table]) -> list[Place]:
         """One new file for each of ``parts``, flushed."""
         paths = []
         for number, part in enumerate(parts):
             path = self._path(number)
-            with path.open("xb") as file:
+            with new_file(path) as file:
                 pq.write_table(part, file, compression="snappy")
-            sync(path)
             paths.append(path)
         if paths:
             sync(paths[0].parent)
         return paths
 
-    def link(self, paths: Iterable[Path]) -> list[Path]:
+    def link(self, paths: Iterable[Place]) -> list[Place]:
         """A second name here for each of the staged files; see :func:`link_or_copy`."""
         linked = []
         for number, source in enumerate(paths):
@@ -50,7 +48,7 @@ class PublishedFiles:
             sync(linked[0].parent)
         return linked
 
-    def _path(self, number: int) -> Path:
+    def _path(self, number: int) -> Place:
         folder = self.folder / self.at.bucket
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.at.stem}-{number}.parquet"

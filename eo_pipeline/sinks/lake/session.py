@@ -5,14 +5,12 @@ A format fills in how its table is opened, and what its one commit is.
 
 from __future__ import annotations
 
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
@@ -25,8 +23,8 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.places import Place, folders_in, name_too, remove_all
 from eo_pipeline.sinks.files import refuse_misread, remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
@@ -71,10 +69,10 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     publish_tries: ClassVar[int] = 12
 
-    def __init__(self, pipeline: str, root: Path) -> None:
+    def __init__(self, pipeline: str, root: Place) -> None:
         if not _PIPELINE.fullmatch(pipeline):
             raise ConfigError(f"name: {pipeline!r} cannot be a folder's name below the table's")
-        if root.exists() and not root.is_dir():
+        if root.is_file():
             raise ConfigError(f"sink: {root} is not a folder")
         super().__init__(pipeline)
         refuse_misread(root, self.misread, self.folder_field)
@@ -87,8 +85,7 @@ class LakeSession(SinkSession, Generic[Handle]):
         head = self.head_of(self.open_table())
         if not head:
             return None
-        for path in self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()):
-            path.unlink(missing_ok=True)
+        remove_all(self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()))
         return head.entry
 
     def head(self) -> LedgerEntry | None:
@@ -159,7 +156,7 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     def _ledgers(self) -> list[str]:
         """The pipelines that have a ledger in this table."""
-        return sorted(p.name for p in (self.root / LEDGER_FOLDER).glob("*") if p.is_dir())
+        return sorted(folders_in(self.root / LEDGER_FOLDER))
 
     def table_identity(self) -> Mapping[str, str]:
         return {"table": self._id_of(table)} if (table := self.open_table()) else {}
@@ -250,7 +247,7 @@ class LakeSession(SinkSession, Generic[Handle]):
     def _refuse_going_back(self, entry: LedgerEntry, table: Handle | None) -> None:
         """Raise RefusedError where the format cannot take rows back; changes nothing."""
 
-    def _side_folders(self) -> tuple[Path, ...]:
+    def _side_folders(self) -> tuple[Place, ...]:
         """Folders of files named by pointer, bucketed as the ledger's are; see ``lost``."""
         return ()
 
@@ -261,7 +258,7 @@ class FirstEntry(Publication):
     """
 
     session: LakeSession[Any]
-    _aside: Path | None = None
+    _aside: Place | None = None
 
     def has_landed(self) -> bool:
         return self.session.has_landed_below(None, self.entry)
@@ -277,7 +274,7 @@ class FirstEntry(Publication):
         assert self._aside is not None, "entered before it is committed"
         path = self.session.ledger.path(FIRST)
         try:
-            os.link(self._aside, path)
+            name_too(self._aside, path)
         except (FileExistsError, FileNotFoundError) as error:
             # taken, perhaps by somebody who has tidied our file away too
             raise OvertakenError("another run wrote the first entry") from error
@@ -285,7 +282,6 @@ class FirstEntry(Publication):
             raise SinkUnavailableError(
                 f"the ledger cannot be kept in {self.session.ledger.folder}: {error}"
             ) from error
-        sync(path.parent)
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002
         if self._aside is not None:
@@ -315,7 +311,7 @@ class LakePublication(Publication, Generic[Handle]):
         #: under which the ledger keeps the entry if this try lands
         self.at = Pointer.new(entry.version)
         #: files made by this try, to which nothing refers yet
-        self.written: list[Path] = []
+        self.written: list[Place] = []
 
     def has_landed(self) -> bool:
         return self.session.has_landed_below(self.head, self.entry)
@@ -351,9 +347,8 @@ class LakePublication(Publication, Generic[Handle]):
         a killed one does.
         """
         if error is None or isinstance(error, Exception):
-            for path in self.written:
-                with suppress(OSError):
-                    path.unlink()
+            with suppress(OSError):
+                remove_all(self.written)
 
     def landed(self) -> Handle | None:
         """The table, if this very try is in its ledger, as it may be although it was refused.

@@ -17,6 +17,7 @@ from eo_pipeline.errors import (
     RefusedError,
 )
 from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.places import size_of
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
 from eo_pipeline.sinks.registry import sink_from_config
@@ -105,7 +106,7 @@ class TestLayout:
         output = self.files(tmp_path / "staged", [table.slice(0, 1)])
         [path] = output.rows.paths() if output.rows else []
         pq.write_table(table.slice(0, 1), path, write_statistics=False)
-        file = StagedFile(path.name, path.stat().st_size, 1)
+        file = StagedFile(path.name, size_of(path) or 0, 1)
         bare = StagedTable(table.schema, path.parent, (file,))
         with pytest.raises(RefusedError, match="statistics are missing"):
             session.publish(child_of(head, 1), StagedOutput(bare))

@@ -136,7 +136,7 @@ class TestTheRename:
         rows = staged(1).rows
         assert rows is not None
         files = to_files(rows, tmp_path / "staged")
-        before = {path.stat().st_ino for path in files.paths()}
+        before = {Path(str(path)).stat().st_ino for path in files.paths()}
         session.publish(entry, StagedOutput(files))
         shutil.rmtree(tmp_path / "staged")
         assert {p.stat().st_ino for p in sink.root.glob("checkpoint=1/*.parquet")} == before
