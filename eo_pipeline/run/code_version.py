@@ -14,6 +14,8 @@ from eo_pipeline.source.config import KafkaSource
 #: What of a source decides which rows its records become.
 _DECODING = ("value_format", "value_schema", "unknown_fields", "tombstones")
 
+_OF_KEYS = ("key_format", "key_schema", "key_prefix")
+
 _DIGITS = 12
 
 
@@ -30,6 +32,8 @@ def code_version(
     if text is None:
         return None
     decoding = {name: getattr(source, name) for name in _DECODING}
+    if source.key_format != "raw":
+        decoding |= {name: getattr(source, name) for name in _OF_KEYS}
     if source.registry is not None:
         decoding["subject"] = source.subject
     name = getattr(transform, "__qualname__", "")

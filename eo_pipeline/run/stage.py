@@ -254,16 +254,22 @@ class Stager:
 
     def _typed_source(self) -> KafkaSource:
         """The source, with a schema that Spark need not be asked about again."""
-        text = self.source.value_schema
-        if self.source.value_format != "json" or text is None:
-            return self.source
-        return self.source.model_copy(update={"value_schema": _schema_json(text)})
+        source = self.source
+        parts = (
+            ("value", str(source.value_format), source.value_schema),
+            ("key", str(source.key_format), source.key_schema),
+        )
+        typed = {
+            f"{name}_schema": _schema_json(t) for name, kind, t in parts if t and kind == "json"
+        }
+        return source.model_copy(update=typed)
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """What is read, which no transform changes: its types are those of every batch."""
         source = self.source
         schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
-        decides = (source.value_format, schema, source.unknown_fields)
+        key = (source.key_format, source.key_schema, source.key_prefix)
+        decides = (source.value_format, schema, source.unknown_fields, *key)
         return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:

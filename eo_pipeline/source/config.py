@@ -22,6 +22,7 @@ from pydantic import (
 
 from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.settings import Settings, one_or_more
+from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.source.kinds import kind_of, type_of_format
@@ -151,6 +152,11 @@ class KafkaSource(Settings):
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
             written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
             schema gives the columns.
+        key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
+            (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema).
+            A key that is a record becomes a column for each field, any other the column ``key``.
+        key_schema: of a key, as ``value_schema`` is of a value.
+        key_prefix: before the names of a key's fields, where they become columns.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
@@ -188,6 +194,9 @@ class KafkaSource(Settings):
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "raw"] = "json"
     value_schema: _SchemaText = None
+    key_format: Literal["raw", "text", "json", "avro"] = "raw"
+    key_schema: _SchemaText = None
+    key_prefix: str = "key_"
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     start: Start = "earliest"
@@ -214,6 +223,7 @@ class KafkaSource(Settings):
         if self.topic_pattern is not None:
             _compile(self.topic_pattern)
         self._check_format()
+        self._check_key()
         refuse_spark_options(self.spark_options)
         clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
@@ -244,6 +254,14 @@ class KafkaSource(Settings):
                 raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
             if self.unknown_fields == "keep":
                 raise ValueError("unknown_fields: keep belongs to value_format json")
+
+    def _check_key(self) -> None:
+        if (self.key_format in ("json", "avro")) != (self.key_schema is not None):
+            raise ValueError("key_schema belongs to key_format json and avro, which need one")
+        if self.key_format == "avro" and (
+            fault := kind_of(AVRO).fault_of(as_record(self.key_schema or ""))
+        ):
+            raise ValueError(f"key_schema, an Avro schema as JSON, {fault}")
 
     @property
     def subject(self) -> str:
