@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.parts import KEY, VALUE
 
 #: What of a source decides which rows its records become.
 _DECODING = ("value_format", "value_schema", "unknown_fields", "tombstones")
@@ -34,8 +35,9 @@ def code_version(
     decoding = {name: getattr(source, name) for name in _DECODING}
     if source.key_format != "raw":
         decoding |= {name: getattr(source, name) for name in _OF_KEYS}
-    if source.registry is not None:
-        decoding["subject"] = source.subject
+    for part in (VALUE, KEY):
+        if source.by_registry(part):
+            decoding[part.subject_field] = source.subject_of(part)
     name = getattr(transform, "__qualname__", "")
     whole = json.dumps([decoding, lineage, name, text], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]

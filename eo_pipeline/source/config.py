@@ -26,7 +26,7 @@ from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.source.kinds import kind_of, type_of_format
-from eo_pipeline.source.parts import VALUE
+from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
 
@@ -153,7 +153,8 @@ class KafkaSource(Settings):
             written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
             schema gives the columns.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
-            (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema).
+            (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema,
+            or with ``registry``).
             A key that is a record becomes a column for each field, any other the column ``key``.
         key_schema: of a key, as ``value_schema`` is of a value.
         key_prefix: before the names of a key's fields, where they become columns.
@@ -233,17 +234,18 @@ class KafkaSource(Settings):
         return self
 
     def _check_format(self) -> None:
+        registry = None if self.by_registry(KEY) else self.registry
         if self.value_format == "raw":
-            if self.registry or self.value_schema:
+            if registry or self.value_schema:
                 raise ValueError("registry and value_schema do not belong to value_format raw")
             if self.unknown_fields != "ignore":
                 raise ValueError("unknown_fields does not belong to value_format raw")
             return
-        if (self.registry is None) == (self.value_schema is None):
+        if (registry and self.value_schema) or not (self.registry or self.value_schema):
             raise ValueError(
                 f"value_format {self.value_format} needs either registry or value_schema"
             )
-        if self.registry and not self.registry.subject and len(self.topics) != 1:
+        if self.by_registry(VALUE) and len(self.topics) != 1 and not self._registry.subject:
             raise ValueError(
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
@@ -256,23 +258,56 @@ class KafkaSource(Settings):
                 raise ValueError("unknown_fields: keep belongs to value_format json")
 
     def _check_key(self) -> None:
-        if (self.key_format in ("json", "avro")) != (self.key_schema is not None):
+        by_registry = self.by_registry(KEY)
+        needs_one = self.key_format in ("json", "avro") and not by_registry
+        if needs_one != (self.key_schema is not None):
             raise ValueError("key_schema belongs to key_format json and avro, which need one")
-        if self.key_format == "avro" and (
-            fault := kind_of(AVRO).fault_of(as_record(self.key_schema or ""))
+        named = self.registry.key_subject if self.registry else None
+        if by_registry and len(self.topics) != 1 and not named:
+            raise ValueError(
+                "registry.key_subject must say whose latest schema gives the key's columns, since "
+                "more than one topic may be read"
+            )
+        if named and not by_registry:
+            raise ValueError("registry.key_subject belongs to key_format avro without key_schema")
+        if (
+            self.key_format == "avro"
+            and self.key_schema
+            and (fault := kind_of(AVRO).fault_of(as_record(self.key_schema or "")))
         ):
             raise ValueError(f"key_schema, an Avro schema as JSON, {fault}")
+
+    def by_registry(self, part: Part) -> bool:
+        """Whether it is the registry that has the schemas of this part of a record."""
+        if self.registry is None:
+            return False
+        if part == KEY:
+            return self.key_format == "avro" and self.key_schema is None
+        return self.value_format != "raw" and self.value_schema is None
+
+    @property
+    def _registry(self) -> Registry:
+        assert self.registry is not None
+        return self.registry
 
     @property
     def subject(self) -> str:
         """Under which the registry has the schemas of the values: the topic's, if none is named."""
-        assert self.registry is not None
-        return self.registry.subject or VALUE.subject(self.topics[0])
+        return self.subject_of(VALUE)
+
+    def subject_of(self, part: Part) -> str:
+        """The same of a part."""
+        named = self._registry.key_subject if part == KEY else self._registry.subject
+        return named or part.subject(self.topics[0])
 
     @property
     def schema_type(self) -> str:
         """What a registry calls the schemas of the values, which have some."""
-        return type_of_format(self.value_format)
+        return self.schema_type_of(VALUE)
+
+    def schema_type_of(self, part: Part) -> str:
+        """The same of a part."""
+        return type_of_format(self.key_format if part == KEY else self.value_format)
 
     @property
     def limits(self) -> Limits:

@@ -27,7 +27,7 @@ from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
 from eo_pipeline.source.kinds import kind_of, type_of_format
 from eo_pipeline.source.parts import KEY
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.wire import NOTHING, ReadBy, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
 KAFKA_COLUMN = "_kafka"
@@ -62,7 +62,7 @@ class Decoded:
 
     all: DataFrame
     source: KafkaSource
-    schemas: WireSchemas | None = None
+    schemas: ReadBy = NOTHING
     #: of the key's columns, in order
     key_columns: Sequence[Column] = ()
 
@@ -99,17 +99,30 @@ class Decoded:
             F.count_if(self._skipped()).alias("skipped"),
             F.min(_SHOWN).alias("first_bad"),
             *json_fields.metrics(self._unknown(), self._is_good()),
-            *wire.metrics(self.schemas),
+            *(metric for each in self.schemas.parts for metric in wire.metrics(each)),
         ]
 
     @property
-    def writers(self) -> tuple[str, ...]:
-        """Keys of the schemas in a registry that records are looked for of."""
-        return self.schemas.writers if self.schemas else ()
+    def writers(self) -> list[tuple[str, ...]]:
+        """Keys of the schemas in a registry that records are looked for of, by part."""
+        return self.schemas.writers
+
+    @property
+    def decides(self) -> tuple[str | None, ...]:
+        """What the columns and their types follow from."""
+        source, value, key = self.source, self.schemas.value, self.schemas.key
+        return (
+            source.value_format,
+            value.reader_text if value else source.value_schema,
+            source.unknown_fields,
+            source.key_format,
+            key.reader_text if key else source.key_schema,
+            source.key_prefix,
+        )
 
     def good(self, observed: DataFrame) -> DataFrame:
         """What the transform gets: the value's columns, the key's, and ``_kafka``."""
-        columns = [*_value_columns(self.source, self.schemas), *self.key_columns]
+        columns = [*_value_columns(self.source, self.schemas.value), *self.key_columns]
         return observed.where(self._is_good()).select(*columns, _kafka_struct())
 
     def _unknown(self) -> Column:
@@ -157,7 +170,7 @@ class Decoded:
         return self.source.value_format == "raw" or self.source.unknown_fields == "keep"
 
 
-def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = None) -> Decoded:
+def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -> Decoded:
     """Parse the values of Spark's Kafka columns ``raw``, and the keys if they have a format.
 
     A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
@@ -171,15 +184,16 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = No
             key has the name of one of the value.
     """
     raw = raw.withColumn(_BYTES, F.length("value"))
+    schemas = schemas or NOTHING
     if source.key_format == "raw":
-        return _decode_value(raw, source, schemas)
+        return replace(_decode_value(raw, source, schemas.value), schemas=schemas)
     if source.key_format == "json":
         raw, columns = _decode_json_key(raw, source)
     else:
-        raw, columns = keys.decoded(raw, source)
-    decoded = _decode_value(raw, source, schemas)
-    keys.refuse_two_of_one_name(columns, _value_names(source, schemas))
-    return replace(decoded, key_columns=list(columns.values()))
+        raw, columns = keys.decoded(raw, source, schemas.key)
+    decoded = _decode_value(raw, source, schemas.value)
+    keys.refuse_two_of_one_name(columns, _value_names(source, schemas.value))
+    return replace(decoded, schemas=schemas, key_columns=list(columns.values()))
 
 
 def _decode_json_key(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Mapping[str, Column]]:
@@ -234,7 +248,7 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
     error = _json_error(schema, text, source, named)
-    return Decoded(_with_error(looked, error, source), source, schemas)
+    return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
 
 
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
@@ -248,7 +262,7 @@ def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas 
         error = error.when(found, reason)
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
-    return Decoded(_with_error(looked, error, source), source, schemas)
+    return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
 
 
 def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:

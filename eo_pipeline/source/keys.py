@@ -26,7 +26,9 @@ COLUMN = "key"
 _PARSED, _UNKNOWN, _ERROR = KEY.own("parsed"), KEY.own("unknown"), KEY.own("error")
 
 
-def decoded(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Mapping[str, Column]]:
+def decoded(
+    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None
+) -> tuple[DataFrame, Mapping[str, Column]]:
     """``raw`` with what is wrong with each key, and with its unknown fields, each null if nothing;
     and the columns of the key by their names. Of the formats ``text`` and ``avro``.
     """
@@ -35,7 +37,8 @@ def decoded(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Mapping[str
         error = F.when(~F.is_valid_utf8(text), "the key is not text in UTF-8")
         looked = raw.withColumn(_ERROR, error)
         return looked.withColumn(_UNKNOWN, _none()), {COLUMN: text.alias(COLUMN)}
-    return _by_schema(raw, source, WireSchemas.alone(as_record(source.key_schema or ""), AVRO, KEY))
+    alone = WireSchemas.alone(as_record(source.key_schema or ""), AVRO, KEY)
+    return _by_schema(raw, source, schemas or alone)
 
 
 def _by_schema(

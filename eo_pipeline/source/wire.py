@@ -86,6 +86,27 @@ class WireSchemas:
         return ReadWith.of(self.type, self.reader, used, self.unknown, texts)
 
 
+@dataclass(frozen=True)
+class ReadBy:
+    """What values and keys are read with; None for one that no registry knows the schemas of."""
+
+    value: WireSchemas | None = None
+    key: WireSchemas | None = None
+
+    @property
+    def parts(self) -> list[WireSchemas]:
+        return [each for each in (self.value, self.key) if each is not None]
+
+    @property
+    def writers(self) -> list[tuple[str, ...]]:
+        """Of each: the keys of the schemas that records are looked for of."""
+        return [each.writers for each in self.parts]
+
+
+#: No registry knows anything of these records.
+NOTHING = ReadBy()
+
+
 def keyed(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
     """``raw`` with the columns that all else here takes."""
     key = _key(schemas.part) if schemas.have_keys else F.lit(bytearray())

@@ -6,10 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
-from eo_pipeline.errors import BadRecordError, ConfigError
+from eo_pipeline.embedded.registry import EmbeddedRegistry
+from eo_pipeline.errors import BadRecordError, ConfigError, RegistryUnavailableError
 from tests.engine import Bench
-from tests.registry import record, serialized
+from tests.registry import QUICKLY, AvroTopic, record, serialized
 
 PLACE = record(("city", "string"), ("zip", ["null", "int"], None), name="Place")
 
@@ -97,3 +101,69 @@ def test_an_avro_key_is_a_record_or_a_plain_value(bench: Bench, inline_records: 
 def test_what_a_document_cannot_ask_for(bench: Bench, source: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         bench.pipeline(source=source)
+
+
+def write_avro(bench: Bench, url: str, schema: str, *keys: Any) -> None:
+    """A record for each key, by confluent-kafka's serializer; the ids go on."""
+    serialize = AvroSerializer(SchemaRegistryClient({"url": url}), schema)
+    context = SerializationContext(bench.topic.name, MessageField.KEY)
+    send(bench, *(serialize(key, context) for key in keys))
+
+
+def test_keys_behind_a_registry_are_read_as_then_without_it(
+    bench: Bench, registry: EmbeddedRegistry
+) -> None:
+    known = {"url": registry.url, "client": QUICKLY}
+    source = {"key_format": "avro", "registry": known, "on_bad_record": "dead_letter"}
+    write_avro(bench, registry.url, PLACE, {"city": "Ulm", "zip": 1}, {"city": "Bonn", "zip": None})
+    bench.pipeline(source=source).run()
+    wider = record(("city", "string"), ("country", "string", "DE"), name="Place")
+    send(bench, b"\0\0\0\xff\xff\x02", b"Ulm", None)
+    write_avro(bench, registry.url, wider, {"city": "Graz", "country": "AT"})
+    write_avro(bench, registry.url, PLACE, {"city": "Ulm", "zip": 2})
+    head = bench.pipeline(source=source).run().head
+    columns = "key_city, key_country, key_zip"
+    read = bench.table.query(f'select {columns} from events order by "_eo_offset"')
+    assert read == [
+        *(("Ulm", None, 1), ("Bonn", None, None)),
+        *((None, None, None), ("Graz", "AT", None), ("Ulm", "DE", None)),
+    ]
+    assert errors(bench) == {
+        2: "the registry has no schema 65535",
+        3: "the key does not begin with the number of a schema in a registry",
+    }
+    used = head.counts.key_schemas
+    assert used is not None
+    assert (len(used.writers), len(used.texts), used.unknown) == (2, 1, ("65535",))
+    assert head.counts.schemas is None
+    assert head.counts.unknown_fields == ("key: zip",)
+    registry.kill()
+    pipeline = bench.pipeline(source=source)
+    assert pipeline.audit().passed
+    pipeline.replay(1, head.version)
+    assert bench.table.query(f'select {columns} from events order by "_eo_offset"') == read
+    send(bench, None)
+    with pytest.raises(RegistryUnavailableError, match="does not answer"):
+        bench.pipeline(source=source).run()
+
+
+def test_a_plain_key_behind_a_registry_is_one_column_beside_an_avro_value(
+    avro_bench: Bench, orders: AvroTopic, registry: EmbeddedRegistry
+) -> None:
+    serialize = AvroSerializer(orders.client, '"string"')
+    value = AvroSerializer(orders.client, record(("id", "long")))
+    contexts = [
+        SerializationContext(orders.topic.name, field)
+        for field in (MessageField.KEY, MessageField.VALUE)
+    ]
+    producer = orders.topic.producer()
+    for n in range(3):
+        key, body = serialize(f"k{n}", contexts[0]), value({"id": n}, contexts[1])
+        producer.produce(orders.topic.name, body, key, partition=n)
+    assert producer.flush(120) == 0
+    pipeline = avro_bench.pipeline(source={"key_format": "avro"})
+    counts = pipeline.run().head.counts
+    assert rows(avro_bench, "id, key") == [(0, "k0"), (1, "k1"), (2, "k2")]
+    assert counts.schemas is not None
+    assert counts.key_schemas is not None
+    assert counts.schemas.writers != counts.key_schemas.writers
