@@ -9,18 +9,55 @@ process is free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: The folders in the order in which they are started.
-_ORDER = ("demo", "cli", "run", "dagster", "audit", "source", "spark", "sinks", "jvm")
-
 #: These files start the demo, which wants its usual ports: one after the other.
 _DEMO = ("test_make_run.py", "test_make_dev.py", "test_interrupted.py")
+
+
+#: What takes longest, the longest first: a minute and more down to half a minute, on two cores.
+#: Whatever is not named is shorter, and comes after them.
+LONGEST = (
+    "dagster/test_in_the_browser.py",
+    "spark/test_warm_spark.py",
+    "audit/test_audit.py",
+    "sinks/kafka/test_kafka_sink_shards.py",
+    "audit/test_audit_of_values.py",
+    "run/test_unfit_rows.py",
+    "run/test_counting.py",
+    "sinks/kafka/test_kafka_sink_contract.py",
+    "source/test_avro_registry.py",
+    "jvm/test_archive.py",
+    "dagster/test_going_back.py",
+    "dagster/test_terminate.py",
+    "cli/test_cli.py",
+    "spark/test_spark_connect.py",
+    "run/test_going_back.py",
+    "source/test_topics_that_return.py",
+    "dagster/test_a_project_of_ones_own.py",
+    "dagster/test_processes.py",
+    "spark/test_job_failures.py",
+    "sinks/mysql/test_mysql_sink.py",
+    "sinks/mysql/test_mysql_contract.py",
+    "sinks/kafka/test_kafka_sink.py",
+    "audit/test_audit_of_every_sink.py",
+    "sinks/sql/test_sql_failures.py",
+    "run/test_crash_points.py",
+    "dagster/test_runs.py",
+    "dagster/test_sensors.py",
+    "sinks/postgres/test_postgres_contract.py",
+    "embedded/test_embedded_servers.py",
+    "run/test_damaged_ledger.py",
+    "run/test_odd_paths.py",
+    "sinks/test_lake_pipeline.py",
+    "explorer/test_protocol_explorer.py",
+    "sinks/kafka/test_kafka_to_kafka.py",
+    "run/test_checksums.py",
+)
 
 
 def group_of(nodeid: str) -> str:
@@ -42,11 +79,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _rank(item.path))  # stable: within a folder as it was
+    items.sort(key=lambda item: _rank(item.path))  # stable: the others as they were
 
 
-def _rank(path: Path) -> tuple[int, int]:
-    folder = path.relative_to(Path(__file__).parent).parts[0]
-    known: Sequence[str] = _ORDER
+def _rank(path: Path) -> tuple[bool, int]:
+    name = path.relative_to(Path(__file__).parent).as_posix()
     # what must go one after the other begins at once
-    return known.index(folder) if folder in known else len(known), path.name not in _DEMO
+    return path.name not in _DEMO, LONGEST.index(name) if name in LONGEST else len(LONGEST)

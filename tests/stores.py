@@ -18,6 +18,7 @@ import pytest
 
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.embedded.redis import EmbeddedRedis
+from tests.chaos import rest_is_chaos
 from tests.mysql_server import EmbeddedMySql
 
 
@@ -43,6 +44,12 @@ _UNSAFE = {"innodb-flush-log-at-trx-commit": "2"}
 #: Runs a test, or every test of a class, on each of the servers that speak MySQL's protocol.
 #: Without it ``mysql_database`` is on MariaDB.
 ON_BOTH_SERVERS = pytest.mark.parametrize("mysql_database", ["mariadb", "mysql"], indirect=True)
+
+
+def on_both_servers_by_chaos(but: str) -> pytest.MarkDecorator:
+    """The same, on the server ``but`` alone without `make chaos`."""
+    servers = rest_is_chaos(["mariadb", "mysql"], but=[but])
+    return pytest.mark.parametrize("mysql_database", servers, indirect=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.parallel import group_of
+from tests.parallel import LONGEST, group_of
 
 ROOT = Path(__file__).parents[1]
 FILES = ("test_branch.py", "test_chain.py", "test_entry.py")
@@ -35,6 +35,11 @@ def test_the_tests_of_a_file_run_in_one_process_and_the_files_in_several() -> No
     assert sorted(processes) == sorted(files)
     assert {file: len(found) for file, found in processes.items()} == dict.fromkeys(files, 1)
     assert len(set.union(*processes.values())) > 1
+
+
+def test_the_files_that_begin_first_are_there_each_once() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
+    assert len({*LONGEST}) == len(LONGEST)
 
 
 def test_what_starts_the_demo_on_its_usual_ports_runs_in_one_process() -> None:

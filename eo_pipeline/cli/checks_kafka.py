@@ -139,8 +139,9 @@ def schema_registry(source: KafkaSource, timeout: float) -> Check:
 
     def told(part: Part) -> str:
         subject, schema_type = source.subject_of(part), source.schema_type_of(part)
-        latest = latest_reader(waiting, subject, schema_type, part)
-        fields = counted(len(kind_of(schema_type).field_names(latest.text)), "field")
+        message = source.message_of(part)
+        latest = latest_reader(waiting, subject, schema_type, message, part)
+        fields = counted(len(kind_of(schema_type, message).field_names(latest.text)), "field")
         return f"{subject}: schema {latest.keys[0]}, {fields}"
 
     return examined("registry", look, "Correct source.registry, or start the registry.")

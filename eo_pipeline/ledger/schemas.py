@@ -17,6 +17,7 @@ _DIGITS = 16
 #: Kinds of schemas as registries name them; texts of ledgers that name none are Avro.
 AVRO = "AVRO"
 JSON_SCHEMA = "JSON"
+PROTOBUF = "PROTOBUF"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class ReadWith:
     ``reader`` gave the columns, ``writers`` are those that records were written with. ``unknown``
     are keys that no schema was found for, not always all: their records were bad ones. ``texts``
     are those of reader and writers that no earlier entry holds, ``types`` what a registry calls
-    those of them that are not Avro.
+    those of them that are not Avro. ``message`` is the one of each Protobuf schema that was read;
+    the first for "".
     """
 
     reader: str
@@ -34,19 +36,12 @@ class ReadWith:
     unknown: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
 
-    @classmethod
-    def of(
-        cls,
-        schema_type: str,
-        reader: str,
-        writers: tuple[str, ...],
-        unknown: tuple[str, ...],
-        texts: Mapping[str, str],
-    ) -> ReadWith:
-        """All of one type."""
-        types = {} if schema_type == AVRO else dict.fromkeys(texts, schema_type)
-        return cls(reader, writers, unknown, texts, types)
+    def all_of(self, schema_type: str) -> ReadWith:
+        """The same, whose texts are of that type."""
+        types = {} if schema_type == AVRO else dict.fromkeys(self.texts, schema_type)
+        return replace(self, types=types)
 
     def type_of(self, key: str) -> str:
         """What a registry calls the schema whose text is here."""

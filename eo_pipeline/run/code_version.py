@@ -38,6 +38,8 @@ def code_version(
     for part in (VALUE, KEY):
         if source.by_registry(part):
             decoding[part.subject_field] = source.subject_of(part)
+    if source.message:
+        decoding["message"] = source.message
     name = getattr(transform, "__qualname__", "")
     whole = json.dumps([decoding, lineage, name, text], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]

@@ -91,7 +91,7 @@ def reader_changes(history: Iterable[LedgerEntry]) -> Iterator[ReaderChange]:
         schema_type = types[read.reader]
         # of another type: another format, of which nothing can be compared
         old = texts.get(before or "") if types.get(before or "") == schema_type else None
-        text, left_out = texts[read.reader], kind_of(schema_type).left_out
+        text, left_out = texts[read.reader], kind_of(schema_type, read.message).left_out
         new = None if old is None else tuple(left_out(text, old))
         gone = None if old is None else tuple(left_out(old, text))
         yield ReaderChange(entry, read.reader, text, new, gone)

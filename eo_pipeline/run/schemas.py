@@ -73,7 +73,9 @@ class SchemaBook:
         writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
         texts = {key: self._held(known, key) for key in {read.reader, *writers}}
         schema_type = known.held[read.reader].type
-        return WireSchemas(read.reader, writers, texts, type=schema_type, part=self.part)
+        return WireSchemas(
+            read.reader, writers, texts, (), schema_type, read.message, part=self.part
+        )
 
     def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
         """What to read the records of the checkpoints ``found`` with: each as it was read; all of
@@ -119,7 +121,7 @@ class SchemaBook:
         known = (self._known_at(head) if head else KnownSchemas()).only(self._type)
         number, text = self._latest.keys[0], self._latest.text
         self._refuse_another(known, number, text)
-        left_out = kind_of(self._type).left_out
+        left_out = kind_of(self._type, self._message).left_out
         before = self._held(known, known.reader) if known.reader else text
         return NextReader(
             subject=self._subject,
@@ -204,6 +206,10 @@ class SchemaBook:
         return self.source.schema_type_of(self.part)
 
     @property
+    def _message(self) -> str:
+        return self.source.message_of(self.part)
+
+    @property
     def _subject(self) -> str:
         return self.source.subject_of(self.part)
 
@@ -221,7 +227,9 @@ class SchemaBook:
         else:
             newest = self._client.newest(self._subject)
             texts |= {key: each.text for each in newest for key in each.keys}
-        return WireSchemas(number, tuple(texts), texts, type=self._type, part=self.part)
+        return WireSchemas(
+            number, tuple(texts), texts, (), self._type, self._message, part=self.part
+        )
 
     def _text(self, known: KnownSchemas, key: str) -> str | None:
         """By the registry; by the ledger, if the registry has forgotten it."""
@@ -256,7 +264,7 @@ class SchemaBook:
 
     @cached_property
     def _client(self) -> RegistryClient:
-        return RegistryClient(self.registry, self._type, self.part)
+        return RegistryClient(self.registry, self._type, self._message, self.part)
 
     @cached_property
     def _latest(self) -> Registered:

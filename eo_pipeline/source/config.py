@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -20,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.ledger.schemas import AVRO
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
@@ -121,6 +122,8 @@ class SchemaFile(Settings):
 
 def _schema_text(value: Any) -> Any:
     """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
+    if isinstance(value, Mapping) and "fields" in value:
+        return json.dumps(value)  # what Dagster makes of JSON in a document
     if isinstance(value, Mapping):
         value = SchemaFile.model_validate(value)
     if isinstance(value, SchemaFile):
@@ -150,8 +153,11 @@ class KafkaSource(Settings):
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
-            written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
+            written with), ``protobuf`` (with ``registry``, or with ``value_schema``, a .proto
+            file's text) or ``raw`` (one binary column ``value``). With ``registry`` its latest
             schema gives the columns.
+        message: which message of a Protobuf schema the values are; the first of its file if
+            absent. ``Outer.Inner`` for one in another.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
             (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema,
             or with ``registry``).
@@ -193,11 +199,12 @@ class KafkaSource(Settings):
         BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
     ] = ()
     topic_pattern: str | None = None
-    value_format: Literal["json", "avro", "raw"] = "json"
+    value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
     value_schema: _SchemaText = None
     key_format: Literal["raw", "text", "json", "avro"] = "raw"
     key_schema: _SchemaText = None
     key_prefix: str = "key_"
+    message: str = ""
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
     start: Start = "earliest"
@@ -241,6 +248,8 @@ class KafkaSource(Settings):
             if self.unknown_fields != "ignore":
                 raise ValueError("unknown_fields does not belong to value_format raw")
             return
+        if self.message and self.value_format != "protobuf":
+            raise ValueError("message belongs to value_format protobuf")
         if (registry and self.value_schema) or not (self.registry or self.value_schema):
             raise ValueError(
                 f"value_format {self.value_format} needs either registry or value_schema"
@@ -250,12 +259,24 @@ class KafkaSource(Settings):
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
             )
-        if self.value_format == "avro":
-            fault = kind_of(AVRO).fault_of(self.value_schema) if self.value_schema else None
-            if fault is not None:
-                raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
+        if self.value_format != "json":
             if self.unknown_fields == "keep":
                 raise ValueError("unknown_fields: keep belongs to value_format json")
+            self._check_schema()
+
+    def _check_schema(self) -> None:
+        if self.value_schema is None:
+            return
+        if fault := kind_of(self.schema_type, self.message).fault_of(self.schema_text):
+            what = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}[self.schema_type]
+            raise ValueError(f"value_schema, {what}, {fault}")
+
+    @property
+    def schema_text(self) -> str:
+        """``value_schema`` as the kind of it takes it."""
+        kind = kind_of(self.schema_type, self.message)
+        text = self.value_schema or ""
+        return kind.self_contained(text, {}) if self.schema_type == PROTOBUF else text
 
     def _check_key(self) -> None:
         by_registry = self.by_registry(KEY)
@@ -308,6 +329,10 @@ class KafkaSource(Settings):
     def schema_type_of(self, part: Part) -> str:
         """The same of a part."""
         return type_of_format(self.key_format if part == KEY else self.value_format)
+
+    def message_of(self, part: Part) -> str:
+        """Which message of a Protobuf schema a part is; empty: the first, or none is one."""
+        return "" if part == KEY else self.message
 
     @property
     def limits(self) -> Limits:

@@ -25,7 +25,7 @@ from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
-from eo_pipeline.source.kinds import kind_of, type_of_format
+from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.parts import KEY
 from eo_pipeline.source.wire import NOTHING, ReadBy, WireSchemas
 
@@ -114,6 +114,7 @@ class Decoded:
         return (
             source.value_format,
             value.reader_text if value else source.value_schema,
+            source.message,
             source.unknown_fields,
             source.key_format,
             key.reader_text if key else source.key_schema,
@@ -186,14 +187,15 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -
     raw = raw.withColumn(_BYTES, F.length("value"))
     schemas = schemas or NOTHING
     if source.key_format == "raw":
-        return replace(_decode_value(raw, source, schemas.value), schemas=schemas)
+        return _decode_value(raw, source, schemas.value)
     if source.key_format == "json":
         raw, columns = _decode_json_key(raw, source)
     else:
         raw, columns = keys.decoded(raw, source, schemas.key)
     decoded = _decode_value(raw, source, schemas.value)
     keys.refuse_two_of_one_name(columns, _value_names(source, schemas.value))
-    return replace(decoded, schemas=schemas, key_columns=list(columns.values()))
+    read_by = ReadBy(decoded.schemas.value, schemas.key)
+    return replace(decoded, schemas=read_by, key_columns=list(columns.values()))
 
 
 def _decode_json_key(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Mapping[str, Column]]:
@@ -253,7 +255,7 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
 
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if schemas is None:
-        schemas = WireSchemas.alone(source.value_schema or "", type_of_format(source.value_format))
+        schemas = WireSchemas.alone(source.schema_text, source.schema_type, source.message)
     decoder = decoder_of(schemas.type)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
@@ -362,8 +364,7 @@ def _value_names(source: KafkaSource, schemas: WireSchemas | None) -> list[str]:
         return schemas.kind.field_names(schemas.reader_text)
     if source.value_format == "json":
         return value_schema(source).names
-    kind = kind_of(type_of_format(source.value_format))
-    return kind.field_names(source.value_schema or "")
+    return kind_of(source.schema_type, source.message).field_names(source.schema_text)
 
 
 def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Column]:

@@ -37,7 +37,7 @@ def decoded(
         error = F.when(~F.is_valid_utf8(text), "the key is not text in UTF-8")
         looked = raw.withColumn(_ERROR, error)
         return looked.withColumn(_UNKNOWN, _none()), {COLUMN: text.alias(COLUMN)}
-    alone = WireSchemas.alone(as_record(source.key_schema or ""), AVRO, KEY)
+    alone = WireSchemas.alone(as_record(source.key_schema or ""), AVRO, part=KEY)
     return _by_schema(raw, source, schemas or alone)
 
 

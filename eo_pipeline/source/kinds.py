@@ -1,7 +1,7 @@
 """The kinds of schemas there are, as texts: what can become columns, what two of them differ in.
 
-A kind is a module; what decodes its records is another, :mod:`eo_pipeline.source.decoders`. Texts
-are JSON and self-contained, as the ledger holds them. Pure, no I/O.
+A kind is a module, or an object of one; what decodes its records is another, see
+:mod:`eo_pipeline.source.decoders`. Texts are JSON and self-contained, as the ledger holds them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA
+from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 from eo_pipeline.source import avro_schema, json_schema
+from eo_pipeline.source.protobuf_schema import Protobuf
 
 
 class SchemaKind(Protocol):
@@ -32,7 +33,7 @@ class SchemaKind(Protocol):
 
 
 #: By the ``value_format`` of a document, its name in a registry.
-_TYPES = {"avro": AVRO, "json": JSON_SCHEMA}
+_TYPES = {"avro": AVRO, "json": JSON_SCHEMA, "protobuf": PROTOBUF}
 
 _KINDS: Mapping[str, SchemaKind] = {AVRO: avro_schema, JSON_SCHEMA: json_schema}
 
@@ -51,6 +52,6 @@ def format_of_type(schema_type: str) -> str | None:
     return next((name for name, kind in _TYPES.items() if kind == schema_type), None)
 
 
-def kind_of(schema_type: str) -> SchemaKind:
-    """What a registry calls so."""
-    return _KINDS[schema_type]
+def kind_of(schema_type: str, message: str = "") -> SchemaKind:
+    """What a registry calls so; ``message`` says which of a Protobuf schema's is meant."""
+    return Protobuf(message) if schema_type == PROTOBUF else _KINDS[schema_type]

@@ -81,7 +81,11 @@ class Registered:
 
 
 def latest_reader(
-    registry: Registry, subject: str, schema_type: str, part: Part = VALUE
+    registry: Registry,
+    subject: str,
+    schema_type: str,
+    message: str = "",
+    part: Part = VALUE,
 ) -> Registered:
     """The newest version of ``subject``, whose fields can become columns.
 
@@ -90,7 +94,7 @@ def latest_reader(
         ConfigError: they cannot, or there is no such subject.
         SetupError: the packages it takes are not installed.
     """
-    return RegistryClient(registry, schema_type, part).latest_reader(subject)
+    return RegistryClient(registry, schema_type, message, part).latest_reader(subject)
 
 
 def type_of_latest(registry: Registry, subject: str) -> str:
@@ -117,9 +121,12 @@ class RegistryClient:
     #: Where in a document the registry stands.
     where: ClassVar[str] = "source.registry"
 
-    def __init__(self, registry: Registry, schema_type: str, part: Part = VALUE) -> None:
+    def __init__(
+        self, registry: Registry, schema_type: str, message: str = "", part: Part = VALUE
+    ) -> None:
         self._registry = registry
         self._type = schema_type
+        self._kind = kind_of(schema_type, message)
         self._part = part
         self._schema_registry = library("confluent_kafka.schema_registry")
         self._httpx = library("httpx2")
@@ -171,7 +178,7 @@ class RegistryClient:
             ConfigError: they cannot, or there is no such subject.
         """
         latest = self.latest(subject)
-        if fault := kind_of(self._type).fault_of(latest.text):
+        if fault := self._kind.fault_of(latest.text):
             raise ConfigError(
                 f"The latest schema of subject {subject!r} in the registry at "
                 f"{self._registry.url} {fault}"
@@ -207,7 +214,7 @@ class RegistryClient:
             )
         named: dict[str, str] = {}
         self._collect(schema, named)
-        text = kind_of(self._type).self_contained(schema.schema_str, named)
+        text = self._kind.self_contained(schema.schema_str, named)
         return as_record(text) if self._part == KEY and self._type == AVRO else text
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.ledger.schemas import AVRO, ReadWith
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF, ReadWith
 from eo_pipeline.source.kinds import SchemaKind, kind_of
 from eo_pipeline.source.parts import VALUE, Part
 
@@ -34,7 +34,8 @@ ALONE = ""
 class WireSchemas:
     """The ``texts`` of schemas, of one ``type``, by their keys; of which ``reader`` gives the
     columns, and records are looked for whose ``part`` was written with ``writers``. ``unknown`` are
-    keys that are known to have no schema.
+    keys that are known to have no schema. ``message`` is for Protobuf, see
+    :func:`eo_pipeline.source.kinds.kind_of`.
     """
 
     reader: str
@@ -42,16 +43,19 @@ class WireSchemas:
     texts: Mapping[str, str] = field(repr=False)
     unknown: tuple[str, ...] = ()
     type: str = AVRO
+    message: str = ""
     part: Part = VALUE
 
     @classmethod
-    def alone(cls, text: str, schema_type: str = AVRO, part: Part = VALUE) -> WireSchemas:
+    def alone(
+        cls, text: str, schema_type: str = AVRO, message: str = "", part: Part = VALUE
+    ) -> WireSchemas:
         """All are written with this one, and none says so."""
-        return cls(ALONE, (ALONE,), {ALONE: text}, (), schema_type, part)
+        return cls(ALONE, (ALONE,), {ALONE: text}, (), schema_type, message, part)
 
     @property
     def kind(self) -> SchemaKind:
-        return kind_of(self.type)
+        return kind_of(self.type, self.message)
 
     @property
     def have_keys(self) -> bool:
@@ -83,7 +87,8 @@ class WireSchemas:
         )
         needed = dict.fromkeys((self.reader, *used))
         texts = {key: self.texts[key] for key in needed if key not in held}
-        return ReadWith.of(self.type, self.reader, used, self.unknown, texts)
+        read = ReadWith(self.reader, used, self.unknown, texts, message=self.message)
+        return read.all_of(self.type)
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,8 @@ class ReadBy:
 
     @property
     def writers(self) -> list[tuple[str, ...]]:
-        """Of each: the keys of the schemas that records are looked for of."""
-        return [each.writers for each in self.parts]
+        """Of each in a registry: the keys of the schemas that records are looked for of."""
+        return [each.writers for each in self.parts if each.have_keys]
 
 
 #: No registry knows anything of these records.
@@ -109,7 +114,7 @@ NOTHING = ReadBy()
 
 def keyed(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
     """``raw`` with the columns that all else here takes."""
-    key = _key(schemas.part) if schemas.have_keys else F.lit(bytearray())
+    key = _key(schemas) if schemas.have_keys else F.lit(bytearray())
     return raw.withColumn(_key_column(schemas), key).withColumn(
         schemas.part.own("writer"), _place(schemas)
     )
@@ -121,13 +126,18 @@ def writer(schemas: WireSchemas) -> Column:
 
 
 def body(schemas: WireSchemas) -> Column:
-    """What comes after the key; all of it if that is in a header, or there is none."""
-    whole = F.col(schemas.part.name)
+    """What comes after the key; all of it if that is in a header, or there is none. What of
+    Protobuf comes after the key in the header is in front of it.
+    """
+    whole, header = F.col(schemas.part.name), _header(schemas.part)
     if not schemas.have_keys:
         return whole
-    in_header = F.col("headers").isNotNull() & _header(schemas.part).isNotNull()
+    in_header = F.col("headers").isNotNull() & header.isNotNull()
     length = F.length(F.col(_key_column(schemas)))
-    return F.when(in_header, whole).otherwise(F.substring(whole, length + 1, F.length(whole)))
+    rest = F.substring(whole, length + 1, F.length(whole))
+    if schemas.type == PROTOBUF:
+        whole = F.concat(F.substring(header, length + 1, F.length(header)), whole)
+    return F.when(in_header, whole).otherwise(rest)
 
 
 def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
@@ -229,10 +239,14 @@ def _header(part: Part) -> Column:
     return F.get(F.filter(F.col("headers"), lambda h: h["key"] == part.header), F.lit(0))["value"]
 
 
-def _key(part: Part) -> Column:
+def _key(schemas: WireSchemas) -> Column:
     """The bytes that say which schema it is, null if there are none of either form, or nothing."""
-    whole, header = F.col(part.name), _header(part)
+    whole, header = F.col(schemas.part.name), _header(schemas.part)
     told = F.when(F.col("headers").isNotNull() & header.isNotNull(), header)
+    if schemas.type == PROTOBUF:  # which message of the schema it is may follow
+        told = F.when(_begins(_NUMBER, told), F.substring(told, 1, _NUMBER_BYTES)).otherwise(
+            F.substring(told, 1, _GUID_BYTES)
+        )
     in_front = F.when(_begins(_NUMBER, whole), F.substring(whole, 1, _NUMBER_BYTES)).when(
         _begins(_GUID, whole), F.substring(whole, 1, _GUID_BYTES)
     )

@@ -17,8 +17,6 @@ must do. Whoever finds a sink that passes and loses or doubles a row has found a
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -40,6 +38,7 @@ from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.crashes import crash_at
 from eo_pipeline.testing.damage import DAMAGES
+from eo_pipeline.testing.processes import dies
 from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
 
 COMMITTED = CommitOutcome.COMMITTED
@@ -382,14 +381,7 @@ def killed_while_publishing(
     sink: Sink, pipeline: str, entry: LedgerEntry, staged: StagedOutput, point: CrashPoint
 ) -> None:
     """Publish in a process of its own, which dies by SIGKILL at ``point``."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_publish_and_die, args=(sink, pipeline, entry, staged, point)
-    )
-    process.start()
-    process.join(60)
-    if process.exitcode is None:
-        process.kill()
-    assert process.exitcode == -signal.SIGKILL, f"ended with {process.exitcode} instead"
+    dies(_publish_and_die, sink, pipeline, entry, staged, point)
 
 
 def _publish_and_die(

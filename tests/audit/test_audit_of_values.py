@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 
 from eo_pipeline import AuditReport, FindingKind, Pipeline
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from tests.chaos import rest_is_chaos
 from tests.engine import SCHEMA, TABLE, Bench, Table, Topic
 from tests.topics import delete_records
 
@@ -143,7 +144,11 @@ def assert_proved(report: AuditReport, checkpoints: int) -> None:
     assert [each.kind for each in report.remarks] == []
 
 
-@pytest.fixture(params=[delta, iceberg, parquet, postgres])
+MakeStore = Callable[[Path, str], Store]
+ALL_STORES: list[MakeStore] = [delta, iceberg, parquet, postgres]
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Store:
     made: Store = request.param(tmp_path / "lake", database)
     return made
@@ -174,10 +179,38 @@ def pipeline(store: Store, spark_server: EmbeddedSpark, events: Topic, tmp_path:
     return made
 
 
-def test_what_others_change_is_found_and_repaired(pipeline: Pipeline, store: Store) -> None:
+#: Rows and dead letters of one store are changed in one way each, of each way by two stores.
+ONE_WAY_EACH = [
+    (delta, "another_name", "letter_gone"),
+    (iceberg, "names_swapped", "letter_changed"),
+    (parquet, "another_name", "letter_changed"),
+    (postgres, "names_swapped", "letter_gone"),
+]
+
+
+@pytest.mark.parametrize(
+    ("store", "change_rows", "change_letters"), ONE_WAY_EACH, indirect=["store"]
+)
+def test_what_others_change_is_found_and_repaired(
+    pipeline: Pipeline, store: Store, change_rows: str, change_letters: str
+) -> None:
     """Values of every type are read back as they were staged, from files and from memory."""
     assert_proved(pipeline.audit(), 2)
 
+    getattr(store, change_rows)()
+    getattr(store, change_letters)()
+    report = pipeline.audit()
+    assert found(report) == [
+        (FindingKind.CHANGED, 1, (1,)),
+        (FindingKind.DEAD_LETTERS, 1, (1,)),
+    ], str(report)
+    repaired(pipeline, report)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("store", ALL_STORES, indirect=True)
+def test_each_change_by_itself_is_found_and_repaired(pipeline: Pipeline, store: Store) -> None:
+    """Also in rows that a replay has written."""
     store.another_name()
     report = pipeline.audit()
     assert found(report) == [(FindingKind.CHANGED, 1, (1,))], str(report)
@@ -197,6 +230,7 @@ def test_what_others_change_is_found_and_repaired(pipeline: Pipeline, store: Sto
     assert found(report) == [(FindingKind.DEAD_LETTERS, 1, (1,))], str(report)
 
 
+@pytest.mark.parametrize("store", rest_is_chaos(ALL_STORES, but=[delta]), indirect=True)
 def test_values_are_proved_when_kafka_has_forgotten_the_records(
     pipeline: Pipeline, store: Store, events: Topic
 ) -> None:

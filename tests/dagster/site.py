@@ -51,11 +51,14 @@ _LOADED = "{ repositoriesOrError { ... on RepositoryConnection { nodes { name } 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """What the file says that :data:`VARIABLE` names, read anew by every run."""
+    """What the file says that :data:`VARIABLE` names, read anew by every run; with the executor
+    that a pipeline's definitions ask for beside them.
+    """
     told = json.loads(Path(os.environ[VARIABLE]).read_text())
-    return pipeline_definitions(
+    declared = pipeline_definitions(
         Pipeline.from_config(told["pipeline"]), Automation(**told["automation"])
     )
+    return dg.Definitions.merge(declared, dg.Definitions(executor=dg.in_process_executor))
 
 
 @dataclass

@@ -130,7 +130,9 @@ def test_the_first_pipeline_in_a_project_of_ones_own(bench: Bench, shop: Project
     component = "eo_pipeline.dagster.KafkaPipelineComponent"
     assert component in shop("dg", "list", "components", "--json")
     shop("dg", "scaffold", "defs", component, "orders")
-    assert "All component YAML validated" in shop("dg", "check", "yaml")
+    scaffolded = shop.folder / "src" / "shop" / "defs" / "orders" / "defs.yaml"
+    assert "name: orders" in scaffolded.read_text()
+    assert "All definitions loaded successfully" in shop("dg", "check", "defs")
 
     shop.write("orders.py", _TRANSFORM)
     shop.write("defs/orders/defs.yaml", _DOCUMENT.format(topic=bench.topic.name))

@@ -17,7 +17,6 @@ from tests.engine import Bench
 
 ROOT = Path(__file__).parents[2]
 DAGSTER_YAML = ROOT / "dagster_defs" / "dagster.yaml"
-COMPONENT = "eo_pipeline.dagster.KafkaPipelineComponent"
 
 #: What Dagster says of its own older commands, and of a component it ships itself.
 _NOT_OURS = ("SupersessionWarning", "PreviewWarning")
@@ -70,18 +69,6 @@ def test_the_demo_pipeline_needs_no_environment_to_load(monkeypatch: pytest.Monk
     loaded = definitions.defs()
     names = {key.to_user_string() for key in loaded.resolve_all_asset_keys()}
     assert names == {"flights", "flights_offsets", "flights_checkpoints", "kafka/flights"}
-
-
-def test_the_component_is_listed_and_scaffolds_a_document_that_loads(
-    tmp_path: Path, home: Path
-) -> None:
-    assert COMPONENT in run("dg", "list", "components", cwd=ROOT, home=home).replace("\n", "")
-    package = write_project(tmp_path)
-    run("dg", "scaffold", "defs", COMPONENT, "clicks", cwd=tmp_path, home=home)
-    written = (package / "defs" / "clicks" / "defs.yaml").read_text()
-    assert "name: clicks" in written
-    said = run("dg", "check", "defs", cwd=tmp_path, home=home)
-    assert "All definitions loaded successfully" in said
 
 
 def as_yaml(config: dict[str, Any]) -> str:

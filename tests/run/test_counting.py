@@ -123,7 +123,8 @@ WAYS = {"files": 0, "inline": 10_000}
             for write in (write_records, write_in_transactions)
             for ways in (("files", "inline"), ("inline", "files"))
         ],
-        but=[(write_records, ("files", "inline")), (write_in_transactions, ("inline", "files"))],
+        # every transform, over the harder records: between two of them is always an offset without
+        but=[(write_in_transactions, ("inline", "files"))],
     ),
 )
 def test_so_it_is_on_a_classic_session(

@@ -79,16 +79,15 @@ def test_killed_at_random_moments_again_and_again_while_records_arrive(
     print(f"seed {seed}")  # noqa: T201
     kills = 0
     with Watcher(bench.table):
-        for _ in range(times):
+        while kills < times:  # a run that was faster is none of them
             bench.topic.write(150, partitions=range(4))
             run = bench.run_in_a_process()
             # a run of two checkpoints takes about three seconds, one of them Python's start
             try:
-                run.wait(chance.uniform(0.8, 4.0))
+                run.wait(chance.uniform(0.5, 3.0))
             except subprocess.TimeoutExpired:
                 run.kill()
                 kills += 1
             run.communicate(timeout=240)
         bench.pipeline().run()
-    assert kills >= times // 4, f"seed {seed} killed too few runs to prove anything"
     bench.table.assert_holds_once(bench.topic.written)

@@ -26,6 +26,7 @@ from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
+from tests.chaos import rest_is_chaos
 
 #: One microsecond and one day after the last that Python's datetime and date have.
 YEAR_10000_US = 253_402_300_800_000_000
@@ -65,18 +66,15 @@ HOSTILE: dict[str, tuple[str, pa.Array]] = {
 }
 
 
-@pytest.fixture(
-    params=[
-        "console",
-        "delta",
-        "delta-upsert",
-        "iceberg",
-        "parquet",
-        "redis",
-        "redis-json",
-        "kafka",
-    ]
-)
+#: Stores that take over staged files; the others are given what was read of them.
+_TAKE_FILES = ("delta", "delta-upsert", "iceberg", "parquet")
+_READ_ROWS = ("console", "redis", "redis-json", "kafka")
+
+#: Each store, and whether the rows are in files.
+_CASES = [(name, in_files) for name in (*_TAKE_FILES, *_READ_ROWS) for in_files in (False, True)]
+
+
+@pytest.fixture
 def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Sink:
     name: str = request.param
     path = tmp_path / "table"
@@ -113,12 +111,17 @@ def staged(sink: Sink, table: pa.Table, folder: Path | None) -> StagedOutput:
     return StagedOutput(rows=to_files(whole, data / "p" / folder.name))
 
 
-@pytest.fixture(params=[False, True], ids=["in memory", "in files"])
+@pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return tmp_path / "attempt" if request.param else None
 
 
 @pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize(
+    ("sink", "folder"),
+    rest_is_chaos(_CASES, but=[c for c in _CASES if not c[1] or c[0] in _TAKE_FILES]),
+    indirect=True,
+)
 def test_hostile_rows_are_taken_or_refused(sink: Sink, folder: Path | None, what: str) -> None:
     name, values = HOSTILE[what]
     with sink.open("p") as session:

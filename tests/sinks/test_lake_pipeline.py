@@ -95,7 +95,6 @@ def lake(spark_server: EmbeddedSpark, events: Topic, tmp_path: Path) -> Lake:
             (CrashPoint.PRE_COMMITTED, 0),
             (CrashPoint.ENTRY_SENT, 0),
             (CrashPoint.ENTRY_SENT, 10_000),
-            (CrashPoint.COMMITTED, 0),
         ],
     ),
 )

@@ -21,6 +21,7 @@ from eo_pipeline.errors import (
     RegistryUnavailableError,
     SourceError,
 )
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench
 from tests.registry import QUICKLY, AvroTopic, record, serialized
 
@@ -230,11 +231,20 @@ def test_a_fork_an_audit_and_a_rewind_know_the_schemas(
     assert set(start.counts.schemas.texts) == set(head.known_schemas.held)
 
 
-def test_a_run_that_is_killed_loses_nothing(avro_bench: Bench, orders: AvroTopic) -> None:
+@pytest.mark.parametrize(
+    "points",
+    rest_is_chaos(
+        [[CrashPoint.PRE_COMMITTED], [CrashPoint.STAGED, CrashPoint.COMMITTED]],
+        but=[[CrashPoint.PRE_COMMITTED]],
+    ),
+)
+def test_a_run_that_is_killed_loses_nothing(
+    avro_bench: Bench, orders: AvroTopic, points: list[CrashPoint]
+) -> None:
     values = [{"id": n, "name": f"record {n}"} for n in range(300)]
     orders.write(FIRST, *values[:150])
     orders.write(WITH_QUANTITY, *({**each, "quantity": 1} for each in values[150:]))
-    for point in (CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.COMMITTED):
+    for point in points:
         process = avro_bench.run_in_a_process("--crash-at", point, "1")
         process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL

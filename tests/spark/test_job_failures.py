@@ -14,6 +14,7 @@ import pytest
 
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError, TransformError
+from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.spark import JARS_VARIABLE
 from tests.engine import STATE, Bench, staged_attempts
 
@@ -111,7 +112,7 @@ def test_a_dead_jvm_is_told_and_the_next_run_of_the_process_starts_another(
     jars.mkdir()
     for jar in spark_connector_jars(STATE):
         (jars / jar.name).symlink_to(jar)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+    environment = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
     config = {**bench.config, "spark": {"master": "local[1]", "driver_memory": "1g"}}
     ran = subprocess.run(
         [sys.executable, "-c", KILLED, json.dumps(config), point],

@@ -177,6 +177,12 @@ def test_runs_find_the_warm_spark_and_start_none_until_it_is_stopped(project: Pr
     told = project.status()
     assert (told["running"], told["sessions"], told["busy"]) == (True, 0, 0)
     assert told["versions"]["spark"] == "4.0.0"
+    # another one is not started beside it
+    document = project.folder / "pipeline.yaml"
+    text = document.read_text()
+    document.write_text(text.replace("1g", "900m"))
+    assert "eo spark stop" in project.eo("spark", "start").err
+    document.write_text(text)
 
     assert "warm Spark" not in project.run().err
     assert "warm Spark" not in project.run("-f", "../pipeline.yaml", folder="below").err
@@ -199,7 +205,8 @@ def test_runs_find_the_warm_spark_and_start_none_until_it_is_stopped(project: Pr
     # nothing is left in the project
     assert {path.name for path in project.folder.iterdir()} == {"below", "pipeline.yaml"}
     assert project.eo("spark", "status").code == 3
-    project.run()
+    # an end that was agreed on is no news
+    assert "warm Spark" not in project.run().err
     assert project.started() == 2
 
 
@@ -233,6 +240,7 @@ def test_two_starts_at_once_give_one_server(project: Project) -> None:
     assert project.started() == 1
 
 
+@pytest.mark.chaos
 def test_a_server_that_was_killed_is_told_and_done_without(project: Project) -> None:
     project.eo("spark", "start")
     pid = project.status()["pid"]
@@ -248,6 +256,7 @@ def test_a_server_that_was_killed_is_told_and_done_without(project: Project) -> 
     assert project.started() == 3
 
 
+@pytest.mark.chaos
 def test_a_server_that_is_frozen_is_told_and_done_without_and_can_be_stopped(
     project: Project,
 ) -> None:
@@ -263,7 +272,9 @@ def test_a_server_that_is_frozen_is_told_and_done_without_and_can_be_stopped(
     assert is_gone(pid)
 
 
-def test_a_server_that_turns_out_to_be_another_is_told_and_done_without(project: Project) -> None:
+def test_a_server_that_turns_out_to_be_another_is_told_and_a_frozen_one_can_be_stopped(
+    project: Project,
+) -> None:
     """What a record shows by itself is in test_warm_choice.py."""
     project.eo("spark", "start")
     truth = project.record().read_text()
@@ -274,7 +285,14 @@ def test_a_server_that_turns_out_to_be_another_is_told_and_done_without(project:
     project.record().write_text(truth)
     assert "warm Spark" not in project.run().err
 
+    pid = json.loads(truth)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert "does not answer" in project.status()["problem"]
+    assert project.eo("spark", "stop").code == 0
+    assert is_gone(pid)
 
+
+@pytest.mark.chaos
 def test_a_run_with_other_settings_does_not_use_it(project: Project) -> None:
     project.eo("spark", "start")
     document = project.folder / "pipeline.yaml"
@@ -286,28 +304,34 @@ def test_a_run_with_other_settings_does_not_use_it(project: Project) -> None:
 
 
 def test_it_ends_by_itself_when_nobody_uses_it_and_not_while_it_works(project: Project) -> None:
-    project.eo("spark", "start", "--idle-timeout", "12s")
-    told = json.loads(project.record().read_text())
     code = (
+        "import pyspark.sql.connect.session\n"
         "from eo_pipeline import SparkSettings\n"
+        "print('ready', flush=True)\n"
+        "input()\n"  # what takes long is loaded before the server's time runs
         "spark = SparkSettings(driver_memory='1g').session()\n"
-        'slow = \'java_method("java.lang.Thread", "sleep", 18000L) is null\'\n'
+        'slow = \'java_method("java.lang.Thread", "sleep", 12000L) is null\'\n'
         "print(spark.range(1).selectExpr(slow).collect())"
     )
-    worked = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=project.folder,
         env=project.environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-    )
-    assert worked.returncode == 0, worked.stderr
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        assert project.eo("spark", "start", "--idle-timeout", "8s").code == 0
+        told = json.loads(project.record().read_text())
+        _, said = worker.communicate("go\n", timeout=300)
+    assert worker.returncode == 0, said
     assert project.started() == 1
     wait_until(lambda: is_gone(told["pid"]) and is_gone(told["watcher_pid"]))
     assert "without use" in Path(told["log"]).read_text()
-    # an end that was agreed on is no news
-    assert "warm Spark" not in project.run().err
+    assert project.status()["running"] is False
 
 
 def test_a_process_goes_on_without_the_server_it_used(project: Project) -> None:
@@ -339,6 +363,9 @@ def test_a_process_goes_on_without_the_server_it_used(project: Project) -> None:
             wait_until(lambda: not project.status()["running"])
     process.kill()
     process.communicate()
+    # what is left of a killed one is in nobody's way
+    assert project.eo("spark", "start").code == 0
+    assert project.status()["running"] is True
     project.table.assert_holds_once(project.topic.written)
 
 

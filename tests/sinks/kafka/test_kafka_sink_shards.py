@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import uuid
@@ -33,6 +32,7 @@ from eo_pipeline.testing import child_of, first_entry, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.processes import dies
 from tests.sinks.kafka.kafka_world import letters, read, rows
 
 COMMITTED = CommitOutcome.COMMITTED
@@ -196,14 +196,7 @@ def checkpoint(kafka: EmbeddedKafka, topic: str, tmp_path: Path) -> Checkpoint:
 
 def killed_after_commits(checkpoint: Checkpoint, commits: int) -> None:
     """Publish in a process that dies by SIGKILL when ``commits`` of its shards were committed."""
-    arguments = (checkpoint.sink, checkpoint.entry, checkpoint.output, commits)
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_publish_and_die, args=arguments)
-    process.start()
-    process.join(240)
-    if process.exitcode is None:
-        process.kill()
-    assert process.exitcode == -signal.SIGKILL, f"ended with {process.exitcode} instead"
+    dies(_publish_and_die, checkpoint.sink, checkpoint.entry, checkpoint.output, commits)
 
 
 def _publish_and_die(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import signal
 import stat
@@ -21,6 +20,7 @@ from eo_pipeline.sinks.parquet import exchange as exchanges
 from eo_pipeline.sinks.parquet.session import ParquetSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
+from eo_pipeline.testing.processes import dies
 from tests.sinks.parquet.test_parquet_sink import ALREADY, COMMITTED, publish, staged
 
 
@@ -140,11 +140,7 @@ def test_the_next_run_finishes_what_was_killed_right_after_the_exchange(
 ) -> None:
     back = rewind(publish(session, 3), 1)
     leave_things(sink.root)
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_die_after_the_exchange, args=(sink, back))
-    process.start()
-    process.join(240)
-    assert process.exitcode == -signal.SIGKILL
+    dies(_die_after_the_exchange, sink, back)
     assert ids(sink.root) == of(1)  # it has landed
     (sink.root / "_eo_staging").mkdir()  # somebody was faster than the next run's recovery
     recovered = session.recover()

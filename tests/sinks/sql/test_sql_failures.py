@@ -22,6 +22,7 @@ from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.sql.session import SqlSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
+from tests.chaos import rest_is_chaos
 from tests.proxy import Cut, Proxy
 from tests.sinks.sql.sql_world import Server, SqlWorld, at, staged, started
 from tests.sinks.sql.sql_worlds import MYSQLS, world
@@ -193,11 +194,14 @@ class TestServer:
             assert session.publish(entry, ROWS) is ALREADY_COMMITTED
         assert world.count() == 3
 
-    def test_a_server_killed_while_it_commits_keeps_all_or_nothing(self, world: SqlWorld) -> None:
+    @pytest.mark.parametrize("delays_ms", rest_is_chaos([[0, 4], [1, 2, 8]], but=[[0, 4]]))
+    def test_a_server_killed_while_it_commits_keeps_all_or_nothing(
+        self, world: SqlWorld, delays_ms: list[int]
+    ) -> None:
         """Scenario: SIGKILL some moment after COMMIT was sent. Outcome: the ledger tells."""
         many = StagedOutput(rows=staged(id=list(range(30_000))))
         world.run("CREATE TABLE t (id bigint)")
-        for delay_ms in (0, 1, 2, 4, 8):
+        for delay_ms in delays_ms:
             with world.sink().open("p") as session, ThreadPoolExecutor(1) as killer:
                 head = session.head()
                 if head is None:
