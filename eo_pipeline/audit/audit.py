@@ -133,7 +133,7 @@ class Audit:
     def _compare(
         self, snapshot: Snapshot, cluster: Cluster, folder: Path, block: int, *, expected: bool
     ) -> Comparison:
-        book = self.steps.book
+        books = self.steps.books
         return Comparison(
             spark=self.steps.spark(),
             stager=self.steps.knowing_stager(),
@@ -145,7 +145,7 @@ class Audit:
             head=snapshot.head.version,
             newest=snapshot.newest,
             expected=expected,
-            schemas=book.for_audit(snapshot.head, snapshot.checkpoints) if book else None,
+            schemas=books.for_audit(snapshot.head, snapshot.checkpoints) if books else None,
         )
 
     def _compared(
@@ -156,7 +156,7 @@ class Audit:
         self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         # with a registry each checkpoint had columns of its own, too
-        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.book else BY_TRANSFORM
+        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.books else BY_TRANSFORM
         differing = {n for n, kinds in tallies.items() if n is not None and alike & {*kinds}}
         spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))
