@@ -5,16 +5,23 @@ by confluent-kafka's own serializers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
+import google.type as google_type
+import grpc_tools
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_tools import protoc
 
 from eo_pipeline.embedded.jars import registry_jar
 from eo_pipeline.embedded.registry import EmbeddedRegistry
@@ -67,11 +74,11 @@ class RegistryTopic:
     settings: Mapping[str, Any] = field(default_factory=dict)
     kind: ClassVar[str]
 
-    def serializer(self, schema: str) -> Any:
+    def serializer(self, schema: Any) -> Any:
         """Confluent's own."""
         raise NotImplementedError
 
-    def write(self, schema: str, *values: Any, partition: int = 0) -> None:
+    def write(self, schema: Any, *values: Any, partition: int = 0) -> None:
         """Registers ``schema``, as a producer does with its first record, and writes ``values``."""
         serializer = self.serializer(schema)
         producer = self.topic.producer()
@@ -124,6 +131,42 @@ class JsonTopic(RegistryTopic):
     def serializer(self, schema: str) -> Any:
         """Takes dictionaries."""
         return JSONSerializer(schema, self.client, conf=dict(self.settings))
+
+
+class ProtobufTopic(RegistryTopic):
+    """Of Protobuf; its messages are those of :func:`messages`."""
+
+    kind = "PROTOBUF"
+
+    def write(self, schema: Any, *values: Any, partition: int = 0) -> None:
+        """``schema`` is a message class, ``values`` are its fields."""
+        super().write(schema, *(schema(**value) for value in values), partition=partition)
+
+    def serializer(self, schema: Any) -> Any:
+        """Takes messages of the class ``schema``."""
+        settings = {"use.deprecated.format": False, **self.settings}
+        return ProtobufSerializer(schema, self.client, settings)
+
+
+def messages(text: str, **others: str) -> Callable[[str], Any]:
+    """The classes of the messages in a .proto file, by their full names, as protoc makes them;
+    ``others`` are the files that it imports.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="eo-proto-"))
+    for name, content in {"shop": text, **others}.items():
+        (folder / f"{name}.proto").write_text(content)
+    google = Path(google_type.__path__[0]).parents[1]
+    tools = Path(grpc_tools.__file__).parent / "_proto"
+    out = folder / "out"
+    asked = [f"-I{each}" for each in (folder, tools, google)]
+    code = protoc.main(
+        ["protoc", *asked, "--include_imports", f"--descriptor_set_out={out}", "shop.proto"]
+    )
+    assert code == 0
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file:
+        pool.Add(file)
+    return lambda name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 @pytest.fixture

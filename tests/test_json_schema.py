@@ -56,7 +56,7 @@ def test_it_is_a_schema_and_a_good_document_fits() -> None:
             "source.value_format",
             "jsn",
             "source.value_format",
-            "not one of ['json', 'avro', 'raw'",
+            "not one of ['json', 'avro', 'protobuf', 'raw'",
         ),
         ("source.max_records", "lots", "source.max_records", "not of type 'integer', 'null'"),
         ("source.isolaton", "x", "source", "'isolaton' was unexpected"),

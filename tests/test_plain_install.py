@@ -11,7 +11,7 @@ import sys
 from importlib.abc import MetaPathFinder
 
 STORES = ("deltalake", "pyiceberg", "pymysql", "redis")
-REGISTRY = ("authlib", "fastavro", "httpx2")
+REGISTRY = ("authlib", "fastavro", "grpc_tools", "httpx2", "ptars")
 
 class Absent(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):

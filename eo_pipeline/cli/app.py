@@ -50,6 +50,7 @@ _HOMES = {
     "set-aside": "changing",
     "reset": "changing",
     "audit": "auditing",
+    "dead-letters": "dead_letters",
     "doctor": "doctor",
     "init": "init",
     "json-schema": "schema",

@@ -127,7 +127,7 @@ def rewind(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    _keep_promises(pipeline, dry_run)
+    keep_promises(pipeline, dry_run)
     plan = pipeline.plan_rewind(version_or_time(to), accept_compacted=accept_compacted)
     if _only_planned(output, plan, dry_run):
         return
@@ -154,23 +154,28 @@ def replay(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    _keep_promises(pipeline, dry_run)
+    keep_promises(pipeline, dry_run)
     plan = _plan_replay(pipeline, version, last, also, accept_compacted=accept_compacted)
+    apply_replay(output, plan, "replay", reason=reason, dry_run=dry_run, yes=yes)
+
+
+def apply_replay(
+    output: Output, plan: ReplayPlan, verb: str, *, reason: str, dry_run: bool, yes: bool
+) -> ChangeReport | None:
+    """Show what is planned and, if it is approved, do it and tell; None for a dry run."""
     if _only_planned(output, plan, dry_run):
-        return
-    approve(
-        output,
-        f"Replay {counted(len(plan.checkpoints), 'checkpoint')} of {plan.pipeline}?",
-        yes=yes,
-    )
-    with _reported(output, f"replay {plan.pipeline}", plan.records) as on_checkpoint:
+        return None
+    many = counted(len(plan.checkpoints), "checkpoint")
+    approve(output, f"{verb.capitalize()} {many} of {plan.pipeline}?", yes=yes)
+    with _reported(output, f"{verb} {plan.pipeline}", plan.records) as on_checkpoint:
         report = plan.apply(reason=reason, asked_by=user(), on_checkpoint=on_checkpoint)
-    if as_json:
-        output.line({"replay": report.to_json()})
+    if output.as_json:
+        output.line({verb: report.to_json()})
     output.say(f"{plan.pipeline} is at version {report.entries[-1].version}")
+    return report
 
 
-def _keep_promises(pipeline: Pipeline, dry_run: bool) -> None:
+def keep_promises(pipeline: Pipeline, dry_run: bool) -> None:
     """Commit what a run that died had promised, and say so; a plan made before that would be of a
     ledger that is gone by the time it is applied. A dry run changes nothing, this neither.
     """
@@ -226,7 +231,7 @@ def accept_loss(
     """Go on past records that Kafka no longer holds, knowingly. The ledger names the hole."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    _keep_promises(pipeline, dry_run)
+    keep_promises(pipeline, dry_run)
     plan = pipeline.plan_accept_loss(topics or None)
     show_losses(output, plan.losses)
     if _only_planned(output, plan, dry_run):

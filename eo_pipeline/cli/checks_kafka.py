@@ -132,8 +132,9 @@ def schema_registry(source: KafkaSource, timeout: float) -> Check:
     waiting = registry.model_copy(update={"timeout": min(registry.timeout, timeout)})
 
     def look() -> Check:
-        latest = latest_reader(waiting, source.subject, source.schema_type)
-        fields = counted(len(kind_of(source.schema_type).field_names(latest.text)), "field")
+        latest = latest_reader(waiting, source.subject, source.schema_type, source.message)
+        kind = kind_of(source.schema_type, source.message)
+        fields = counted(len(kind.field_names(latest.text)), "field")
         return ok("registry", f"{source.subject}: schema {latest.keys[0]}, {fields}")
 
     return examined("registry", look, "Correct source.registry, or start the registry.")

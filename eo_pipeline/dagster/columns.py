@@ -9,6 +9,7 @@ import dagster as dg
 
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.ddl import Field, fields_of
 
 #: The columns that every table of ours has.
@@ -30,7 +31,7 @@ def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any
         "bootstrap_servers": source.bootstrap_servers,
         "value_format": source.value_format,
         **({"schema_subject": source.subject} if source.registry else {}),
-        **_schema([_of_field(each) for each in fields_of(source.value_schema)]),
+        **_schema([_of_field(each) for each in _declared(source)]),
     }
 
 
@@ -44,11 +45,16 @@ def written_columns(declared: DagsterPipeline, columns: Mapping[str, str] | None
     """The table's columns as a checkpoint wrote them, if it wrote rows."""
     if columns is None:
         return {}
-    fields = {each.name: each for each in fields_of(declared.pipeline.source.value_schema)}
+    fields = {each.name: each for each in _declared(declared.pipeline.source)}
     told = {name: each.comment for name, each in fields.items()} | _OWN
     shown = [dg.TableColumn(name, kind, told.get(name)) for name, kind in columns.items()]
     known = {name: None for name in _untransformed(declared) if name in columns}
     return _schema(shown) | _lineage(declared, known)
+
+
+def _declared(source: KafkaSource) -> tuple[Field, ...]:
+    """What the document says in Spark's own words; another kind of schema has others."""
+    return fields_of(source.value_schema) if source.value_format == "json" else ()
 
 
 def _untransformed(declared: DagsterPipeline) -> dict[str, Field]:
@@ -58,7 +64,7 @@ def _untransformed(declared: DagsterPipeline) -> dict[str, Field]:
     pipeline = declared.pipeline
     if pipeline.transform is not None:
         return {}
-    return {each.name: each for each in fields_of(pipeline.source.value_schema)}
+    return {each.name: each for each in _declared(pipeline.source)}
 
 
 def _lineage(declared: DagsterPipeline, columns: Mapping[str, object]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,7 +94,10 @@ class EmbeddedSpark(EmbeddedServer):
             "spark-internal",
         ]
         home = pyspark_home()
-        variables = (f"{name}={value}" for name, value in submit_environment(home).items())
+        # its Python workers have the packages that this process has
+        python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        environment = submit_environment(home) | {"PYSPARK_PYTHON": python}
+        variables = (f"{name}={value}" for name, value in environment.items())
         # this one is a server, not another one's client
         unset = (f"--unset={name}" for name in CLIENT_VARIABLES)
         return [

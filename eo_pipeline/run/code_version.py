@@ -32,6 +32,8 @@ def code_version(
     decoding = {name: getattr(source, name) for name in _DECODING}
     if source.registry is not None:
         decoding["subject"] = source.subject
+    if source.message:
+        decoding["message"] = source.message
     name = getattr(transform, "__qualname__", "")
     whole = json.dumps([decoding, lineage, name, text], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -20,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.ledger.schemas import AVRO
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
@@ -28,6 +29,7 @@ from eo_pipeline.source.kinds import kind_of, type_of_format
 from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
+from eo_pipeline.source.schema_changes import SchemaChanges, SchemaChangesField
 
 if TYPE_CHECKING:
     from typing import Self
@@ -120,6 +122,8 @@ class SchemaFile(Settings):
 
 def _schema_text(value: Any) -> Any:
     """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
+    if isinstance(value, Mapping) and "fields" in value:
+        return json.dumps(value)  # what Dagster makes of JSON in a document
     if isinstance(value, Mapping):
         value = SchemaFile.model_validate(value)
     if isinstance(value, SchemaFile):
@@ -149,12 +153,17 @@ class KafkaSource(Settings):
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
             a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
-            written with) or ``raw`` (one binary column ``value``). With ``registry`` its latest
+            written with), ``protobuf`` (with ``registry``, or with ``value_schema``, a .proto
+            file's text) or ``raw`` (one binary column ``value``). With ``registry`` its latest
             schema gives the columns.
+        message: which message of a Protobuf schema the values are; the first of its file if
+            absent. ``Outer.Inner`` for one in another.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
-            into one column ``_unknown_fields`` (JSON only), ``fail`` makes the record a bad one.
+            into one column ``_unknown_fields``, ``fail`` makes the record a bad one.
+        schema_changes: what a change of the registry's latest schema does: ``evolve``, ``freeze``,
+            ``quarantine`` or ``rescue``, one word or one for each kind of change.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
         max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
@@ -186,10 +195,12 @@ class KafkaSource(Settings):
         BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
     ] = ()
     topic_pattern: str | None = None
-    value_format: Literal["json", "avro", "raw"] = "json"
+    value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
     value_schema: _SchemaText = None
+    message: str = ""
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
+    schema_changes: SchemaChangesField = SchemaChanges()
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_records: PositiveInt | None = 1_000_000
@@ -229,6 +240,8 @@ class KafkaSource(Settings):
             if self.unknown_fields != "ignore":
                 raise ValueError("unknown_fields does not belong to value_format raw")
             return
+        if self.message and self.value_format != "protobuf":
+            raise ValueError("message belongs to value_format protobuf")
         if (self.registry is None) == (self.value_schema is None):
             raise ValueError(
                 f"value_format {self.value_format} needs either registry or value_schema"
@@ -238,12 +251,43 @@ class KafkaSource(Settings):
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
             )
-        if self.value_format == "avro":
-            fault = kind_of(AVRO).fault_of(self.value_schema) if self.value_schema else None
-            if fault is not None:
-                raise ValueError(f"value_schema, an Avro schema as JSON, {fault}")
+        if self.value_format != "json":
+            self._check_schema()
+        self._check_changes()
+
+    def _check_changes(self) -> None:
+        changes = self.schema_changes
+        if self.registry is None and changes != SchemaChanges():
+            raise ValueError(
+                "schema_changes belongs to a registry; without one unknown_fields says what "
+                "becomes of fields that value_schema does not name"
+            )
+        if self.value_format == "json" and changes.rescues_values:
+            raise ValueError(
+                "schema_changes: of value_format json only new_field and new_nested_field can be "
+                "rescued; name the kinds, each with its policy"
+            )
+        if self.value_format == "protobuf":
             if self.unknown_fields == "keep":
-                raise ValueError("unknown_fields: keep belongs to value_format json")
+                raise ValueError("unknown_fields: keep does not belong to value_format protobuf")
+            if not changes.follows_or_stops:
+                raise ValueError(
+                    "schema_changes: value_format protobuf knows evolve and freeze alone"
+                )
+
+    def _check_schema(self) -> None:
+        if self.value_schema is None:
+            return
+        if fault := kind_of(self.schema_type, self.message).fault_of(self.schema_text):
+            what = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}[self.schema_type]
+            raise ValueError(f"value_schema, {what}, {fault}")
+
+    @property
+    def schema_text(self) -> str:
+        """``value_schema`` as the kind of it takes it."""
+        kind = kind_of(self.schema_type, self.message)
+        text = self.value_schema or ""
+        return kind.self_contained(text, {}) if self.schema_type == PROTOBUF else text
 
     @property
     def subject(self) -> str:
@@ -255,6 +299,11 @@ class KafkaSource(Settings):
     def schema_type(self) -> str:
         """What a registry calls the schemas of the values, which have some."""
         return type_of_format(self.value_format)
+
+    @property
+    def keeps_unknown(self) -> bool:
+        """True if there is a column for what the columns' schema does not name or hold."""
+        return self.unknown_fields == "keep" or self.schema_changes.rescues
 
     @property
     def limits(self) -> Limits:

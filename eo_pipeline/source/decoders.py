@@ -7,13 +7,13 @@ from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
 
-from eo_pipeline.ledger.schemas import AVRO
-from eo_pipeline.source import avro
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
+from eo_pipeline.source import avro, protobuf
 from eo_pipeline.source.wire import WireSchemas
 
 
 class Decoder(Protocol):
-    """What is asked of one. Lazy; in one job, and nothing in it takes a Python call a record."""
+    """What is asked of one. Lazy; no job of its own."""
 
     def parsed(self, keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> DataFrame:
         """``keyed``, see :func:`eo_pipeline.source.wire.keyed`, with a struct ``name`` of the
@@ -30,7 +30,7 @@ class Decoder(Protocol):
         """
 
 
-_DECODERS: Mapping[str, Decoder] = {AVRO: avro}
+_DECODERS: Mapping[str, Decoder] = {AVRO: avro, PROTOBUF: protobuf}
 
 
 def decoder_of(schema_type: str) -> Decoder:

@@ -1,16 +1,18 @@
 """The kinds of schemas there are, as texts: what can become columns, what two of them differ in.
 
-A kind is a module; what decodes its records is another, :mod:`eo_pipeline.source.decoders`. Texts
-are JSON and self-contained, as the ledger holds them. Pure, no I/O.
+A kind is a module, or an object of one; what decodes its records is another, see
+:mod:`eo_pipeline.source.decoders`. Texts are JSON and self-contained, as the ledger holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA
-from eo_pipeline.source import avro_schema, json_schema
+from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
+from eo_pipeline.source import avro_shapes, json_schema
+from eo_pipeline.source.protobuf_schema import Protobuf
+from eo_pipeline.source.shapes import Shape
 
 
 class SchemaKind(Protocol):
@@ -27,14 +29,25 @@ class SchemaKind(Protocol):
         finds nothing, does not read.
         """
 
+    def shape_of(self, text: str) -> Shape:
+        """The columns, of whatever kind the schema is."""
+
+    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+        """The schema ``now``, but that the columns ``as_before`` are what they are in ``before``,
+        or are not there if they were not.
+
+        Raises:
+            ValueError: that cannot be; the text names what is in the way.
+        """
+
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
         """``text`` as a registry has it, with all that it refers to, by name, written out."""
 
 
 #: By the ``value_format`` of a document, its name in a registry.
-_TYPES = {"avro": AVRO, "json": JSON_SCHEMA}
+_TYPES = {"avro": AVRO, "json": JSON_SCHEMA, "protobuf": PROTOBUF}
 
-_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_schema, JSON_SCHEMA: json_schema}
+_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_shapes, JSON_SCHEMA: json_schema}
 
 
 def type_of_format(value_format: str) -> str:
@@ -51,6 +64,6 @@ def format_of_type(schema_type: str) -> str | None:
     return next((name for name, kind in _TYPES.items() if kind == schema_type), None)
 
 
-def kind_of(schema_type: str) -> SchemaKind:
-    """What a registry calls so."""
-    return _KINDS[schema_type]
+def kind_of(schema_type: str, message: str = "") -> SchemaKind:
+    """What a registry calls so; ``message`` says which of a Protobuf schema's is meant."""
+    return Protobuf(message) if schema_type == PROTOBUF else _KINDS[schema_type]

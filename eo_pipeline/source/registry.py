@@ -76,7 +76,9 @@ class Registered:
     text: str
 
 
-def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registered:
+def latest_reader(
+    registry: Registry, subject: str, schema_type: str, message: str = ""
+) -> Registered:
     """The newest version of ``subject``, whose fields can become columns.
 
     Raises:
@@ -84,7 +86,7 @@ def latest_reader(registry: Registry, subject: str, schema_type: str) -> Registe
         ConfigError: they cannot, or there is no such subject.
         SetupError: the packages it takes are not installed.
     """
-    return RegistryClient(registry, schema_type).latest_reader(subject)
+    return RegistryClient(registry, schema_type, message).latest_reader(subject)
 
 
 def type_of_latest(registry: Registry, subject: str) -> str:
@@ -111,9 +113,10 @@ class RegistryClient:
     #: Where in a document the registry stands.
     where: ClassVar[str] = "source.registry"
 
-    def __init__(self, registry: Registry, schema_type: str) -> None:
+    def __init__(self, registry: Registry, schema_type: str, message: str = "") -> None:
         self._registry = registry
         self._type = schema_type
+        self._kind = kind_of(schema_type, message)
         self._schema_registry = library("confluent_kafka.schema_registry")
         self._httpx = library("httpx2")
         settings: dict[str, Any] = {
@@ -163,7 +166,7 @@ class RegistryClient:
             ConfigError: they cannot, or there is no such subject.
         """
         latest = self.latest(subject)
-        if fault := kind_of(self._type).fault_of(latest.text):
+        if fault := self._kind.fault_of(latest.text):
             raise ConfigError(
                 f"The latest schema of subject {subject!r} in the registry at "
                 f"{self._registry.url} {fault}"
@@ -178,12 +181,14 @@ class RegistryClient:
         return [self._registered(each) for each in found if each is not None]
 
     def text(self, key: str) -> str | None:
-        """The schema of that number or GUID; None if the registry has none."""
+        """The schema of that number or GUID; None if the registry has none of our type."""
         if key.isdigit():
             found = self._asked(lambda client: client.get_schema(int(key)))
         else:
             found = self._asked(lambda client: client.get_schema_by_guid(key))
-        return None if found is None else self._self_contained(found, f"schema {key}")
+        if found is None or (found.schema_type or AVRO) != self._type:
+            return None
+        return self._self_contained(found, f"schema {key}")
 
     def _registered(self, found: Any) -> Registered:
         keys = tuple(str(key) for key in (found.schema_id, found.guid) if key is not None)
@@ -199,7 +204,7 @@ class RegistryClient:
             )
         named: dict[str, str] = {}
         self._collect(schema, named)
-        return kind_of(self._type).self_contained(schema.schema_str, named)
+        return self._kind.self_contained(schema.schema_str, named)
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:
         """What ``schema`` refers to, and what that refers to, by name."""

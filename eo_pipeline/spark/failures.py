@@ -37,6 +37,9 @@ _OF_SETUP = (_OF_KAFKA, _NO_CONNECTOR, _NO_AVRO)
 #: Exceptions of Python code in a job that may not come again.
 _MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|$)", re.MULTILINE)
 
+#: What decoding Protobuf takes where Spark's Python workers run.
+_NO_PROTOBUF = re.compile(r"No module named '(ptars|google|google\.protobuf|pyarrow)'")
+
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _MAY_NOT_WRITE = re.compile(
     r"Mkdirs failed to create|Permission denied|Read-only file system", re.IGNORECASE
@@ -55,6 +58,12 @@ def job_error(
     if server_is_lost(spark):
         return _lost(spark, error, job)
     condition = (error.getCondition() if isinstance(error, PySparkException) else None) or ""
+    if lacking := _NO_PROTOBUF.search(str(error)):
+        return SetupError(
+            f"{job} failed: Spark's Python workers have no {lacking[1]}. Nothing was committed. "
+            "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON names where "
+            "Spark's executors run; protobuf values take them."
+        )
     if _is_deterministic(error, condition):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "

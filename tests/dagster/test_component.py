@@ -178,6 +178,22 @@ def test_a_schema_in_a_file_is_looked_for_beside_the_document(mine: Path) -> Non
     assert [column.name for column in schema.columns][:2] == ["id", "more"]
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        """value_format: avro
+  value_schema: '{"type": "record", "name": "A", "fields": [{"name": "a", "type": "int"}]}'""",
+        """value_format: protobuf
+  value_schema: 'syntax = "proto3"; message A { int32 a = 1; }'""",
+    ],
+    ids=["avro", "protobuf"],
+)
+def test_a_schema_that_is_not_sparks_is_no_obstacle(mine: Path, schema: str) -> None:
+    document = (MINIMAL % SECRET).replace("value_format: raw", schema)
+    columns = project(mine, document).resolve_asset_graph()
+    assert columns.get(dg.AssetKey("orders")).metadata
+
+
 def test_templates_may_still_yield_things_that_are_not_texts() -> None:
     context = dg.ResolutionContext.default().with_scope(topics=["a", "b"], nothing=None)
     assert resolve_texts(context, {"a": "{{ topics }}", "b": "{{ nothing }}", "c": 7}) == {

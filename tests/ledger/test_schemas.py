@@ -78,7 +78,7 @@ def test_the_digest_of_a_schema_is_that_of_what_it_says() -> None:
 
 def test_each_text_is_held_with_its_type_and_one_without_is_avro() -> None:
     first = read(start(), ReadWith("1", ("1",), (), {"1": FIRST}))
-    second = read(first, ReadWith.of("PROTOBUF", "2", ("2",), (), {"2": SECOND}))
+    second = read(first, ReadWith("2", ("2",), (), {"2": SECOND}).all_of("PROTOBUF"))
     assert first.counts.schemas is not None
     assert first.counts.schemas.types == {}
     known = stored(second).known_schemas

@@ -1,0 +1,140 @@
+"""``eo dead-letters``: the records that were set aside, looked at and read again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from eo_pipeline.cli.changing import apply_replay, keep_promises
+from eo_pipeline.cli.codes import EPILOG
+from eo_pipeline.cli.options import AcceptCompacted, AsJson, DryRun, Files, Name, Reason, Yes
+from eo_pipeline.cli.output import Output, counted, instant, number
+from eo_pipeline.cli.selection import choose
+from eo_pipeline.cli.views import short_ranges
+from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.pipeline import Pipeline
+
+#: Reasons that are named; of the others only how many records there are is told.
+_REASONS_MAX = 10
+
+_LIST = ("version", "dead letters", "records", "committed", "ranges")
+_SHOW = ("version", "topic", "partition", "offset", "error", "value")
+
+_Count = Annotated[int, typer.Option("--first", "-n", min=1, help="How many are shown.")]
+_Of = Annotated[int | None, typer.Argument(min=0, help="Only those of this version.")]
+_Versions = Annotated[list[int] | None, typer.Argument(min=0, help="Only those of these versions.")]
+
+app = typer.Typer(
+    help="Records that could not be read and were set aside: look at them, and read them again.",
+    no_args_is_help=True,
+)
+
+
+@app.command("list", epilog=EPILOG)
+def list_dead_letters(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
+    """Which checkpoints set records aside, how many, and why."""
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    found = pipeline.dead_letters()
+    reasons, untold = _reasons(pipeline) if found else (Counter[str](), None)
+    if as_json:
+        each = [_checkpoint_json(checkpoint) for checkpoint in found]
+        document = {"pipeline": pipeline.name, "checkpoints": each, "reasons": dict(reasons)}
+        output.document(document | ({"untold": untold} if untold else {}))
+    if not found:
+        output.say(f"{pipeline.name}: no record is set aside")
+        return
+    output.table(_LIST, [_row(checkpoint) for checkpoint in found])
+    output.say()
+    for reason, count in reasons.most_common(_REASONS_MAX):
+        output.say(f"{number(count)}  {reason}")
+    if more := sum(reasons.values()) - sum(n for _, n in reasons.most_common(_REASONS_MAX)):
+        output.say(f"{number(more)}  for other reasons")
+    if untold:
+        output.say(untold)
+
+
+@app.command(epilog=EPILOG)
+def show(
+    version: _Of = None,
+    count: _Count = 20,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """The records themselves: where they are in Kafka, why they were set aside, how they begin."""
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    rows = pipeline.dead_letter_rows(version or 0)
+    wanted = (row for row in rows if version is None or row.checkpoint == version)
+    found = list(islice(wanted, count))
+    if as_json:
+        output.document({"pipeline": pipeline.name, "dead_letters": [r.to_json() for r in found]})
+    elif not found:
+        output.say(f"{pipeline.name}: no such record is set aside")
+    table = [
+        (str(r.checkpoint), r.topic, str(r.partition), str(r.offset), r.error, r.value or "")
+        for r in found
+    ]
+    if table:
+        output.table(_SHOW, table)
+
+
+@app.command(epilog=EPILOG)
+def redrive(
+    versions: _Versions = None,
+    reason: Reason = "",
+    accept_compacted: AcceptCompacted = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the checkpoints that set records aside again, with today's schema and transform.
+
+    What is good now lands once; what is bad still is set aside again. One transaction each, and a
+    version of the ledger of its own: a replay of just these checkpoints.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    keep_promises(pipeline, dry_run)
+    plan = pipeline.plan_redrive(versions or None, accept_compacted=accept_compacted)
+    before = sum(each.counts.dead_letters for each in plan.checkpoints)
+    report = apply_replay(output, plan, "redrive", reason=reason, dry_run=dry_run, yes=yes)
+    if report:
+        after = sum(entry.counts.dead_letters for entry in report.entries)
+        were = counted(before, "record")
+        output.say(f"{were} had been set aside, {number(after)} still are")
+
+
+def _reasons(pipeline: Pipeline) -> tuple[Counter[str], str | None]:
+    """How many records were set aside for each reason; or why nobody can tell."""
+    try:
+        return Counter(row.error for row in pipeline.dead_letter_rows()), None
+    except RefusedError as error:
+        return Counter(), str(error)
+
+
+def _row(checkpoint: Checkpoint) -> tuple[str, ...]:
+    counts, entry = checkpoint.counts, checkpoint.entry
+    return (
+        str(checkpoint.version),
+        number(counts.dead_letters),
+        number(counts.records),
+        instant(checkpoint.written.committed_at),
+        short_ranges(entry.ranges),
+    )
+
+
+def _checkpoint_json(checkpoint: Checkpoint) -> dict[str, int]:
+    return {
+        "version": checkpoint.version,
+        "written_by": checkpoint.written.version,
+        "dead_letters": checkpoint.counts.dead_letters,
+        "records": checkpoint.counts.records,
+    }
