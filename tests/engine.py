@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -258,6 +259,16 @@ class Bench:
             env={**os.environ, **(environment or {})},
             cwd=Path(__file__).parents[1],
         )
+
+    def killed_after(self, seconds: float) -> bool:
+        """Whether a run in a process of its own was killed; not if it was through before."""
+        run = self.run_in_a_process()
+        try:
+            run.wait(seconds)
+        except subprocess.TimeoutExpired:
+            run.kill()
+        run.communicate(timeout=240)
+        return run.returncode == -signal.SIGKILL
 
     def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         config = {**self.config, **changes}
