@@ -67,12 +67,8 @@ if TYPE_CHECKING:
     from eo_pipeline.sinks.postgres import PostgresSink
     from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
     from eo_pipeline.sinks.redis import RedisSink
-    from eo_pipeline.source.config import (
-        KafkaSource,
-        StartAtGroup,
-        StartAtOffsets,
-        StartAtTimestamp,
-    )
+    from eo_pipeline.source.config import KafkaSource
+    from eo_pipeline.source.starts import StartAtGroup, StartAtOffsets, StartAtTimestamp
     from eo_pipeline.spark import SparkSettings
 
 __all__ = [
@@ -239,8 +235,8 @@ _HOMES = {
         "SinkSession",
     ),
     "eo_pipeline.sinks.redis": ("RedisSink",),
-    "eo_pipeline.source.config": (
-        "KafkaSource",
+    "eo_pipeline.source.config": ("KafkaSource",),
+    "eo_pipeline.source.starts": (
         "StartAtGroup",
         "StartAtOffsets",
         "StartAtTimestamp",

@@ -13,7 +13,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkSettings
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
-from eo_pipeline.source.config import LossKind, StartAtTimestamp
+from eo_pipeline.source.config import LossKind
+from eo_pipeline.source.starts import StartAtTimestamp
 from eo_pipeline.source.reader import read_ranges
 from tests.registry import record
 

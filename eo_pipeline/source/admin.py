@@ -24,13 +24,9 @@ from eo_pipeline.ledger.offsets import Offsets, TopicPartition
 from eo_pipeline.source.away import AskedClient, NoAnswerError
 from eo_pipeline.source.client_options import LEADER_MOVES
 from eo_pipeline.source.clients import librdkafka_settings
-from eo_pipeline.source.config import (
-    KafkaSource,
-    StartAtGroup,
-    StartAtOffsets,
-    StartAtTimestamp,
-)
+from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import Bounds, Cluster, missing_topics
+from eo_pipeline.source.starts import StartAtGroup, StartAtOffsets, StartAtTimestamp
 
 #: What a missing topic looks like while it is looked up.
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    AwareDatetime,
     BeforeValidator,
-    Discriminator,
     Field,
     PositiveInt,
-    Tag,
     model_validator,
 )
 
@@ -31,56 +28,10 @@ from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
 from eo_pipeline.source.schema_changes import SchemaChanges, SchemaChangesField
+from eo_pipeline.source.starts import Start
 
 if TYPE_CHECKING:
     from typing import Self
-
-
-class StartAtTimestamp(Settings):
-    """The first record whose timestamp is not before ``timestamp``; per partition.
-
-    ``or_else`` says what a partition without such a record does: ``error`` or ``latest``.
-    """
-
-    timestamp: AwareDatetime
-    or_else: Literal["error", "latest"] = "error"
-
-
-class StartAtGroup(Settings):
-    """The offsets a consumer group committed to Kafka; read once, never again.
-
-    ``or_else`` says where a partition without a committed offset starts.
-    """
-
-    group: str = Field(min_length=1)
-    or_else: Literal["error", "earliest", "latest"] = "error"
-
-
-class StartAtOffsets(Settings):
-    """Exact offsets, ``{topic: {partition: next offset}}``.
-
-    ``or_else`` says where a partition that is not listed starts.
-    """
-
-    offsets: Mapping[str, Mapping[int, Annotated[int, Field(ge=0)]]]
-    or_else: Literal["error", "earliest", "latest"] = "error"
-
-
-def _start_kind(value: Any) -> str:
-    """Pick the one start mode a document means, so that an error names its field and no other."""
-    for mode in ("timestamp", "group", "offsets"):
-        if (mode in value) if isinstance(value, Mapping) else hasattr(value, mode):
-            return mode
-    return "named"
-
-
-Start = Annotated[
-    Annotated[Literal["earliest", "latest"], Tag("named")]
-    | Annotated[StartAtTimestamp, Tag("timestamp")]
-    | Annotated[StartAtGroup, Tag("group")]
-    | Annotated[StartAtOffsets, Tag("offsets")],
-    Discriminator(_start_kind),
-]
 
 
 class LossKind(StrEnum):
