@@ -26,6 +26,14 @@ def _marked(case: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.chaos)
 
 
+def _only_here(item: pytest.Item) -> bool:
+    """Whether the test is one of those that its class names as ``only_chaos``: what it inherits of
+    a contract and has in common with another class of the same store.
+    """
+    function = isinstance(item, pytest.Function) and item.originalname
+    return function in getattr(getattr(item, "cls", None), "only_chaos", ())
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-in", type=int, default=1, help="run a random share of `chaos`")
     parser.addoption("--share-seed", type=int, default=0, help="which share")
@@ -34,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every process of xdist draws the same share: it is told the seed."""
+    for item in filter(_only_here, items):
+        item.add_marker(pytest.mark.chaos)
     one_in = config.getoption("--one-in")
     chosen = random.Random(config.getoption("--share-seed"))
     left = [

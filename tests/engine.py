@@ -26,7 +26,7 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
-from tests.servers import MakeTopic
+from tests.servers import MakeTopic, found_below
 
 STATE = Path(__file__).parents[1] / ".eo"
 TABLE = "events"
@@ -289,7 +289,7 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
 
 def spark_has_begun(bench: Bench) -> bool:
     """Tasks write files of a batch, of a pipeline that stages files."""
-    return any(Path(bench.config["staging"]).rglob("_temporary/0/_temporary/*"))
+    return bool(found_below(Path(bench.config["staging"]), "_temporary/0/_temporary/*"))
 
 
 def spark_is_free(bench: Bench) -> None:
@@ -298,7 +298,7 @@ def spark_is_free(bench: Bench) -> None:
     # not waited for at the end: if it gets no core it never ends
     small = threading.Thread(target=lambda: counted.append(spark.range(10).count()), daemon=True)
     small.start()
-    small.join(60)
+    small.join(240)
     assert counted == [10]
 
 

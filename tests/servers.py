@@ -9,9 +9,9 @@ import contextlib
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import psutil
 import psycopg
@@ -23,6 +23,8 @@ from psycopg import sql
 from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
+
+T = TypeVar("T")
 
 #: Jars are downloaded once for a checkout, not once for a session.
 STATE = Path(__file__).parents[1] / ".eo"
@@ -140,6 +142,26 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
         if time.monotonic() > deadline:
             pytest.fail(f"not so within {timeout_s} s")
         time.sleep(0.02)
+
+
+def found_below(folder: Path, pattern: str) -> set[Path]:
+    """What matches ``pattern`` in or below ``folder`` while others add and remove folders there:
+    ``rglob`` fails where one is removed between its listing and the look into it.
+    """
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return {*folder.rglob(pattern)}
+
+
+def those_alive(
+    processes: Iterable[psutil.Process], ask: Callable[[psutil.Process], T]
+) -> list[tuple[psutil.Process, T]]:
+    """What ``ask`` finds of each process, but of those that end meanwhile."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
+            found.append((process, ask(process)))
+    return found
 
 
 def is_gone(pid: int) -> bool:

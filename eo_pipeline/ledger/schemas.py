@@ -28,7 +28,8 @@ class ReadWith:
     are keys that no schema was found for, not always all: their records were bad ones. ``texts``
     are those of reader and writers that no earlier entry holds, ``types`` what a registry calls
     those of them that are not Avro. ``message`` is the one of each Protobuf schema that was read;
-    the first for "".
+    the first for "". ``quarantined`` are paths of fields: by policy records were bad whose writer
+    has one that the reader has not, or the other way round.
     """
 
     reader: str
@@ -36,6 +37,7 @@ class ReadWith:
     unknown: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
+    quarantined: tuple[str, ...] = ()
     message: str = ""
 
     def all_of(self, schema_type: str) -> ReadWith:
@@ -87,6 +89,20 @@ class KnownSchemas:
         last = tuple(key for key in self.last if self.held[key].type == schema_type)
         same = self.reader and self.held[self.reader].type == schema_type
         return replace(self, last=last, reader=self.reader if same else "")
+
+
+#: In the key of a schema that no registry has.
+_MADE = "~"
+
+
+def made_key(of: str, text: str) -> str:
+    """The key of a schema that was made of the one ``of``, as policies of change have it."""
+    return f"{of.partition(_MADE)[0]}{_MADE}{digest(text)}"
+
+
+def is_made(key: str) -> bool:
+    """True if no registry has it."""
+    return _MADE in key
 
 
 def digest(text: str) -> str:

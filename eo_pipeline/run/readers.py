@@ -8,12 +8,14 @@ from typing import Any
 
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.schema_changes import Decided
 
 
 @dataclass(frozen=True)
 class NextReader:
     """The ``schema`` of ``subject`` that the next run's columns are of, the one ``before``, and the
-    paths of fields that are ``new`` in it and ``gone`` from it.
+    paths of fields that are ``new`` in it and ``gone`` from it; what is ``decided`` about each
+    change, which may be that the columns do not follow it.
     """
 
     subject: str
@@ -21,12 +23,14 @@ class NextReader:
     before: str | None
     new: tuple[str, ...]
     gone: tuple[str, ...]
+    decided: tuple[Decided, ...] = ()
 
     def __str__(self) -> str:
         said = f"the columns are those of {self.subject}, schema {self.schema}"
         if self.before in (None, self.schema):
             return said
-        return f"{said}; it was {self.before} before ({what_changed(self.new, self.gone)})"
+        said += f"; it was {self.before} before ({what_changed(self.new, self.gone)})"
+        return "; ".join([said, *map(str, self.decided)])
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -36,6 +40,7 @@ class NextReader:
             "before": self.before,
             "new_fields": list(self.new),
             "left_out": list(self.gone),
+            "changes": [each.to_json() for each in self.decided],
         }
 
 

@@ -15,11 +15,12 @@ from functools import cached_property
 from eo_pipeline.errors import (
     LedgerDamagedError,
     RegistryUnavailableError,
+    SchemaChangeError,
     SourceError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.ledger.schemas import AVRO, KnownSchemas, ReadWith, digest
+from eo_pipeline.ledger.schemas import AVRO, KnownSchemas, ReadWith, digest, made_key
 from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
 from eo_pipeline.run.readers import NextReader
@@ -28,8 +29,20 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
+from eo_pipeline.source.schema_changes import Decisions
+from eo_pipeline.source.shapes import changes
 from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import interruptible
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The reader's schema, and what was decided about the changes that led to it."""
+
+    key: str
+    text: str
+    decided: Decisions
+
 
 #: The schemas of the checkpoint of a version; of all together for None.
 AuditSchemas = Callable[[int | None], WireSchemas]
@@ -70,7 +83,10 @@ class SchemaBook:
         writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
         texts = {key: self._held(known, key) for key in {read.reader, *writers}}
         schema_type = known.held[read.reader].type
-        return WireSchemas(read.reader, writers, texts, (), schema_type, read.message)
+        return WireSchemas(
+            *(read.reader, writers, texts, (), schema_type, read.message),
+            quarantined=read.quarantined,
+        )
 
     def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
         """What to read the records of the checkpoints ``found`` with: each as it was read; all of
@@ -124,6 +140,7 @@ class SchemaBook:
             before=known.reader or None,
             new=tuple(left_out(text, before)),
             gone=tuple(left_out(before, text)),
+            decided=self._chosen(known).decided.all,
         )
 
     def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> WireSchemas:
@@ -170,7 +187,7 @@ class SchemaBook:
         known, then = entry.identity.schemas, self._then(entry)
         if then is None:
             return self._text(known, key)
-        if key in known.held:
+        if key in self._alike(known, then):
             return self._held(known, key)
         try:
             return self._client.text(key)
@@ -200,15 +217,66 @@ class SchemaBook:
         else:
             newest = self._client.newest(self.source.subject)
             texts |= {key: each.text for each in newest for key in each.keys}
+        chosen = self._chosen(known)
+        self._refuse_frozen(known, chosen.decided)
         return WireSchemas(
-            number, tuple(texts), texts, (), self.source.schema_type, self.source.message
+            chosen.key,
+            tuple(texts),
+            {**texts, chosen.key: chosen.text},
+            type=self.source.schema_type,
+            message=self.source.message,
+            quarantined=chosen.decided.quarantined,
         )
+
+    def _chosen(self, known: KnownSchemas) -> Chosen:
+        """Whose fields are the columns: the latest schema, as far as policies let them follow it.
+
+        Raises:
+            SchemaChangeError: they let a part of it, and that cannot be a schema.
+        """
+        number, text = self._latest.keys[0], self._latest.text
+        if not known.reader:
+            return Chosen(number, text, Decisions({}))
+        kind = kind_of(self.source.schema_type, self.source.message)
+        before = self._held(known, known.reader)
+        changed = changes(kind.shape_of(before), kind.shape_of(text))
+        decided = self.source.schema_changes.decide(changed)
+        if not decided.as_before:
+            return Chosen(number, text, decided)
+        if decided.frozen:
+            return Chosen(known.reader, before, decided)
+        try:
+            made = kind.partly(before, text, decided.as_before)
+        except ValueError as error:
+            raise SchemaChangeError(
+                f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
+                f"{self.source.subject} some are followed and some are not "
+                f"({'; '.join(map(str, decided.all))}), and both need the type {error}, each in "
+                "another form. Nothing was read. Give these kinds of changes one policy in "
+                "source.schema_changes."
+            ) from error
+        if kind.shape_of(made) == kind.shape_of(before) and not decided.enums:
+            return Chosen(known.reader, before, decided)
+        return Chosen(made_key(number, made), made, decided)
+
+    def _refuse_frozen(self, known: KnownSchemas, decided: Decisions) -> None:
+        if decided.frozen:
+            kinds = sorted({each.change.kind.value for each in decided.frozen})
+            raise SchemaChangeError(
+                f"Pipeline {self.pipeline!r}: schema {self._latest.keys[0]} of "
+                f"{self.source.subject} changes what source.schema_changes freezes since schema "
+                f"{known.reader}: {'; '.join(str(each.change) for each in decided.frozen)}. "
+                "Nothing was read or written. If the change is meant, say evolve, rescue or "
+                f"quarantine for {', '.join(kinds)} there; if not, correct the subject in the "
+                "registry."
+            )
 
     def _text(self, known: KnownSchemas, key: str) -> str | None:
         """By the registry; by the ledger, if the registry has forgotten it."""
         text = self._client.text(key)
         if text is None:
-            return self._held(known, key) if key in known.held else None
+            held = known.held.get(key)
+            return self._held(known, key) if held and held.type == self.source.schema_type else None
         self._refuse_another(known, key, text)
         return text
 

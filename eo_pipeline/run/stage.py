@@ -263,7 +263,7 @@ class Stager:
         """What is read, which no transform changes: its types are those of every batch."""
         source = self.source
         schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
-        decides = (source.value_format, schema, source.message, source.unknown_fields)
+        decides = (source.value_format, schema, source.message, source.keeps_unknown)
         return with_schema_asked_once(good, decides)
 
     def result(self, good: DataFrame) -> DataFrame:

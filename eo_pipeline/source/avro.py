@@ -1,12 +1,14 @@
 """Avro to columns. Lazy Spark expressions only, one branch for each writer's schema.
 
 Each record is decoded by the schema it was written with into the one that gives the columns, by
-Avro's own rules.
+Avro's own rules. Where that one cannot hold what the writer has, and policy is to rescue it, the
+column gets what it can hold, and a column of JSON the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,33 +16,37 @@ from pyspark.sql.avro.functions import from_avro
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.source import wire
-from eo_pipeline.source.avro_schema import OK_FIELD, field_names, with_ok_field
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.avro_schema import OK_FIELD, field_names, left_out, with_ok_field
+from eo_pipeline.source.avro_shapes import partly, shape_of, without
+from eo_pipeline.source.schema_changes import Policy
+from eo_pipeline.source.shapes import Shape, rescaled, unreadable
+from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
+
+#: Spark's own default cuts times to milliseconds.
+_JSON_OPTIONS = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 def parsed(keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> DataFrame:
-    """See :class:`eo_pipeline.source.decoders.Decoder`; the struct has :data:`OK_FIELD` besides."""
-    options = {"avroSchema": with_ok_field(schemas.reader_text), "mode": "PERMISSIVE"}
+    """See :class:`eo_pipeline.source.decoders.Decoder`; the struct has :data:`OK_FIELD` besides,
+    and :data:`~eo_pipeline.source.wire.UNKNOWN_COLUMN` if that is to be kept.
+    """
     body = wire.body(schemas)
-
-    def read(key: str) -> Column:
-        try:
-            return from_avro(body, schemas.texts[key], options)
-        except TypeError as error:  # what pyspark makes of a class that is not there
-            raise SetupError(
-                "Spark has nothing that decodes Avro: put spark-avro, of the same release as the "
-                "Kafka connector, into the folder that EO_SPARK_JARS names (`make setup` does)."
-            ) from error
-
     values = wire.first_that(
-        (wire.writer(schemas) == i, read(key)) for i, key in enumerate(schemas.writers)
+        (wire.writer(schemas) == i, _Branch.of(schemas, key, body).value())
+        for i, key in enumerate(schemas.writers)
     )
     return keyed.withColumn(name, values).withColumn(unknown, wire.left_out(schemas))
 
 
 def columns(schemas: WireSchemas, struct: Column) -> list[Column]:
     """The reader's fields of what :func:`parsed` made."""
-    return [struct.getField(name).alias(name) for name in field_names(schemas.reader_text)]
+    names = field_names(schemas.reader_text)
+    kept = [UNKNOWN_COLUMN] if schemas.keeps else []
+    return [struct.getField(name).alias(name) for name in [*names, *kept]]
 
 
 def errors(schemas: WireSchemas, struct: Column) -> Iterator[tuple[Column, Column]]:
@@ -55,3 +61,94 @@ def errors(schemas: WireSchemas, struct: Column) -> Iterator[tuple[Column, Colum
     else:
         reason = F.lit(f"the {part} is cut off, or is not of the schema")
     yield struct.getField(OK_FIELD).isNull(), reason
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """The records of one writer. ``rescued`` columns of the reader's cannot hold all of what it
+    writes; those ``cast`` hold it in another form; of ``unread`` fields the reader has nothing, or
+    not all.
+    """
+
+    body: Column
+    writer: str
+    reader: str
+    keeps: bool
+    rescued: tuple[str, ...] = ()
+    cast: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, schemas: WireSchemas, key: str, body: Column) -> _Branch:
+        writer, reader = schemas.texts[key], schemas.reader_text
+        if writer == reader:
+            return cls(body, writer, reader, schemas.keeps)
+        shapes = shape_of(writer), shape_of(reader)
+        decided = schemas.policy.decide(unreadable(*shapes))
+        rescued = tuple(c for c in decided.by_column if decided.policy(c) is Policy.RESCUE)
+        cast = tuple(c for c, can in rescaled(*shapes).items() if can and c not in rescued)
+        unread = dict.fromkeys(path.partition(".")[0] for path in left_out(writer, reader))
+        return cls(body, writer, reader, schemas.keeps, rescued, cast, tuple(unread))
+
+    def value(self) -> Column:
+        """A struct of the reader's fields; those of all branches have one type."""
+        if not (self.keeps or self.cast):
+            return self._decoded(self.reader)
+        whole, own = self._shapes(self.reader), self._shapes(self.writer)
+        scalars = [name for name in self.rescued if _is_scalar(whole[name], own[name])]
+        direct = [*scalars, *self.cast]
+        reader = without(self.reader, {*self.rescued} - {*scalars})
+        # as it was written, to see whether it fits
+        read = self._decoded(partly(self.writer, reader, direct))
+        fitting = {name: _fitting(read.getField(name), own[name], whole[name]) for name in direct}
+        nothing = {name: F.lit(None).cast(str(whole[name])) for name in self.rescued}
+        made = nothing | fitting
+        fields = [made.get(name, read.getField(name)).alias(name) for name in whole]
+        if self.keeps:
+            fields.append(self._kept(fitting).alias(UNKNOWN_COLUMN))
+        ok = read.getField(OK_FIELD)
+        for name in self.cast:  # one that does not fit makes the record a bad one
+            ok = F.when(read.getField(name).isNull() | fitting[name].isNotNull(), ok)
+        return F.when(ok.isNotNull(), F.struct(*fields, ok.alias(OK_FIELD)))
+
+    def _kept(self, fitting: dict[str, Column]) -> Column:
+        """JSON of the fields that are not in the columns, or not as they are; null if none is."""
+        written = from_avro(self.body, self.writer, {"mode": "PERMISSIVE"})
+        fields = []
+        for name in dict.fromkeys((*self.unread, *self.rescued)):
+            value = written.getField(name)
+            lost = fitting[name].isNull() if name in fitting else F.lit(True)
+            fields.append(F.when(lost, value).alias(name))
+        if not fields:
+            return F.lit(None).cast("string")
+        text = F.to_json(F.struct(*fields), _JSON_OPTIONS)
+        return F.when(text != "{}", text)
+
+    def _decoded(self, reader: str) -> Column:
+        options = {"avroSchema": with_ok_field(reader), "mode": "PERMISSIVE"}
+        try:
+            return from_avro(self.body, self.writer, options)
+        except TypeError as error:  # what pyspark makes of a class that is not there
+            raise SetupError(
+                "Spark has nothing that decodes Avro: put spark-avro, of the same release as the "
+                "Kafka connector, into the folder that EO_SPARK_JARS names (`make setup` does)."
+            ) from error
+
+    @staticmethod
+    def _shapes(text: str) -> dict[str, Shape]:
+        return shape_of(text).fields
+
+
+def _is_scalar(*shapes: Shape) -> bool:
+    """One that can be compared with what it becomes."""
+    return not any(shape.parts for shape in shapes)
+
+
+def _fitting(value: Column, written: Shape, column: Shape) -> Column:
+    """``value`` in the type of its column if it is one of that exactly, otherwise null."""
+    if column.symbols:
+        return F.when(value.isin(*column.symbols), value)
+    if written.type == "string" or column.type == "string":
+        return F.lit(None).cast(column.type)  # a text is no number, whatever it looks like
+    made = value.try_cast(str(column))
+    return F.when(made.try_cast(str(written)).eqNullSafe(value), made)

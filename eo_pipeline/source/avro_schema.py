@@ -14,11 +14,11 @@ from eo_pipeline.source.optional import library
 OK_FIELD = "_eo_ok"
 
 _TAKEN = frozenset({OK_FIELD, "_kafka"})
-_PRIMITIVE = frozenset(
+PRIMITIVE = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"},
 )
-_RECORD = ("record", "error")
-_NAMED = (*_RECORD, "enum", "fixed")
+RECORD = ("record", "error")
+_NAMED = (*RECORD, "enum", "fixed")
 _DECIMAL_DIGITS_MAX = 38
 
 
@@ -33,11 +33,11 @@ def fault_of(text: str) -> str | None:
     try:
         if taken := _TAKEN.intersection(field_names(text)):
             return f"has a field {min(taken)}, a name that is taken"
-        whole = _qualified(schema, "")
-        defined = {name for name, _ in _named(whole)}
+        whole = qualified(schema, "")
+        defined = {name for name, _ in named_types(whole)}
         for path, reason in _faults(whole, (), frozenset()):
             return f"has a field {'.'.join(path)} that {reason}"
-        if unknown := {*_names_used(whole)} - defined - _PRIMITIVE:
+        if unknown := {*_names_used(whole)} - defined - PRIMITIVE:
             return f"names a type {min(unknown)} that it does not define"
     except (KeyError, TypeError, AttributeError) as error:
         return f"is no Avro schema: {type(error).__name__} {error}"
@@ -60,8 +60,9 @@ def left_out(writer: str, reader: str) -> list[str]:
     """The paths of the fields that ``writer`` has and ``reader``, of which :func:`fault_of` finds
     nothing, does not read.
     """
-    written, read = (_qualified(json.loads(text), "") for text in (writer, reader))
-    return sorted(set(_left_out(written, read, dict(_named(written)), dict(_named(read)), ())))
+    written, read = (qualified(json.loads(text), "") for text in (writer, reader))
+    named = dict(named_types(written)), dict(named_types(read))
+    return sorted(set(_left_out(written, read, *named, ())))
 
 
 def self_contained(text: str, references: Mapping[str, str]) -> str:
@@ -82,24 +83,24 @@ def _without_hints(schema: Any) -> Any:
     return schema
 
 
-def _qualified(schema: Any, namespace: str) -> Any:
+def qualified(schema: Any, namespace: str) -> Any:
     """The same with full names everywhere: inside a named type its namespace need not be said."""
     if isinstance(schema, list):
-        return [_qualified(each, namespace) for each in schema]
+        return [qualified(each, namespace) for each in schema]
     if isinstance(schema, str):
-        return schema if schema in _PRIMITIVE else _full_name(schema, namespace)
+        return schema if schema in PRIMITIVE else _full_name(schema, namespace)
     kind = schema["type"]
     if kind not in (*_NAMED, "array", "map"):
-        return {**schema, "type": _qualified(kind, namespace)}
+        return {**schema, "type": qualified(kind, namespace)}
     made = dict(schema)
     if kind in _NAMED:
         made["name"] = _full_name(schema["name"], schema.get("namespace", namespace))
         namespace = made["name"].rpartition(".")[0]
     for inner in schema.keys() & {"items", "values"}:
-        made[inner] = _qualified(schema[inner], namespace)
-    if kind in _RECORD:
+        made[inner] = qualified(schema[inner], namespace)
+    if kind in RECORD:
         made["fields"] = [
-            {**field, "type": _qualified(field["type"], namespace)} for field in schema["fields"]
+            {**field, "type": qualified(field["type"], namespace)} for field in schema["fields"]
         ]
     return made
 
@@ -130,19 +131,19 @@ def _faults(
     if isinstance(schema, dict):
         if schema.get("logicalType") == "decimal" and schema["precision"] > _DECIMAL_DIGITS_MAX:
             yield path, f"is a decimal of more than {_DECIMAL_DIGITS_MAX} digits"
-        if schema["type"] in _RECORD:
+        if schema["type"] in RECORD:
             around |= {schema["name"]}
     for name, part in _parts(schema):
         if not (isinstance(schema, list) and part == "null"):
             yield from _faults(part, (*path, name) if name else path, around)
 
 
-def _named(schema: Any) -> Iterator[tuple[str, Any]]:
+def named_types(schema: Any) -> Iterator[tuple[str, Any]]:
     """Every named type that is defined in ``schema``."""
     if isinstance(schema, dict) and "name" in schema:
         yield schema["name"], schema
     for _, part in _parts(schema):
-        yield from _named(part)
+        yield from named_types(part)
 
 
 def _names_used(schema: Any) -> Iterator[str]:

@@ -29,6 +29,7 @@ from eo_pipeline.source.kinds import kind_of, type_of_format
 from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
+from eo_pipeline.source.schema_changes import SchemaChanges, SchemaChangesField
 
 if TYPE_CHECKING:
     from typing import Self
@@ -160,7 +161,9 @@ class KafkaSource(Settings):
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
-            into one column ``_unknown_fields`` (JSON only), ``fail`` makes the record a bad one.
+            into one column ``_unknown_fields``, ``fail`` makes the record a bad one.
+        schema_changes: what a change of the registry's latest schema does: ``evolve``, ``freeze``,
+            ``quarantine`` or ``rescue``, one word or one for each kind of change.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
         max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
@@ -197,6 +200,7 @@ class KafkaSource(Settings):
     message: str = ""
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
+    schema_changes: SchemaChangesField = SchemaChanges()
     start: Start = "earliest"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_records: PositiveInt | None = 1_000_000
@@ -248,9 +252,28 @@ class KafkaSource(Settings):
                 "more than one topic may be read"
             )
         if self.value_format != "json":
-            if self.unknown_fields == "keep":
-                raise ValueError("unknown_fields: keep belongs to value_format json")
             self._check_schema()
+        self._check_changes()
+
+    def _check_changes(self) -> None:
+        changes = self.schema_changes
+        if self.registry is None and changes != SchemaChanges():
+            raise ValueError(
+                "schema_changes belongs to a registry; without one unknown_fields says what "
+                "becomes of fields that value_schema does not name"
+            )
+        if self.value_format == "json" and changes.rescues_values:
+            raise ValueError(
+                "schema_changes: of value_format json only new_field and new_nested_field can be "
+                "rescued; name the kinds, each with its policy"
+            )
+        if self.value_format == "protobuf":
+            if self.unknown_fields == "keep":
+                raise ValueError("unknown_fields: keep does not belong to value_format protobuf")
+            if not changes.follows_or_stops:
+                raise ValueError(
+                    "schema_changes: value_format protobuf knows evolve and freeze alone"
+                )
 
     def _check_schema(self) -> None:
         if self.value_schema is None:
@@ -276,6 +299,11 @@ class KafkaSource(Settings):
     def schema_type(self) -> str:
         """What a registry calls the schemas of the values, which have some."""
         return type_of_format(self.value_format)
+
+    @property
+    def keeps_unknown(self) -> bool:
+        """True if there is a column for what the columns' schema does not name or hold."""
+        return self.unknown_fields == "keep" or self.schema_changes.rescues
 
     @property
     def limits(self) -> Limits:

@@ -25,16 +25,13 @@ from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
 KAFKA_COLUMN = "_kafka"
 
 #: Lineage columns in the table, and the field of ``_kafka`` each comes from.
 LINEAGE = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
-
-#: What ``unknown_fields: keep`` adds to the value's columns: JSON text, null if there are none.
-UNKNOWN_COLUMN = "_unknown_fields"
 
 _ERROR = "_eo_error"
 _PARSED = "_eo_parsed"
@@ -145,7 +142,7 @@ class Decoded:
 
     @property
     def _gives_value(self) -> bool:
-        return self.source.value_format == "raw" or self.source.unknown_fields == "keep"
+        return self.source.value_format == "raw" or self.source.keeps_unknown
 
 
 def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = None) -> Decoded:
@@ -177,6 +174,7 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
     value, named = F.col("value"), list[tuple[Column, Column]]()
     if schemas is not None:
         columns = {"value_schema": spark_type(schemas.reader_text)}
+        schemas = _by_policy(schemas, source)
         source, raw = source.model_copy(update=columns), wire.keyed(raw, schemas)
         value, named = wire.body(schemas), [*wire.errors(schemas)]
     schema = value_schema(source)
@@ -197,6 +195,7 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if schemas is None:
         schemas = WireSchemas.alone(source.schema_text, source.schema_type, source.message)
+    schemas = _by_policy(schemas, source)
     decoder = decoder_of(schemas.type)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
@@ -206,6 +205,10 @@ def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas 
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
     return Decoded(_with_error(looked, error, source), source, schemas)
+
+
+def _by_policy(schemas: WireSchemas, source: KafkaSource) -> WireSchemas:
+    return replace(schemas, policy=source.schema_changes, keeps=source.keeps_unknown)
 
 
 def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
@@ -271,7 +274,7 @@ def value_schema(source: KafkaSource) -> StructType:
         ConfigError: see :func:`parsed_schema`; or a field has a name that is taken.
     """
     schema = parsed_schema(source.value_schema or "")
-    if source.unknown_fields == "keep" and UNKNOWN_COLUMN in schema.names:
+    if source.keeps_unknown and UNKNOWN_COLUMN in schema.names:
         raise ConfigError(
             f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
             "source.value_schema has a field of that name"
@@ -303,7 +306,7 @@ def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Col
         return decoder_of(schemas.type).columns(schemas, F.col(_PARSED))
     schema, parsed = value_schema(source), F.col(_PARSED)
     columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
-    if source.unknown_fields == "keep":
+    if source.keeps_unknown:
         columns.append(kept(F.col(_TEXT), schema, F.col(_UNKNOWN)).alias(UNKNOWN_COLUMN))
     return columns
 

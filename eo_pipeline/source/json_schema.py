@@ -5,12 +5,13 @@ differ in. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin
 
 from eo_pipeline.ledger.schemas import canonical
+from eo_pipeline.source.shapes import ARRAY, STRUCT, Shape
 
 #: A type in Spark's own JSON: its name, or an object.
 SparkType = str | dict[str, Any]
@@ -62,6 +63,22 @@ def left_out(writer: str, reader: str) -> list[str]:
     finds nothing, does not read.
     """
     return sorted(set(_paths_not_in(_struct(writer), _struct(reader), ())))
+
+
+def shape_of(text: str) -> Shape:
+    """The columns. An enum is a text, whatever its values are."""
+    return _shape(_struct(text))
+
+
+def partly(before: str, now: str, as_before: Collection[str]) -> str:
+    """See :class:`eo_pipeline.source.kinds.SchemaKind`; it says the types and nothing else."""
+    was, made = ({f["name"]: f["type"] for f in _struct(each)["fields"]} for each in (before, now))
+    for name in as_before:
+        if name in was:
+            made[name] = was[name]
+        else:
+            made.pop(name)
+    return json.dumps({"type": "object", "properties": {n: _declared(t) for n, t in made.items()}})
 
 
 def self_contained(text: str, references: Mapping[str, str]) -> str:
@@ -234,3 +251,27 @@ def _paths_not_in(writer: SparkType, reader: SparkType, path: tuple[str, ...]) -
         return
     inner = "elementType" if writer["type"] == "array" else "valueType"
     yield from _paths_not_in(writer[inner], reader[inner], path)
+
+
+def _shape(kind: SparkType) -> Shape:
+    if isinstance(kind, str):
+        return Shape("bigint" if kind == "long" else kind)
+    if kind["type"] == STRUCT:
+        return Shape(STRUCT, tuple((f["name"], _shape(f["type"])) for f in kind["fields"]))
+    inner = "elementType" if kind["type"] == ARRAY else "valueType"
+    return Shape(kind["type"], (("", _shape(kind[inner])),))
+
+
+def _declared(kind: SparkType) -> dict[str, Any]:
+    """A schema that becomes just this type."""
+    if isinstance(kind, str):
+        formats = {name: text for text, name in _TEXTS.items()}
+        if kind in formats:
+            return {"type": "string", "format": formats[kind]}
+        return {"type": next(name for name, each in _SCALARS.items() if each == kind)}
+    if kind["type"] == STRUCT:
+        properties = {field["name"]: _declared(field["type"]) for field in kind["fields"]}
+        return {"type": "object", "properties": properties}
+    if kind["type"] == ARRAY:
+        return {"type": "array", "items": _declared(kind["elementType"])}
+    return {"type": "object", "additionalProperties": _declared(kind["valueType"])}

@@ -6,12 +6,13 @@ A kind is a module, or an object of one; what decodes its records is another, se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
-from eo_pipeline.source import avro_schema, json_schema
+from eo_pipeline.source import avro_shapes, json_schema
 from eo_pipeline.source.protobuf_schema import Protobuf
+from eo_pipeline.source.shapes import Shape
 
 
 class SchemaKind(Protocol):
@@ -28,6 +29,17 @@ class SchemaKind(Protocol):
         finds nothing, does not read.
         """
 
+    def shape_of(self, text: str) -> Shape:
+        """The columns, of whatever kind the schema is."""
+
+    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+        """The schema ``now``, but that the columns ``as_before`` are what they are in ``before``,
+        or are not there if they were not.
+
+        Raises:
+            ValueError: that cannot be; the text names what is in the way.
+        """
+
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
         """``text`` as a registry has it, with all that it refers to, by name, written out."""
 
@@ -35,7 +47,7 @@ class SchemaKind(Protocol):
 #: By the ``value_format`` of a document, its name in a registry.
 _TYPES = {"avro": AVRO, "json": JSON_SCHEMA, "protobuf": PROTOBUF}
 
-_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_schema, JSON_SCHEMA: json_schema}
+_KINDS: Mapping[str, SchemaKind] = {AVRO: avro_shapes, JSON_SCHEMA: json_schema}
 
 
 def type_of_format(value_format: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eo_pipeline.source import protobuf_files
 from eo_pipeline.source.protobuf_files import ProtoError, own_file
+from eo_pipeline.source.shapes import ARRAY, MAP, STRUCT, Shape
 
 _TAKEN = frozenset({"_kafka", "_eo_ok"})
 
@@ -84,6 +85,18 @@ class Protobuf:
         """The same paths, by the numbers of the fields that lead to each."""
         written = self.descriptor(writer)
         return {} if written is None else dict(_left_out(written, self._found(reader), (), ()))
+
+    def shape_of(self, text: str) -> Shape:
+        """See :class:`eo_pipeline.source.kinds.SchemaKind`."""
+        return _shape_of(self._found(text))
+
+    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:  # noqa: ARG002
+        """Never: a message is followed as a whole or not at all.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(self.message or "of the message")
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
         """See :class:`eo_pipeline.source.kinds.SchemaKind`."""
@@ -222,3 +235,37 @@ def _said(field: Any) -> str:
     if message is not None and is_map(field):
         return "map"
     return _TYPES[field.type]
+
+
+#: What a scalar becomes, by :data:`_TYPES`; the others by their own names.
+_SPARK = {
+    **dict.fromkeys(("sint32", "sfixed32", "int32"), "int"),
+    **dict.fromkeys(("uint32", "fixed32", "int64", "sint64", "sfixed64"), "bigint"),
+    **dict.fromkeys(("uint64", "fixed64"), "decimal(20,0)"),
+    "bool": "boolean",
+    "bytes": "binary",
+}
+
+
+def _shape_of(message: Any) -> Shape:
+    return Shape(STRUCT, tuple((field.name, _of_field(field)) for field in message.fields))
+
+
+def _of_field(field: Any) -> Shape:
+    if is_map(field):
+        return Shape(MAP, (("", _of_one(field.message_type.fields_by_name["value"])),))
+    return Shape(ARRAY, (("", _of_one(field)),)) if field.is_repeated else _of_one(field)
+
+
+def _of_one(field: Any) -> Shape:
+    message = field.message_type
+    if message is not None and is_value(message):
+        if message.name in ("Timestamp", "Duration"):
+            return Shape("timestamp" if message.name == "Timestamp" else "bigint")
+        return _of_one(message.fields_by_name["value"])
+    if message is not None:
+        return _shape_of(message)
+    kind = _TYPES[field.type]
+    if kind == "enum":
+        return Shape("string", symbols=tuple(each.name for each in field.enum_type.values))
+    return Shape(_SPARK.get(kind, kind))

@@ -181,12 +181,14 @@ class RegistryClient:
         return [self._registered(each) for each in found if each is not None]
 
     def text(self, key: str) -> str | None:
-        """The schema of that number or GUID; None if the registry has none."""
+        """The schema of that number or GUID; None if the registry has none of our type."""
         if key.isdigit():
             found = self._asked(lambda client: client.get_schema(int(key)))
         else:
             found = self._asked(lambda client: client.get_schema_by_guid(key))
-        return None if found is None else self._self_contained(found, f"schema {key}")
+        if found is None or (found.schema_type or AVRO) != self._type:
+            return None
+        return self._self_contained(found, f"schema {key}")
 
     def _registered(self, found: Any) -> Registered:
         keys = tuple(str(key) for key in (found.schema_id, found.guid) if key is not None)

@@ -15,13 +15,18 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.ledger.schemas import AVRO, PROTOBUF, ReadWith
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF, ReadWith, is_made
 from eo_pipeline.source.kinds import SchemaKind, kind_of
 from eo_pipeline.source.parts import VALUE, Part
+from eo_pipeline.source.schema_changes import Policy, SchemaChanges
+from eo_pipeline.source.shapes import ChangeKind, rescaled, unreadable
 
 #: Before a number of four bytes, and before a GUID of sixteen.
 _NUMBER, _GUID = b"\x00", b"\x01"
 _NUMBER_BYTES, _GUID_BYTES = 5, 17
+
+#: What keeping what the reader lacks adds to the columns: JSON text, null if there is nothing.
+UNKNOWN_COLUMN = "_unknown_fields"
 
 #: Writers that one metric can tell apart: bits of a BIGINT.
 _BITS = 60
@@ -35,7 +40,9 @@ class WireSchemas:
     """The ``texts`` of schemas, of one ``type``, by their keys; of which ``reader`` gives the
     columns, and records are looked for whose ``part`` was written with ``writers``. ``unknown`` are
     keys that are known to have no schema. ``message`` is for Protobuf, see
-    :func:`eo_pipeline.source.kinds.kind_of`.
+    :func:`eo_pipeline.source.kinds.kind_of`. ``quarantined`` see
+    :class:`~eo_pipeline.ledger.schemas.ReadWith`. What a writer has and the reader has not goes by
+    ``policy``, and into a column if it is to be kept (``keeps``).
     """
 
     reader: str
@@ -45,6 +52,9 @@ class WireSchemas:
     type: str = AVRO
     message: str = ""
     part: Part = VALUE
+    quarantined: tuple[str, ...] = ()
+    policy: SchemaChanges = field(default_factory=SchemaChanges, repr=False)
+    keeps: bool = False
 
     @classmethod
     def alone(
@@ -87,7 +97,11 @@ class WireSchemas:
         )
         needed = dict.fromkeys((self.reader, *used))
         texts = {key: self.texts[key] for key in needed if key not in held}
-        read = ReadWith(self.reader, used, self.unknown, texts, message=self.message)
+        read = ReadWith(
+            *(self.reader, used, self.unknown, texts),
+            message=self.message,
+            quarantined=self.quarantined,
+        )
         return read.all_of(self.type)
 
 
@@ -127,8 +141,29 @@ def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
         part = schemas.part.name
         no_key = f"the {part} does not begin with the number of a schema in a registry"
         yield F.col(_key_column(schemas)).isNull(), F.lit(no_key)
-        unknown = F.concat(F.lit("the registry has no schema "), key_text(schemas))
+        unknown = F.concat(F.lit(f"the registry has no {schemas.type} schema "), key_text(schemas))
         yield writer(schemas).isNull(), unknown
+        for place, key in enumerate(schemas.writers):
+            if named := set_aside(schemas, key):
+                by = f"schema {key} is quarantined, for what it has or lacks: {', '.join(named)}"
+                yield writer(schemas) == place, F.lit(by)
+
+
+def set_aside(schemas: WireSchemas, key: str) -> list[str]:
+    """Because of which changes all records of a writer are bad, by policy."""
+    kind, written, read = schemas.kind, schemas.texts[key], schemas.reader_text
+    if is_made(key) or written == read:
+        return []
+    differ = {*kind.left_out(written, read), *kind.left_out(read, written)}
+    unread = unreadable(kind.shape_of(written), kind.shape_of(read))
+    named = {
+        str(each.change)
+        for each in schemas.policy.decide(unread).all
+        if each.policy is Policy.QUARANTINE and each.change.kind is not ChangeKind.NEW_ENUM_VALUE
+    }
+    places = rescaled(kind.shape_of(written), kind.shape_of(read))
+    named |= {f"other decimals within {name}" for name, can in places.items() if not can}
+    return sorted(named | (differ & {*schemas.quarantined}))
 
 
 def metrics(schemas: WireSchemas | None) -> list[Column]:
@@ -204,6 +239,8 @@ def first_that(branches: Iterable[tuple[Column, Column]]) -> Column:
 
 def _bytes_of(key: str) -> bytes:
     """The inverse of :func:`key_of`."""
+    if is_made(key):
+        return b""  # which no record has
     if key.isdigit():
         return _NUMBER + int(key).to_bytes(_NUMBER_BYTES - 1, "big")
     return _GUID + uuid.UUID(key).bytes

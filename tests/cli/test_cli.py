@@ -410,10 +410,10 @@ def test_an_interrupted_run_says_what_stands_and_leaves_no_spark_job_behind(
     eo.document(transform="tests.run.transforms:endless")
     command = [sys.executable, "-m", "eo_pipeline.cli", "run"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: spark_has_begun(eo.bench) or process.poll() is not None, 60)
+    wait_until(lambda: spark_has_begun(eo.bench) or process.poll() is not None)
 
     process.send_signal(number)
-    out, err = process.communicate(timeout=45)
+    out, err = process.communicate(timeout=240)
 
     assert process.returncode == code, err
     told = "events: interrupted; version 1 stands; nothing of version 2 is visible\n"

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.shell import Shell, eo
 from tests.engine import Bench, spark_has_begun, spark_is_free
-from tests.servers import wait_until
+from tests.servers import is_gone, wait_until
 
 __all__ = ["eo"]
 
@@ -45,7 +45,7 @@ class Command:
         self._said.extend(self.process.stderr)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        wait_until(lambda: condition() or self.process.poll() is not None, 90)
+        wait_until(lambda: condition() or self.process.poll() is not None)
         assert self.process.poll() is None, self._said
 
     def says(self, words: str) -> bool:
@@ -56,8 +56,8 @@ class Command:
         for number in numbers:
             self.process.send_signal(number)
             time.sleep(0.3)  # one after the other, as a person does
-        code = self.process.wait(45)
-        self._listener.join(10)
+        code = self.process.wait(240)
+        self._listener.join(120)
         assert not self.says("Traceback"), self._said
         # a second signal may come when Python has taken its handlers down
         return 128 - code if code < 0 else code, self._said[-1]
@@ -98,7 +98,7 @@ def test_while_a_spark_of_its_own_starts(
 
     assert command.ended_by(*numbers) == (code, STANDS)
 
-    wait_until(lambda: not any(child.is_running() for child in children), 20)
+    wait_until(lambda: all(is_gone(child.pid) for child in children))
     nothing_has_changed(eo)
 
 
@@ -137,6 +137,13 @@ def test_while_an_audit_works(eo: Shell, filled: Bench) -> None:
     nothing_has_changed(eo)
 
 
+#: How many wait for a lock here.
+WAITING = """
+select count(*) from pg_locks join pg_database on pg_database.oid = database
+where not granted and datname = current_database()
+"""
+
+
 @contextmanager
 def locked(bench: Bench) -> Iterator[None]:
     """Somebody else holds the table."""
@@ -149,7 +156,8 @@ def test_inside_the_transaction_of_a_rewind(eo: Shell, filled: Bench) -> None:
     with locked(filled):
         command = Command("rewind", "1", "--yes")
         command.until(lambda: command.says("version 3: committing (rewind)"))
-        time.sleep(1)  # the line comes before the statement that waits
+        # the line comes before the statement that waits
+        wait_until(lambda: filled.table.query(WAITING) != [(0,)])
 
         assert command.ended_by(signal.SIGINT) == (130, STANDS)
     nothing_has_changed(eo)

@@ -35,7 +35,7 @@ LOCATION = "tests.dagster.site"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 #: What a machine may be busy with other things; no test waits that long.
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 _INSTANCE = """
 telemetry: {enabled: false}
@@ -114,7 +114,7 @@ class Site:
                 yield
             finally:
                 process.send_signal(signal.SIGINT)
-                process.wait(60)
+                process.wait(120)
 
 
 def chromium() -> str:

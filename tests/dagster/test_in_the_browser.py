@@ -237,6 +237,8 @@ def test_a_rewind_is_looked_at_by_a_dry_run_and_then_made(filled: Shop) -> None:
     assert sum(shop.rows().values()) == shop.topic.next_id
 
 
+# without the browser: tests/dagster/test_going_back.py
+@pytest.mark.chaos
 def test_an_audit_that_fails_hands_over_the_job_that_repairs(filled: Shop) -> None:
     shop, page = filled, filled.browser.page
     shop.query("delete from orders where _eo_checkpoint = 1 and _eo_partition = 0")
@@ -262,6 +264,8 @@ def test_an_audit_that_fails_hands_over_the_job_that_repairs(filled: Shop) -> No
     shop.browser.sees("Passed")
 
 
+# without the browser: tests/dagster/test_looks.py
+@pytest.mark.chaos
 def test_a_broker_that_goes_away_is_red_on_the_topics_page_until_it_is_back(filled: Shop) -> None:
     shop, page = filled, filled.browser.page
     shop.browser.open(f"/locations/{LOCATION}/sensors/orders_lag")

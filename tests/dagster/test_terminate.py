@@ -108,11 +108,11 @@ def server(spark_server: object, tmp_path_factory: pytest.TempPathFactory) -> It
     log = (ui.folder / "log").open("w")
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
-        wait_until(ui.answers, 90)
+        wait_until(ui.answers)
         yield ui
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         log.close()
 
 
@@ -148,7 +148,7 @@ class Runs:
 
     def until(self, condition: Callable[[], bool], run_id: str) -> None:
         """Wait for it, not beyond the run's end."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while not (condition() or self.run(run_id).is_finished or time.monotonic() > deadline):
             time.sleep(0.05)
         assert condition(), self.log(run_id)
@@ -156,12 +156,12 @@ class Runs:
     def terminated(self, run_id: str) -> str:
         """Terminate the run; its log once it has ended as canceled."""
         self.ui.terminate(run_id)
-        wait_until(lambda: self.run(run_id).is_finished, 45)
+        wait_until(lambda: self.run(run_id).is_finished)
         assert self.run(run_id).status is dg.DagsterRunStatus.CANCELED, self.log(run_id)
         return self.log(run_id)
 
     def ended(self, run_id: str) -> dg.DagsterRunStatus:
-        wait_until(lambda: self.run(run_id).is_finished, 90)
+        wait_until(lambda: self.run(run_id).is_finished)
         return self.run(run_id).status
 
     def run(self, run_id: str) -> dg.DagsterRun:

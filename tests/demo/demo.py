@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.servers import those_alive
+
 #: Other tests' servers must not be the demo's. SPARK_CONNECT_MODE_ENABLED, which pyspark leaves
 #: behind in this process, stays: the demo has to get along with it.
 _FOREIGN = ("SPARK_REMOTE", "DAGSTER_HOME", "EO_KAFKA_BOOTSTRAP", "EO_PG_DSN", "EO_STAGING")
@@ -85,10 +87,9 @@ class Demo:
 
     def kill_descendant(self, mark: str) -> bool:
         """SIGKILL the one whose command holds ``mark``, not its guard; False if there is none."""
-        for process in self.descendants():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                command = process.cmdline()
-                if _holds(command, mark):
+        for process, command in those_alive(self.descendants(), psutil.Process.cmdline):
+            if _holds(command, mark):
+                with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
                     return True
         return False
@@ -96,11 +97,9 @@ class Demo:
     def javas(self) -> set[str]:
         """What runs on a Java virtual machine at this moment: names of main classes."""
         found: set[str] = set()
-        for process in self.descendants():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                command = process.cmdline()
-                if command and Path(command[0]).name == "java":
-                    found |= {word for word in command if word in _MAIN_CLASSES}
+        for _, command in those_alive(self.descendants(), psutil.Process.cmdline):
+            if command and Path(command[0]).name == "java":
+                found |= {word for word in command if word in _MAIN_CLASSES}
         return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine import Bench, left_over, spark_has_begun
-from tests.servers import wait_until
+from tests.servers import found_below, wait_until
 
 
 @pytest.mark.parametrize("kills", [1, 2])
@@ -17,7 +17,7 @@ def test_the_job_of_a_killed_run_does_not_hold_up_the_next_one(bench: Bench, kil
     for _ in range(kills):
         killed(bench)
     following = bench.run_in_a_process()
-    said = following.communicate(timeout=120)
+    said = following.communicate(timeout=240)
     assert said[0].endswith("done\n"), said
     bench.table.assert_holds_once(bench.topic.written)
     bench.topic.write(50)
@@ -29,7 +29,7 @@ def killed(bench: Bench) -> None:
     """A run whose job takes every core for hours, killed in the midst of it."""
     before = folders(bench)
     running = bench.run_in_a_process(transform="tests.run.transforms:endless")
-    wait_until(lambda: spark_has_begun(bench) and folders(bench) != before, timeout_s=60)
+    wait_until(lambda: spark_has_begun(bench) and folders(bench) != before)
     running.kill()
     assert running.wait() == -signal.SIGKILL
     for pipe in (running.stdout, running.stderr):
@@ -38,4 +38,4 @@ def killed(bench: Bench) -> None:
 
 
 def folders(bench: Bench) -> set[Path]:
-    return set(Path(bench.config["staging"]).rglob("_temporary/0/_temporary/*"))
+    return found_below(Path(bench.config["staging"]), "_temporary/0/_temporary/*")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import struct
 import uuid
 from collections.abc import Callable
@@ -100,9 +102,18 @@ def test_init_writes_a_document_for_a_registry_that_runs(
     orders.write(THIRD, {"id": 3, "quantity": 3, "tags": []})
     planned = eo("plan", "-f", "pipelines/events.yaml")
     assert "(new: tags; no longer: name)" in planned.out
+    assert "new field: tags (array<string>): evolve" in planned.out
+    ahead = eo("schema", "diff", "-f", "pipelines/events.yaml")
+    assert re.search(r"dropped field: name \(string\) +evolve +the table follows", ahead.out)
+    listed = json.loads(eo("schema", "diff", "-f", "pipelines/events.yaml", "--json").out)
+    assert [(each["kind"], each["field"]) for each in listed["columns"]["changes"]] == [
+        ("dropped_field", "name"),
+        ("new_field", "tags"),
+    ]
     assert eo("run", "-f", "pipelines/events.yaml").code == 0
     told = eo("schema", "-f", "pipelines/events.yaml")
     assert "new: tags; no longer: name" in told.out
+    assert "changes nothing" in eo("schema", "diff", "-f", "pipelines/events.yaml").out
     well = eo("doctor", "-f", "pipelines/events.yaml")
     assert f"{events.name}-value: schema " in well.out
     absent = eo("init", *kafka, "--sink", "postgres", "--registry", registry.url, "--subject", "no")
@@ -149,4 +160,4 @@ def test_the_guid_of_a_schema_may_stand_in_a_header_or_in_front(
     assert head.counts.schemas.unknown == (str(nobodys),)
     said = {e for (e,) in avro_bench.table.query("select error from events_dead_letters")}
     assert len(said) == 2
-    assert any(f"has no schema {nobodys}" in each for each in said)
+    assert any(f"has no AVRO schema {nobodys}" in each for each in said)

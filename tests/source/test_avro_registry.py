@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_a_dead_letter_with_the_reason(
     assert said.keys() == set(junk)
     assert "does not begin with the number of a schema" in said[b"{}"]
     assert "does not begin with the number of a schema" in said[b"\x00\x00"]
-    assert "the registry has no schema 4711" in said[junk[2]]
+    assert "the registry has no AVRO schema 4711" in said[junk[2]]
     assert "tombstone" in said[None]
     assert f"schema {number}" in said[junk[4]]
     assert "cut off" in said[junk[4]]

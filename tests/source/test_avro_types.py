@@ -28,10 +28,11 @@ from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import record, serialized
 from tests.servers import STATE
 
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+SECTION = PAGE.partition("## What each Avro type becomes")[2].partition("\n## ")[0]
 
 #: Avro types that the page has, as JSON, and what stands beside each.
-TABLE = dict(re.findall(r"(?m)^\| `([\[{\"].*?)` \| `(.+?)` \|", PAGE.read_text()))
+TABLE = dict(re.findall(r"(?m)^\| `([\[{\"].*?)` \| `(.+?)` \|", SECTION))
 
 BEFORE = datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
 AFTER = datetime(2026, 2, 3, 4, 5, 6, 789000, tzinfo=UTC)

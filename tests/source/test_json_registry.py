@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.json_schema import fault_of, left_out, self_contained
@@ -45,6 +46,38 @@ SECOND = json.dumps(
 THIRD = schema(id=INTEGER, tags={"type": "array", "items": STRING})
 
 
+def test_policies_for_changes_of_the_schema(
+    bench: Bench, events: Topic, registry: EmbeddedRegistry
+) -> None:
+    orders = JsonTopic(events, SchemaRegistryClient({"url": registry.url}))
+    json_bench = behind_registry(bench, registry, "json")
+    place = {"type": "object", "properties": {"lat": INTEGER}}
+    nested = {"type": "object", "properties": {"lat": INTEGER, "lon": INTEGER}}
+    orders.write(schema(id=INTEGER, at=place), {"id": 1, "at": {"lat": 1}})
+    rescuing = {"new_field": "rescue", "new_nested_field": "quarantine"}
+    changes = {"schema_changes": rescuing, "on_bad_record": "dead_letter"}
+    json_bench.pipeline(source=changes).run()
+    orders.write(schema(id=INTEGER, at=place, x=STRING), {"id": 2, "x": "!"})
+    json_bench.pipeline(source=changes).run()
+    orders.write(schema(id=INTEGER, at=nested), {"id": 3, "at": {"lat": 1, "lon": 2}})
+    orders.write(schema(id=INTEGER, at=place), {"id": 4, "at": {"lat": 4}})
+    json_bench.pipeline(source=changes).run()
+    found = json_bench.table.query("select id, at, _unknown_fields from events order by id")
+    assert found == [
+        (1, {"lat": 1}, None),
+        (2, None, '{"x":"!"}'),
+        (4, {"lat": 4}, None),
+    ]
+    (said,) = json_bench.table.query("select error from events_dead_letters")[0]
+    assert "at.lon" in said
+    with pytest.raises(ConfigError, match="name the kinds"):
+        json_bench.pipeline(source={"schema_changes": "rescue"})
+    orders.write(schema(id=STRING, at=place), {"id": "5"})
+    changed = {**changes, "schema_changes": {**rescuing, "changed_type": "freeze"}}
+    with pytest.raises(SchemaChangeError, match="changed type: id from bigint to string"):
+        json_bench.pipeline(source=changed).run()
+
+
 def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     bench: Bench, events: Topic, registry: EmbeddedRegistry
 ) -> None:
@@ -71,7 +104,7 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     found = json_bench.table.query("select value, error from events_dead_letters")
     said = {bytes(value): error for value, error in found}
     assert "does not begin with the number of a schema" in said[junk[0]]
-    assert "the registry has no schema 4711" in said[junk[1]]
+    assert "the registry has no JSON schema 4711" in said[junk[1]]
     assert said[junk[2]] == "the value is not a JSON object"
     assert said[junk[3]] == "the value does not fit the schema"
     everything = "select id, name, place::text, tags from events order by id"

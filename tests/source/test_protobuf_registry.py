@@ -18,7 +18,14 @@ from confluent_kafka.schema_registry import (
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from tests.cli.shell import Shell, eo
 from tests.engine import Bench, Topic
-from tests.registry import JsonTopic, ProtobufTopic, RegistryTopic, behind_registry, messages
+from tests.registry import (
+    JsonTopic,
+    ProtobufTopic,
+    RegistryTopic,
+    behind_registry,
+    messages,
+    record,
+)
 
 __all__ = ["eo"]
 
@@ -54,6 +61,8 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     orders.write(first, {"id": 5, "name": "five"}, {"id": 6})
     number = struct.pack(">bI", 0, int(head.counts.schemas.reader))
     junk = [b"{}", struct.pack(">bI", 0, 4711) + b"\0", number + b"\2\2", number + b"\0\x12\x05a"]
+    other = orders.client.register_schema("other", Schema(record(("id", "long")), "AVRO"))
+    junk.append(struct.pack(">bI", 0, other) + b"{}")
     for value in [*junk, None]:
         events.write_value(value)
     tolerant = {"on_bad_record": "dead_letter"}
@@ -63,9 +72,10 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     found = proto_bench.table.query("select value, error from events_dead_letters")
     said = {None if value is None else bytes(value): error for value, error in found}
     assert "does not begin with the number of a schema" in said[junk[0]]
-    assert "the registry has no schema 4711" in said[junk[1]]
+    assert "the registry has no PROTOBUF schema 4711" in said[junk[1]]
     assert "is not the message shop.Order, but another one of schema" in said[junk[2]]
     assert said[junk[3]] == "the value is cut off, or is no message shop.Order"
+    assert f"the registry has no PROTOBUF schema {other}" in said[junk[4]]
     assert "tombstone" in said[None]
     everything = "select id, name, place::text, tags from events order by id"
     before = proto_bench.table.query(everything)
@@ -80,6 +90,7 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     registry.kill()
     proto_bench.pipeline(source=tolerant).replay(head.version, last.version)
     assert proto_bench.table.query(everything) == before
+    assert proto_bench.pipeline(source=tolerant).audit().findings == ()
 
 
 NESTED = """

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, SetupError
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded, decode
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.wire import WireSchemas
-from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark import SparkSettings, job_error
 from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import messages
 
@@ -197,6 +198,17 @@ def test_what_google_refuses_is_bad_and_what_it_takes_is_what_it_takes(spark: Sp
     assert (seen["good"], seen["bad"], seen["unknown"]) == (6, 5, 1)
     strict = decoded(spark, schema, values, None, unknown_fields="fail")
     assert bad_records(strict)[10] == "it has fields that the schema does not name: #15, p.#2"
+
+
+def test_workers_without_the_packages_are_told_with_the_remedy(spark: SparkSession) -> None:
+    def lacking(batches: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'ptars'")
+
+    with pytest.raises(PySparkException) as failed:
+        spark.range(1).mapInArrow(lacking, "id bigint").collect()
+    told = job_error(spark, failed.value, "the job")
+    assert isinstance(told, SetupError)
+    assert "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON" in str(told)
 
 
 OLD = proto("int32 id = 1; string name = 2; Place p = 3; int64 gone = 4; int64 other = 5;")

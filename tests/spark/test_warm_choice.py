@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.udf import UserDefinedFunction
 
 from eo_pipeline import SparkSettings
 from eo_pipeline.spark.warm.finding import warm_server
@@ -79,6 +80,17 @@ def test_another_environment_is_named_and_not_shown(
     assert server is None
     assert "time zone" in said
     assert "Tokyo" not in said
+
+
+def test_a_function_that_was_made_for_another_kind_of_spark_is_told(
+    record: Path, found: Any
+) -> None:
+    made = UserDefinedFunction(str.upper)  # as `udf` at the top of a transform's module does
+    server, said = found()
+    assert server is None
+    assert "make it in the transform" in said
+    del made
+    assert found()[0] is not None
 
 
 def test_a_document_that_wants_none_does_not_look(

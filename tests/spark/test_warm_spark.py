@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -22,7 +21,7 @@ from eo_pipeline.jvm.java import find_java
 from eo_pipeline.spark import JARS_VARIABLE
 from tests.dagster.projects import write_project
 from tests.engine import Table, Topic
-from tests.servers import STATE, is_gone, wait_until
+from tests.servers import STATE, is_gone, those_alive, wait_until
 
 #: What a JVM of the suite is started with: tests/spark_conf.
 _KEPT = {"SPARK_CONF_DIR"}
@@ -164,11 +163,7 @@ def made_by(user: Path) -> list[psutil.Process]:
 
 def commands_of(user: Path) -> list[str]:
     """The command lines of what :func:`made_by` finds, but for one that ends while it is asked."""
-    found = []
-    for process in made_by(user):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found.append(" ".join(process.cmdline()))
-    return found
+    return [" ".join(command) for _, command in those_alive(made_by(user), psutil.Process.cmdline)]
 
 
 def test_runs_find_the_warm_spark_and_start_none_until_it_is_stopped(project: Project) -> None:
@@ -380,12 +375,22 @@ def test_a_transform_that_was_changed_is_the_one_that_runs(project: Project) -> 
     module.write_text(TRANSFORM.format(said="new and longer"))
     assert "warm Spark" not in project.run().err
     assert project.started() == 1
-    # one that pyspark made before it knew of the server would fail with it
-    module.write_text(MADE_ON_IMPORT)
+    counted = project.table.query("select name, count(*) from events group by name order by name")
+    assert counted == [("new and longer", 20), ("old", 20)]
+
+
+@pytest.mark.chaos
+def test_a_function_that_pyspark_made_before_it_knew_of_the_server_does_without(
+    project: Project,
+) -> None:
+    """It would fail with it."""
+    document = project.folder / "pipeline.yaml"
+    document.write_text(document.read_text() + "transform: renaming:transform\n")
+    (project.folder / "renaming.py").write_text(MADE_ON_IMPORT)
+    project.eo("spark", "start")
     assert "make it in the transform" in project.run().err
     assert project.started() == 2
-    counted = project.table.query("select name, count(*) from events group by name order by name")
-    assert counted == [("loud", 20), ("new and longer", 20), ("old", 20)]
+    assert project.table.query("select name, count(*) from events group by name") == [("loud", 20)]
 
 
 def test_an_interrupted_start_leaves_nothing(project: Project) -> None:
@@ -393,7 +398,7 @@ def test_an_interrupted_start_leaves_nothing(project: Project) -> None:
     wait_until(lambda: project.started() == 1)
     wait_until(lambda: any("-Xmx1g" in command for command in commands_of(project.user)))
     starting.send_signal(signal.SIGINT)
-    starting.communicate(timeout=100)
+    starting.communicate(timeout=240)
     assert starting.returncode == 130
     wait_until(lambda: not made_by(project.user))
     assert project.status()["running"] is False
