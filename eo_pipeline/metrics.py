@@ -53,10 +53,12 @@ class Observed:
     Args:
         name: the pipeline's.
         load: makes it, from its document for example; called until it works.
+        tell: hears why a look failed, once for each new reason.
     """
 
     name: str
     load: Callable[[], Pipeline]
+    tell: Callable[[str], None]
     status: Status | None = None
     #: whether the last look worked
     up: bool = False
@@ -65,6 +67,7 @@ class Observed:
     errors: Counter[str] = field(default_factory=Counter)
     _totals: _Totals = field(default_factory=lambda: _Totals())
     _pipeline: Pipeline | None = None
+    _told: str = ""
 
     def look(self) -> None:
         """Ask the sink, then Kafka; what fails is counted."""
@@ -72,9 +75,13 @@ class Observed:
             self._pipeline = self._pipeline or self.load()
             totals = self._totals.followed(self._pipeline)
             self.status, self._totals, self.up = self._pipeline.status(), totals, True
+            self._told = ""
         except EoPipelineError as error:
             self.up = False
             self.errors[type(error).__name__] += 1
+            if self._told != str(error):
+                self._told = str(error)
+                self.tell(f"{self.name}: {error}")
         self.looked_at = time.time()
 
     def gauges(self) -> Iterator[tuple[str, float]]:

@@ -11,6 +11,7 @@ import typer
 from eo_pipeline.cli.options import Files, Name
 from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.selection import documents, load
+from eo_pipeline.cli.telling import note
 from eo_pipeline.errors import SetupError
 
 _LOOPBACK = "127.0.0.1"
@@ -50,7 +51,7 @@ def metrics(
         ) from error
     output = Output()
     found = documents(files, name)
-    observed = [Observed(each.name, functools.partial(load, each)) for each in found]
+    observed = [Observed(each.name, functools.partial(load, each), note) for each in found]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PipelineMetrics(observed))
     if textfile is not None:

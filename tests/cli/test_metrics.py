@@ -79,6 +79,7 @@ def test_a_scrape_tells_of_every_pipeline_also_while_others_run_it(eo: Shell) ->
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert err.count("away: ") == 1, "a reason is told once, and not at every look"
 
 
 KIND = "SourceUnavailableError"
