@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
@@ -27,14 +27,13 @@ from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.registry import as_sink
+from eo_pipeline.sinks.registry import SinkField
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.storage import PlaceField, Storage
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from eo_pipeline.audit import AuditReport
 
 
@@ -49,7 +48,8 @@ class Pipeline(Changes, Settings):
             ``package.module:function``.
         lineage: write ``_eo_topic``, ``_eo_partition`` and ``_eo_offset`` with every row. The
             transform must then keep the ``_kafka`` column.
-        staging: folder for rows that wait; on a cluster one that driver and executors share.
+        storage: how buckets are reached, the table's and that of staging.
+        staging: folder or ``s3://`` for rows that wait; driver and executors share it.
         inline_records: a batch of at most this many offsets skips the files.
         max_checkpoints: the most checkpoints one run makes.
         spark: where Spark runs; used only when there is something to read.
@@ -59,10 +59,11 @@ class Pipeline(Changes, Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     source: KafkaSource
-    sink: Annotated[Sink, BeforeValidator(as_sink)]
+    storage: Storage = Storage()
+    sink: SinkField
     transform: Annotated[Callable[..., Any] | None, BeforeValidator(load_transform)] = None
     lineage: bool = True
-    staging: Path = Path(".eo/staging")
+    staging: PlaceField = Path(".eo/staging")
     inline_records: int = Field(default=10_000, ge=0)
     max_checkpoints: PositiveInt = 1_000
     spark: SparkSettings = SparkSettings()
@@ -217,10 +218,8 @@ class Pipeline(Changes, Settings):
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         spark: SparkProvider | None = None,
     ) -> Iterator[Steps]:
-        folders = self.sink.staging_folders()
-        staging = StagingArea(
-            folders.manifests or self.staging, self.name, folders.rows, self.sink.describe()
-        )
+        into, where = self.sink.staging_folders(), self.sink.describe()
+        staging = StagingArea(into.manifests or self.staging, self.name, into.rows, where)
         with watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,

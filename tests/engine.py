@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ import psycopg
 import pytest
 from confluent_kafka import Message, Producer
 
-from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.embedded.jars import spark_connector_jars, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
@@ -39,7 +40,7 @@ Coordinates = tuple[str, int, int]
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
     """The session's Spark; every pipeline of this process and its children uses it."""
-    jars = spark_connector_jars(STATE)
+    jars = (*spark_connector_jars(STATE), *spark_s3_jars(STATE))
     with EmbeddedSpark(tmp_path_factory.mktemp("spark"), jars=jars) as server:
         os.environ["SPARK_REMOTE"] = server.remote
         yield server
@@ -258,6 +259,16 @@ class Bench:
             env={**os.environ, **(environment or {})},
             cwd=Path(__file__).parents[1],
         )
+
+    def killed_after(self, seconds: float) -> bool:
+        """Whether a run in a process of its own was killed; not if it was through before."""
+        run = self.run_in_a_process()
+        try:
+            run.wait(seconds)
+        except subprocess.TimeoutExpired:
+            run.kill()
+        run.communicate(timeout=240)
+        return run.returncode == -signal.SIGKILL
 
     def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         config = {**self.config, **changes}

@@ -33,6 +33,10 @@ class Proxy:
         self._links: list[socket.socket] = []
         self._trigger: tuple[bytes, Cut] | None = None
         self._refusing = False
+        self._answers: list[tuple[bytes, bytes]] = []
+        self._changed: tuple[bytes, bytes] | None = None
+        #: how often the client sent something
+        self.sent = 0
         self._listener = socket.create_server((_HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         Thread(target=self._accept, daemon=True).start()
@@ -41,6 +45,22 @@ class Proxy:
         """Break the link the next time the client sends ``word``."""
         with self._lock:
             self._trigger = (word, cut)
+
+    def answer_at(self, word: bytes, answer: bytes, times: int = 1) -> None:
+        """Give ``answer`` the next times the client sends ``word``, which the server never hears;
+        then the link breaks.
+        """
+        with self._lock:
+            self._answers += [(word, answer)] * times
+
+    def change(self, said: bytes, heard: bytes) -> None:
+        """From now on the client hears one thing where the server says another."""
+        self._changed = (said, heard)
+
+    @property
+    def is_through(self) -> bool:
+        """Whether all that it was told to do at a word was done."""
+        return self._trigger is None and not self._answers
 
     def cut(self) -> None:
         """Break every connection now."""
@@ -89,6 +109,11 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket, lose_reply: Event) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(_CHUNK):
+                self.sent += 1
+                if answer := self._answer(data):
+                    client.sendall(answer)
+                    client.shutdown(socket.SHUT_WR)
+                    return
                 cut = self._triggered(data)
                 if cut is Cut.BEFORE_THE_REQUEST:
                     self.cut()
@@ -104,9 +129,16 @@ class Proxy:
                 if lose_reply.is_set():
                     self.cut()
                     return
-                client.sendall(data)
+                client.sendall(data.replace(*self._changed) if self._changed else data)
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_WR)
+
+    def _answer(self, data: bytes) -> bytes | None:
+        with self._lock:
+            found = next((each for each in self._answers if each[0] in data), None)
+            if found:
+                self._answers.remove(found)
+        return found[1] if found else None
 
     def _triggered(self, data: bytes) -> Cut | None:
         with self._lock:

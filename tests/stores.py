@@ -15,9 +15,13 @@ from typing import Any
 
 import pymysql
 import pytest
+from pydantic import SecretStr
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
+from eo_pipeline.embedded.objects import EmbeddedObjectStore
 from eo_pipeline.embedded.redis import EmbeddedRedis
+from eo_pipeline.storage import Storage
 from tests.chaos import rest_is_chaos
 from tests.mysql_server import EmbeddedMySql
 
@@ -101,3 +105,48 @@ def redis_url(redis_server: EmbeddedRedis) -> Iterator[str]:
     if redis_server.alive:
         with redis_server.connect(database) as admin:
             admin.flushdb()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A place of a test's own in an object store, and how to get there."""
+
+    server: EmbeddedObjectStore
+    uri: str
+
+    @property
+    def storage(self) -> Storage:
+        return self.server.storage
+
+    def document(self) -> dict[str, str | None]:
+        """``storage`` as a document holds it."""
+        values = self.storage.model_dump(exclude_none=True)
+        return {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in values.items()
+        }
+
+    def options(self) -> dict[str, str]:
+        """For an observer who reads a table there with delta-rs."""
+        place = self.storage.place(f"{self.uri}/any")
+        assert isinstance(place, BucketPath)
+        return dict(place.bucket.delta)
+
+
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedObjectStore]:
+    with EmbeddedObjectStore(tmp_path_factory.mktemp("objects")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bucket_of_session() -> str:
+    """Whoever reaches a bucket by its name, as Spark does, holds on to where it was."""
+    return f"b-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def bucket(objects: EmbeddedObjectStore, bucket_of_session: str) -> Bucket:
+    """A prefix of the test's own: the server makes files of 256 MB for each bucket."""
+    uri = objects.start().bucket(bucket_of_session)
+    return Bucket(objects, f"{uri}/{uuid.uuid4().hex[:12]}")

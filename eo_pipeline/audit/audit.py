@@ -35,6 +35,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.places import Place
 from eo_pipeline.progress import current
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
@@ -57,7 +58,7 @@ class Audit:
     """
 
     steps: Steps
-    staging: Path
+    staging: Place
     progress: Callable[[str], None]
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
 
@@ -132,7 +133,7 @@ class Audit:
     def _compare(
         self, snapshot: Snapshot, cluster: Cluster, folder: Path, block: int, *, expected: bool
     ) -> Comparison:
-        book = self.steps.book
+        books = self.steps.books
         return Comparison(
             spark=self.steps.spark(),
             stager=self.steps.knowing_stager(),
@@ -144,7 +145,7 @@ class Audit:
             head=snapshot.head.version,
             newest=snapshot.newest,
             expected=expected,
-            schemas=book.for_audit(snapshot.head, snapshot.checkpoints) if book else None,
+            schemas=books.for_audit(snapshot.head, snapshot.checkpoints) if books else None,
         )
 
     def _compared(
@@ -155,7 +156,7 @@ class Audit:
         self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         # with a registry each checkpoint had columns of its own, too
-        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.book else BY_TRANSFORM
+        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.books else BY_TRANSFORM
         differing = {n for n, kinds in tallies.items() if n is not None and alike & {*kinds}}
         spans = self._spans(snapshot, cluster, differing)
         alone = iter(sorted(spans.items()))

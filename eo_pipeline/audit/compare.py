@@ -7,7 +7,7 @@ bounded number of examples. What a task holds is bounded too; the aggregation sp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.schemas import AuditSchemas
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
+from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
@@ -107,7 +107,7 @@ class Comparison:
     head: int
     newest: int
     expected: bool
-    schemas: AuditSchemas | None = None
+    schemas: Callable[[int | None], ReadBy] | None = None
 
     def everything(self, spans: Sequence[OffsetRange]) -> Tallies:
         """All checkpoints at once; the transform sees all records together.

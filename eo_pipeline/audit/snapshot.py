@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
 from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import SinkSession
 
@@ -57,13 +59,18 @@ class Snapshot:
 
 
 @contextmanager
-def scratch(staging: Path) -> Iterator[Path]:
+def scratch(staging: Place) -> Iterator[Path]:
     """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards. What
-    killed audits left there goes, too, once no audit can still be at work on it.
+    killed audits left there goes, too, once no audit can still be at work on it. Where staging is
+    in a bucket it is a temporary folder of this machine.
 
     Raises:
         SetupError: it cannot be made.
     """
+    if not isinstance(staging, Path):
+        with tempfile.TemporaryDirectory(prefix="eo-audit-") as temporary:
+            yield Path(temporary)
+        return
     folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
     try:
         folder.mkdir(parents=True)

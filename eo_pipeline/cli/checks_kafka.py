@@ -14,6 +14,7 @@ from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import NO_TOPIC_ID, Cluster
 from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import latest_reader
 
 #: A topic's UUID is told since this version (KIP-516); the protocol tells no broker's own version.
@@ -126,15 +127,21 @@ def _unavailable(source: KafkaSource, error: Exception) -> SourceUnavailableErro
 
 
 def schema_registry(source: KafkaSource, timeout: float) -> Check:
-    """Whether the registry has a schema whose fields can become columns."""
+    """Whether the registry has schemas whose fields can become columns."""
     registry = source.registry
     assert registry is not None
     waiting = registry.model_copy(update={"timeout": min(registry.timeout, timeout)})
 
     def look() -> Check:
-        latest = latest_reader(waiting, source.subject, source.schema_type, source.message)
-        kind = kind_of(source.schema_type, source.message)
-        fields = counted(len(kind.field_names(latest.text)), "field")
-        return ok("registry", f"{source.subject}: schema {latest.keys[0]}, {fields}")
+        return ok(
+            "registry", "; ".join(told(part) for part in (VALUE, KEY) if source.by_registry(part))
+        )
+
+    def told(part: Part) -> str:
+        subject, schema_type = source.subject_of(part), source.schema_type_of(part)
+        message = source.message_of(part)
+        latest = latest_reader(waiting, subject, schema_type, message, part)
+        fields = counted(len(kind_of(schema_type, message).field_names(latest.text)), "field")
+        return f"{subject}: schema {latest.keys[0]}, {fields}"
 
     return examined("registry", look, "Correct source.registry, or start the registry.")

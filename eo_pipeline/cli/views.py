@@ -132,6 +132,7 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         ("tombstones", number(counts.tombstones)),
         *([("unknown fields", _unknown(counts))] if counts.unknown else []),
         *([("schemas", _schemas(counts.schemas))] if counts.schemas else []),
+        *([("key schemas", _schemas(counts.key_schemas))] if counts.key_schemas else []),
         ("run id", entry.run_id),
         ("transaction", entry.transaction_id),
         ("parent", f"{entry.parent.version} {entry.parent.transaction_id}" if entry.parent else ""),

@@ -11,6 +11,7 @@ from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.ddl import Field, fields_of
+from eo_pipeline.source.parts import VALUE
 
 #: The columns that every table of ours has.
 _OWN = {
@@ -30,7 +31,7 @@ def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any
         # a page leaves the line above out where it shows what was observed
         "bootstrap_servers": source.bootstrap_servers,
         "value_format": source.value_format,
-        **({"schema_subject": source.subject} if source.registry else {}),
+        **({"schema_subject": source.subject} if source.by_registry(VALUE) else {}),
         **_schema([_of_field(each) for each in _declared(source)]),
     }
 

@@ -26,6 +26,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.settings import Problem, problems
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.storage import Storage
 
 Fields = dict[str, Any]
 
@@ -69,8 +70,19 @@ class KafkaPipelineComponent(Automation, dg.Component):
     lineage: bool | None = Field(
         None, description="Write topic, partition and offset with every row (default true)."
     )
+    storage: Annotated[
+        Fields | None,
+        _NOT_SHOWN,
+        dg.Resolver(
+            resolve_texts,
+            model_field_type=Fields | None,
+            description="How buckets are reached: eo_pipeline.storage.Storage.",
+            json_schema_extra=model_schema(Storage),
+        ),
+    ] = None
     staging: str | None = Field(
-        None, description="Folder for rows that wait for their commit (default .eo/staging)."
+        None,
+        description="Folder, or s3://, for rows that wait for their commit (default .eo/staging).",
     )
     inline_records: int | None = Field(
         None, description="A batch of at most this many offsets skips the files."

@@ -50,10 +50,20 @@ class Artefact(NamedTuple):
     name: str
     version: str
     classifier: str = ""
+    #: without what it depends on
+    alone: bool = False
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.version}"
 
+
+#: Hadoop's file system for S3, of the release that Spark 4.0 has, and those of the parts of its
+#: SDK that it uses: all parts in one, which it asks for, weigh half a gigabyte.
+_S3 = (
+    Artefact("org.apache.hadoop", "hadoop-aws", "3.4.1", alone=True),
+    Artefact("software.amazon.awssdk", "s3-transfer-manager", "2.25.53"),
+    Artefact("software.amazon.awssdk", "sts", "2.25.53"),
+)
 
 _REGISTRY = Artefact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all")
 
@@ -83,9 +93,26 @@ def spark_connector_jars(state: Path) -> tuple[Path, ...]:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
-    wanted = [Artefact(*each.split(":")) for each in (CONNECTOR, AVRO)]
+    wanted = [_named(each) for each in (CONNECTOR, AVRO)]
     found = [jar for each in wanted for jar in _resolved(each, state)]
     return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
+
+
+def spark_s3_jars(state: Path) -> tuple[Path, ...]:
+    """What Spark needs to reach buckets, beyond the jars that pyspark already holds; downloaded
+    (15 MB) the first time.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
+    found = {jar.name: jar for each in _S3 for jar in _resolved(each, state)}
+    return tuple(jar for jar in found.values() if _artefact_name(jar) not in in_spark)
+
+
+def _named(coordinates: str) -> Artefact:
+    organisation, name, version = coordinates.split(":")
+    return Artefact(organisation, name, version)
 
 
 def registry_jar(state: Path) -> Path:
@@ -178,6 +205,7 @@ def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
         command += ["-ivy", str(wanted), "-retrieve", str(retrieve)]
     else:
         command += ["-dependency", *artefact[:3], "-confs", "default"]
+        command += ["-notransitive"] if artefact.alone else []
         # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
         command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]
     with log.open("wb") as output:

@@ -81,7 +81,8 @@ class Counts:
     version), ``unknown_fields``: names of such, not always all. ``checksum`` is of the rows and
     ``dead_letters_checksum`` of the dead letters as they were staged (None: not made, by an older
     version or because the sink could not give them back to be compared). ``schemas`` are those of
-    a registry that the records were read with (None: there is no registry).
+    a registry that the records were read with (None: there is no registry), ``key_schemas`` those
+    of their keys.
     """
 
     records: int = 0
@@ -95,6 +96,7 @@ class Counts:
     checksum: Checksum | None = None
     dead_letters_checksum: Checksum | None = None
     schemas: ReadWith | None = None
+    key_schemas: ReadWith | None = None
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,15 @@ class Identity:
     what the store said it publishes into and how (the table's own identity, the mode, the key).
     ``past_topics`` are the positions reached in topics whose names are not subscribed any more or
     mean another topic now, by Kafka's topic UUID: what was read once is never read again.
-    ``schemas`` are those of a registry that earlier entries were read with.
+    ``schemas`` are those of a registry that earlier entries were read with, ``key_schemas``
+    those of their keys.
     """
 
     parent: str | None = None
     sink: Mapping[str, str] = field(default_factory=dict)
     past_topics: Mapping[str, StoredOffsets] = field(default_factory=dict)
     schemas: KnownSchemas = field(default_factory=KnownSchemas)
+    key_schemas: KnownSchemas = field(default_factory=KnownSchemas)
 
 
 class Stored(NamedTuple):
@@ -210,7 +214,10 @@ class LedgerEntry:
             counts=Counts(rows_total=self.counts.rows_total),
             run_id=run_id,
             identity=replace(
-                self.identity, parent=self._hash_for_children, schemas=self.known_schemas
+                self.identity,
+                parent=self._hash_for_children,
+                schemas=self.known_schemas,
+                key_schemas=self.known_key_schemas,
             ),
         )
 
@@ -218,6 +225,11 @@ class LedgerEntry:
     def known_schemas(self) -> KnownSchemas:
         """All that this entry and those below it were read with."""
         return self.identity.schemas.after(self.version, self.counts.schemas)
+
+    @property
+    def known_key_schemas(self) -> KnownSchemas:
+        """The same of keys."""
+        return self.identity.key_schemas.after(self.version, self.counts.key_schemas)
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
         return replace(self, counts=counts)
@@ -249,8 +261,9 @@ class LedgerEntry:
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
         counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
-        if not self.identity.schemas.held:
-            written["identity"].pop("schemas")
+        for name in ("schemas", "key_schemas"):
+            if not getattr(self.identity, name).held:
+                written["identity"].pop(name)
         return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod

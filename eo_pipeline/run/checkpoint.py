@@ -44,7 +44,7 @@ from eo_pipeline.staging.rows import StagedOutput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from eo_pipeline.run.schemas import SchemaBook
+    from eo_pipeline.run.schema_books import SchemaBooks
     from eo_pipeline.run.stage import Stager, Transform
 
 log = logging.getLogger(__name__)
@@ -87,15 +87,15 @@ class Steps:
         return Stager(self.source, self.sink, self.transform, self.lineage)
 
     @cached_property
-    def book(self) -> SchemaBook | None:
+    def books(self) -> SchemaBooks | None:
         """Which schemas records are read with; None if there is no registry."""
         if self.source.registry is None:
             return None
         # here for the same reason
-        from eo_pipeline.run.schemas import SchemaBook
+        from eo_pipeline.run.schema_books import SchemaBooks
 
         entry_at = lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry)
-        return SchemaBook(self.pipeline, self.source, self.source.registry, entry_at)
+        return SchemaBooks.of_source(self.pipeline, self.source, entry_at)
 
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
@@ -129,7 +129,7 @@ class Steps:
             self.stager,
             never_null=self.session.never_null(),
             record_bytes=size,
-            book=self.book,
+            books=self.books,
             agree=self.session.agree if self.sink.needs_agreement else None,
         )
 

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.parts import KEY, VALUE
 
 #: What of a source decides which rows its records become.
 _DECODING = ("value_format", "value_schema", "unknown_fields", "tombstones")
+
+_OF_KEYS = ("key_format", "key_schema", "key_prefix")
 
 _DIGITS = 12
 
@@ -30,8 +33,11 @@ def code_version(
     if text is None:
         return None
     decoding = {name: getattr(source, name) for name in _DECODING}
-    if source.registry is not None:
-        decoding["subject"] = source.subject
+    if source.key_format != "raw":
+        decoding |= {name: getattr(source, name) for name in _OF_KEYS}
+    for part in (VALUE, KEY):
+        if source.by_registry(part):
+            decoding[part.subject_field] = source.subject_of(part)
     if source.message:
         decoding["message"] = source.message
     name = getattr(transform, "__qualname__", "")

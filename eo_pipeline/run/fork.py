@@ -102,7 +102,7 @@ class ForkPlan(RereadingPlan):
             run_id=steps.run_id,
             details={**remarks, "forked_from": origin},
             identity=Identity(past_topics=self.target.identity.past_topics),
-            counts=Counts(schemas=steps.book.carried(self.target) if steps.book else None),
+            counts=steps.books.carried(self.target) if steps.books else Counts(),
         )
 
 

@@ -19,7 +19,7 @@ from eo_pipeline.errors import (
     SourceError,
 )
 from eo_pipeline.ledger.branch import Checkpoint
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import AVRO, KnownSchemas, ReadWith, digest, made_key
 from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
@@ -28,8 +28,9 @@ from eo_pipeline.source import wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
-from eo_pipeline.source.schema_changes import Decisions
+from eo_pipeline.source.schema_changes import Decisions, SchemaChanges
 from eo_pipeline.source.shapes import changes
 from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import interruptible
@@ -50,7 +51,8 @@ AuditSchemas = Callable[[int | None], WireSchemas]
 
 @dataclass(frozen=True)
 class SchemaBook:
-    """The schemas of one pipeline's values, for one run: all its checkpoints have one reader.
+    """The schemas of one pipeline's values, or keys, for one run: all its checkpoints have one
+    reader.
 
     ``entry_at`` looks an entry of the ledger up by its version.
     """
@@ -59,6 +61,7 @@ class SchemaBook:
     source: KafkaSource
     registry: Registry
     entry_at: Callable[[int], LedgerEntry | None]
+    part: Part = VALUE
     #: what was found for a stranger, by transaction: a batch that is staged twice is read alike
     _answers: dict[tuple[str, str], str | None] = field(default_factory=dict, init=False)
 
@@ -71,7 +74,7 @@ class SchemaBook:
             SourceError: it has another schema under a key that the ledger knows.
             LedgerDamagedError: the ledger does not hold what it says it holds.
         """
-        known, then = entry.identity.schemas, self._then(entry)
+        known, then = self._known_below(entry), self._then(entry)
         return self._now(known) if then is None else self.as_read(known, then)
 
     def as_read(self, known: KnownSchemas, read: ReadWith, *others: str) -> WireSchemas:
@@ -85,6 +88,7 @@ class SchemaBook:
         schema_type = known.held[read.reader].type
         return WireSchemas(
             *(read.reader, writers, texts, (), schema_type, read.message),
+            part=self.part,
             quarantined=read.quarantined,
         )
 
@@ -96,8 +100,8 @@ class SchemaBook:
             LedgerDamagedError: the ledger does not hold what it says it holds.
             RegistryUnavailableError: nothing was read with a registry so far, and it is away.
         """
-        known = head.known_schemas
-        read = {each.version: each.counts.schemas for each in found}
+        known = self._known_at(head)
+        read = {each.version: self._read(each.counts) for each in found}
         newest = next((read[n] for n in sorted(read, reverse=True) if read[n]), None)
         whole = (
             self.as_read(known, newest, *self._alike(known, newest)) if newest else self._now(known)
@@ -116,7 +120,7 @@ class SchemaBook:
 
     def carried(self, entry: LedgerEntry) -> ReadWith | None:
         """All that is known at ``entry``, for a ledger that begins there."""
-        known = entry.known_schemas
+        known = self._known_at(entry)
         texts = {key: self._held(known, key) for key in known.held}
         types = {key: held.type for key, held in known.held.items() if held.type != AVRO}
         return ReadWith(known.reader, known.last, texts=texts, types=types) if texts else None
@@ -129,13 +133,13 @@ class SchemaBook:
             ConfigError: its latest schema cannot become columns, or there is none.
             SourceError: it has another schema under a key that the ledger knows.
         """
-        known = (head.known_schemas if head else KnownSchemas()).only(self.source.schema_type)
+        known = (self._known_at(head) if head else KnownSchemas()).only(self._type)
         number, text = self._latest.keys[0], self._latest.text
         self._refuse_another(known, number, text)
-        left_out = kind_of(self.source.schema_type, self.source.message).left_out
+        left_out = kind_of(self._type, self._message).left_out
         before = self._held(known, known.reader) if known.reader else text
         return NextReader(
-            subject=self.source.subject,
+            subject=self._subject,
             schema=number,
             before=known.reader or None,
             new=tuple(left_out(text, before)),
@@ -151,7 +155,7 @@ class SchemaBook:
             RegistryUnavailableError: the registry was needed and did not answer.
             SourceError: it has another schema under a key that the ledger knows.
         """
-        schemas = decoded.schemas
+        schemas = decoded.schemas.key if self.part == KEY else decoded.schemas.value
         assert schemas is not None
         bad_max = self.source.dead_letter_limit if self.source.on_bad_record != "fail" else 0
         found, unknown = dict[str, str](), list[str]()
@@ -184,7 +188,7 @@ class SchemaBook:
         """A replay asks what the ledger holds, and the registry for the rest: what it lacked then
         it may have now. If it is gone, what it lacked then it lacks.
         """
-        known, then = entry.identity.schemas, self._then(entry)
+        known, then = self._known_below(entry), self._then(entry)
         if then is None:
             return self._text(known, key)
         if key in self._alike(known, then):
@@ -201,10 +205,37 @@ class SchemaBook:
         if entry.operation is not Operation.REPLAY or entry.target is None:
             return None
         replayed = self.entry_at(entry.target)
-        return replayed.counts.schemas if replayed else None
+        return self._read(replayed.counts) if replayed else None
+
+    def _read(self, counts: Counts) -> ReadWith | None:
+        return counts.key_schemas if self.part == KEY else counts.schemas
+
+    def _known_at(self, entry: LedgerEntry) -> KnownSchemas:
+        return entry.known_key_schemas if self.part == KEY else entry.known_schemas
+
+    def _known_below(self, entry: LedgerEntry) -> KnownSchemas:
+        identity = entry.identity
+        return identity.key_schemas if self.part == KEY else identity.schemas
+
+    @property
+    def _type(self) -> str:
+        return self.source.schema_type_of(self.part)
+
+    @property
+    def _message(self) -> str:
+        return self.source.message_of(self.part)
+
+    @property
+    def _policies(self) -> SchemaChanges:
+        """The configuration's are for values; a key's columns follow its schema."""
+        return SchemaChanges() if self.part == KEY else self.source.schema_changes
+
+    @property
+    def _subject(self) -> str:
+        return self.source.subject_of(self.part)
 
     def _now(self, known: KnownSchemas) -> WireSchemas:
-        known = known.only(self.source.schema_type)
+        known = known.only(self._type)
         latest = self._latest
         number = latest.keys[0]
         self._refuse_another(known, number, latest.text)
@@ -215,7 +246,7 @@ class SchemaBook:
                 if key != number and (text := self._text(known, key)) is not None:
                     texts[key] = text
         else:
-            newest = self._client.newest(self.source.subject)
+            newest = self._client.newest(self._subject)
             texts |= {key: each.text for each in newest for key in each.keys}
         chosen = self._chosen(known)
         self._refuse_frozen(known, chosen.decided)
@@ -223,8 +254,9 @@ class SchemaBook:
             chosen.key,
             tuple(texts),
             {**texts, chosen.key: chosen.text},
-            type=self.source.schema_type,
-            message=self.source.message,
+            type=self._type,
+            message=self._message,
+            part=self.part,
             quarantined=chosen.decided.quarantined,
         )
 
@@ -237,10 +269,10 @@ class SchemaBook:
         number, text = self._latest.keys[0], self._latest.text
         if not known.reader:
             return Chosen(number, text, Decisions({}))
-        kind = kind_of(self.source.schema_type, self.source.message)
+        kind = kind_of(self._type, self._message)
         before = self._held(known, known.reader)
         changed = changes(kind.shape_of(before), kind.shape_of(text))
-        decided = self.source.schema_changes.decide(changed)
+        decided = self._policies.decide(changed)
         if not decided.as_before:
             return Chosen(number, text, decided)
         if decided.frozen:
@@ -250,7 +282,7 @@ class SchemaBook:
         except ValueError as error:
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
-                f"{self.source.subject} some are followed and some are not "
+                f"{self._subject} some are followed and some are not "
                 f"({'; '.join(map(str, decided.all))}), and both need the type {error}, each in "
                 "another form. Nothing was read. Give these kinds of changes one policy in "
                 "source.schema_changes."
@@ -264,7 +296,7 @@ class SchemaBook:
             kinds = sorted({each.change.kind.value for each in decided.frozen})
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: schema {self._latest.keys[0]} of "
-                f"{self.source.subject} changes what source.schema_changes freezes since schema "
+                f"{self._subject} changes what source.schema_changes freezes since schema "
                 f"{known.reader}: {'; '.join(str(each.change) for each in decided.frozen)}. "
                 "Nothing was read or written. If the change is meant, say evolve, rescue or "
                 f"quarantine for {', '.join(kinds)} there; if not, correct the subject in the "
@@ -276,7 +308,7 @@ class SchemaBook:
         text = self._client.text(key)
         if text is None:
             held = known.held.get(key)
-            return self._held(known, key) if held and held.type == self.source.schema_type else None
+            return self._held(known, key) if held and held.type == self._type else None
         self._refuse_another(known, key, text)
         return text
 
@@ -295,7 +327,7 @@ class SchemaBook:
         """The text that the ledger holds."""
         held = known.held[key]
         entry = self.entry_at(held.version)
-        read = entry.counts.schemas if entry else None
+        read = self._read(entry.counts) if entry else None
         text = read.texts.get(key) if read else None
         if text is None or digest(text) != held.digest:
             raise LedgerDamagedError(
@@ -305,10 +337,10 @@ class SchemaBook:
 
     @cached_property
     def _client(self) -> RegistryClient:
-        return RegistryClient(self.registry, self.source.schema_type, self.source.message)
+        return RegistryClient(self.registry, self._type, self._message, self.part)
 
     @cached_property
     def _latest(self) -> Registered:
         said = f"{self.pipeline}: asking the schema registry at {self.registry.url}"
         with phase(said, usually_short=True):
-            return self._client.latest_reader(self.source.subject)
+            return self._client.latest_reader(self._subject)

@@ -29,7 +29,7 @@ from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import check_names, own_columns, types_of
 from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
 from eo_pipeline.run.hashing import HashedRows
-from eo_pipeline.run.schemas import SchemaBook
+from eo_pipeline.run.schema_books import SchemaBooks, read_with
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
@@ -37,7 +37,7 @@ from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, pa
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
@@ -96,7 +96,7 @@ class Stager:
     #: mean size of a record's value, in bytes, if it was measured
     record_bytes: float | None = None
     #: which schemas records are read with, if a registry knows them
-    book: SchemaBook | None = None
+    books: SchemaBooks | None = None
     #: ``SinkSession.agree``, if the sink needs it
     agree: Callable[[StructType], object] | None = None
 
@@ -142,13 +142,13 @@ class Stager:
         """Once, and once more if there are records of schemas that nobody thought of: with those;
         and if the sink would refuse some of the rows: without their records.
         """
-        schemas = self.book.of(entry) if self.book else None
+        schemas = self.books.of(entry) if self.books else None
         small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
         staged = ready._stage(decoded, ranges, entry, attempt)
-        while isinstance(staged, WireSchemas):
+        while isinstance(staged, ReadBy):
             decoded = self._decoded(spark, entry, small, staged)
             if attempt is not None:
                 attempt.empty()
@@ -176,7 +176,7 @@ class Stager:
         spark: SparkSession,
         entry: LedgerEntry,
         small: Fetched | None,
-        schemas: WireSchemas | None,
+        schemas: ReadBy | None,
     ) -> Decoded:
         if small is not None:
             return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
@@ -191,7 +191,7 @@ class Stager:
         ranges: Sequence[OffsetRange],
         entry: LedgerEntry,
         attempt: Attempt | None,
-    ) -> tuple[StagedOutput, Counts] | UnfitRows | WireSchemas:
+    ) -> tuple[StagedOutput, Counts] | UnfitRows | ReadBy:
         reading = Reading(decoded, ranges)
         made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
@@ -205,13 +205,12 @@ class Stager:
         )
         rows = self._rows(result, entry, attempt)
         seen = reading.seen(result, transformed=self.transform is not None)
-        schemas = self.book.met(entry, decoded, seen) if self.book else None
+        schemas = self.books.met(entry, decoded, seen) if self.books else None
         if schemas and schemas.writers != decoded.writers:
             return schemas
         if unfit := found(result):
             return unfit
         dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt)
-        held = entry.identity.schemas.held
         counts = Counts(
             records=seen.records,
             bytes=seen.bytes,
@@ -223,7 +222,7 @@ class Stager:
             unknown_fields=seen.unknown_fields,
             checksum=hashed.checksum(result) if hashed else None,
             dead_letters_checksum=dead_checksum,
-            schemas=schemas.read_with(seen.metrics, held) if schemas else None,
+            **read_with(schemas, seen.metrics, entry),
         )
         return StagedOutput(rows=rows, dead_letters=dead), counts
 
@@ -235,7 +234,7 @@ class Stager:
         topic_ids: Mapping[str, str],
         *,
         known: int = 0,
-        schemas: WireSchemas | None = None,
+        schemas: ReadBy | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
         have so many ``known`` partitions, as many as ``ranges`` at least. ``schemas`` are those of
@@ -254,17 +253,19 @@ class Stager:
 
     def _typed_source(self) -> KafkaSource:
         """The source, with a schema that Spark need not be asked about again."""
-        text = self.source.value_schema
-        if self.source.value_format != "json" or text is None:
-            return self.source
-        return self.source.model_copy(update={"value_schema": _schema_json(text)})
+        source = self.source
+        parts = (
+            ("value", str(source.value_format), source.value_schema),
+            ("key", str(source.key_format), source.key_schema),
+        )
+        typed = {
+            f"{name}_schema": _schema_json(t) for name, kind, t in parts if t and kind == "json"
+        }
+        return source.model_copy(update=typed)
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """What is read, which no transform changes: its types are those of every batch."""
-        source = self.source
-        schema = decoded.schemas.reader_text if decoded.schemas else source.value_schema
-        decides = (source.value_format, schema, source.message, source.keeps_unknown)
-        return with_schema_asked_once(good, decides)
+        return with_schema_asked_once(good, decoded.decides)
 
     def result(self, good: DataFrame) -> DataFrame:
         """The user's transform, applied to ``Decoded.good``; lazy.

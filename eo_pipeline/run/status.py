@@ -128,7 +128,7 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     with open_steps() as steps:
         newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
         status = _status(steps, newest[-1] if newest else None)
-        reader = steps.book.next_reader(status.head) if steps.book else None
+        reader = steps.books.next_reader(status.head) if steps.books else None
     head, cluster = status.head, status.cluster
     steps.tell_missing_topics(head, cluster)
     positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)

@@ -6,13 +6,14 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import Limits, reason
+from eo_pipeline.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -145,6 +146,10 @@ class Sink(Settings, ABC):
         :attr:`keeps_every_row`.
         """
         return False
+
+    def reached_by(self, storage: Storage) -> Self:  # noqa: ARG002
+        """This sink, told how a bucket is reached, if its table may be in one."""
+        return self
 
     def staging_folders(self) -> StagingFolders:
         """Where attempts must be staged, if not where the pipeline says."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from eo_pipeline.errors import ConfigError
@@ -72,6 +72,16 @@ def sink_from_config(config: Mapping[str, Any]) -> Sink:
 def as_sink(value: Any) -> Any:
     """For a field: a sink as it is, and what a document says of one through its class."""
     return validate_sink(value) if isinstance(value, Mapping) else value
+
+
+def _reached(sink: Sink, info: ValidationInfo) -> Sink:
+    """Told how a bucket is reached, by the model's field ``storage``."""
+    storage = info.data.get("storage")
+    return sink.reached_by(storage) if storage else sink
+
+
+#: A field for a sink, below a field ``storage`` of the same model.
+SinkField = Annotated[Sink, BeforeValidator(as_sink), AfterValidator(_reached)]
 
 
 def validate_sink(config: Mapping[str, Any]) -> Sink:

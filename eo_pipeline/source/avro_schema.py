@@ -17,9 +17,29 @@ _TAKEN = frozenset({OK_FIELD, "_kafka"})
 PRIMITIVE = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"},
 )
+_PLAIN = {"type": "record", "name": "PlainKey", "namespace": "eo"}
 RECORD = ("record", "error")
 _NAMED = (*RECORD, "enum", "fixed")
 _DECIMAL_DIGITS_MAX = 38
+
+
+def as_record(text: str) -> str:
+    """``text``; or, of what is no record, one with that as its only field ``key``. Both have the
+    same bytes.
+    """
+    try:
+        schema = text if text in PRIMITIVE else json.loads(text)
+    except ValueError:
+        return text  # fault_of tells
+    if isinstance(schema, dict) and schema.get("type") == "record":
+        return text
+    return json.dumps({**_PLAIN, "fields": [{"name": "key", "type": schema}]})
+
+
+def is_plain(text: str) -> bool:
+    """Whether :func:`as_record` made it."""
+    schema = json.loads(text)
+    return all(schema.get(name) == value for name, value in _PLAIN.items())
 
 
 def fault_of(text: str) -> str | None:

@@ -23,10 +23,11 @@ from pydantic import (
 
 from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
+from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.source.kinds import kind_of, type_of_format
-from eo_pipeline.source.parts import VALUE
+from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
 from eo_pipeline.source.schema_changes import SchemaChanges, SchemaChangesField
@@ -158,6 +159,12 @@ class KafkaSource(Settings):
             schema gives the columns.
         message: which message of a Protobuf schema the values are; the first of its file if
             absent. ``Outer.Inner`` for one in another.
+        key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
+            (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema,
+            or with ``registry``).
+            A key that is a record becomes a column for each field, any other the column ``key``.
+        key_schema: of a key, as ``value_schema`` is of a value.
+        key_prefix: before the names of a key's fields, where they become columns.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
             leaves them out (counted, and named, in the checkpoint's counts), ``keep`` puts them
@@ -197,6 +204,9 @@ class KafkaSource(Settings):
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
     value_schema: _SchemaText = None
+    key_format: Literal["raw", "text", "json", "avro"] = "raw"
+    key_schema: _SchemaText = None
+    key_prefix: str = "key_"
     message: str = ""
     registry: Registry | None = None
     unknown_fields: Literal["ignore", "keep", "fail"] = "ignore"
@@ -225,6 +235,7 @@ class KafkaSource(Settings):
         if self.topic_pattern is not None:
             _compile(self.topic_pattern)
         self._check_format()
+        self._check_key()
         refuse_spark_options(self.spark_options)
         clash = FORBIDDEN_CLIENT_SETTINGS & self.client.keys()
         if clash:
@@ -234,19 +245,20 @@ class KafkaSource(Settings):
         return self
 
     def _check_format(self) -> None:
+        registry = None if self.by_registry(KEY) else self.registry
         if self.value_format == "raw":
-            if self.registry or self.value_schema:
+            if registry or self.value_schema:
                 raise ValueError("registry and value_schema do not belong to value_format raw")
             if self.unknown_fields != "ignore":
                 raise ValueError("unknown_fields does not belong to value_format raw")
             return
         if self.message and self.value_format != "protobuf":
             raise ValueError("message belongs to value_format protobuf")
-        if (self.registry is None) == (self.value_schema is None):
+        if (registry and self.value_schema) or not (self.registry or self.value_schema):
             raise ValueError(
                 f"value_format {self.value_format} needs either registry or value_schema"
             )
-        if self.registry and not self.registry.subject and len(self.topics) != 1:
+        if self.by_registry(VALUE) and len(self.topics) != 1 and not self._registry.subject:
             raise ValueError(
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
@@ -289,16 +301,61 @@ class KafkaSource(Settings):
         text = self.value_schema or ""
         return kind.self_contained(text, {}) if self.schema_type == PROTOBUF else text
 
+    def _check_key(self) -> None:
+        by_registry = self.by_registry(KEY)
+        needs_one = self.key_format in ("json", "avro") and not by_registry
+        if needs_one != (self.key_schema is not None):
+            raise ValueError("key_schema belongs to key_format json and avro, which need one")
+        named = self.registry.key_subject if self.registry else None
+        if by_registry and len(self.topics) != 1 and not named:
+            raise ValueError(
+                "registry.key_subject must say whose latest schema gives the key's columns, since "
+                "more than one topic may be read"
+            )
+        if named and not by_registry:
+            raise ValueError("registry.key_subject belongs to key_format avro without key_schema")
+        if (
+            self.key_format == "avro"
+            and self.key_schema
+            and (fault := kind_of(AVRO).fault_of(as_record(self.key_schema or "")))
+        ):
+            raise ValueError(f"key_schema, an Avro schema as JSON, {fault}")
+
+    def by_registry(self, part: Part) -> bool:
+        """Whether it is the registry that has the schemas of this part of a record."""
+        if self.registry is None:
+            return False
+        if part == KEY:
+            return self.key_format == "avro" and self.key_schema is None
+        return self.value_format != "raw" and self.value_schema is None
+
+    @property
+    def _registry(self) -> Registry:
+        assert self.registry is not None
+        return self.registry
+
     @property
     def subject(self) -> str:
         """Under which the registry has the schemas of the values: the topic's, if none is named."""
-        assert self.registry is not None
-        return self.registry.subject or VALUE.subject(self.topics[0])
+        return self.subject_of(VALUE)
+
+    def subject_of(self, part: Part) -> str:
+        """The same of a part."""
+        named = self._registry.key_subject if part == KEY else self._registry.subject
+        return named or part.subject(self.topics[0])
 
     @property
     def schema_type(self) -> str:
         """What a registry calls the schemas of the values, which have some."""
-        return type_of_format(self.value_format)
+        return self.schema_type_of(VALUE)
+
+    def schema_type_of(self, part: Part) -> str:
+        """The same of a part."""
+        return type_of_format(self.key_format if part == KEY else self.value_format)
+
+    def message_of(self, part: Part) -> str:
+        """Which message of a Protobuf schema a part is; empty: the first, or none is one."""
+        return "" if part == KEY else self.message
 
     @property
     def keeps_unknown(self) -> bool:

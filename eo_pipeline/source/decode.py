@@ -19,13 +19,15 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source import json_fields, wire
+from eo_pipeline.source import json_fields, keys, wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_schema import spark_type
 from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
-from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
+from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.parts import KEY
+from eo_pipeline.source.wire import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
 KAFKA_COLUMN = "_kafka"
@@ -57,7 +59,9 @@ class Decoded:
 
     all: DataFrame
     source: KafkaSource
-    schemas: WireSchemas | None = None
+    schemas: ReadBy = NOTHING
+    #: of the key's columns, in order
+    key_columns: Sequence[Column] = ()
 
     @property
     def flowing(self) -> DataFrame:
@@ -91,19 +95,38 @@ class Decoded:
             F.count_if(is_bad).alias("bad"),
             F.count_if(self._skipped()).alias("skipped"),
             F.min(_SHOWN).alias("first_bad"),
-            *json_fields.metrics(F.col(_UNKNOWN), self._is_good()),
-            *wire.metrics(self.schemas),
+            *json_fields.metrics(self._unknown(), self._is_good()),
+            *(metric for each in self.schemas.parts for metric in wire.metrics(each)),
         ]
 
     @property
-    def writers(self) -> tuple[str, ...]:
-        """Keys of the schemas in a registry that records are looked for of."""
-        return self.schemas.writers if self.schemas else ()
+    def writers(self) -> list[tuple[str, ...]]:
+        """Keys of the schemas in a registry that records are looked for of, by part."""
+        return self.schemas.writers
+
+    @property
+    def decides(self) -> tuple[str | bool | None, ...]:
+        """What the columns and their types follow from."""
+        source, value, key = self.source, self.schemas.value, self.schemas.key
+        return (
+            source.value_format,
+            value.reader_text if value else source.value_schema,
+            source.message,
+            source.keeps_unknown,
+            source.key_format,
+            key.reader_text if key else source.key_schema,
+            source.key_prefix,
+        )
 
     def good(self, observed: DataFrame) -> DataFrame:
-        """What the transform gets: the value's columns and ``_kafka``."""
-        columns = _value_columns(self.source, self.schemas)
+        """What the transform gets: the value's columns, the key's, and ``_kafka``."""
+        columns = [*_value_columns(self.source, self.schemas.value), *self.key_columns]
         return observed.where(self._is_good()).select(*columns, _kafka_struct())
+
+    def _unknown(self) -> Column:
+        """The paths of unknown fields of value and key, null if there are none."""
+        value, key = F.col(_UNKNOWN), F.col(KEY.own("unknown"))
+        return keys.together(value, key) if self.key_columns else value
 
     def dead_letters(self, version: int) -> DataFrame:
         """The bad records as they came, with their coordinates and the error."""
@@ -145,19 +168,55 @@ class Decoded:
         return self.source.value_format == "raw" or self.source.keeps_unknown
 
 
-def decode(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None = None) -> Decoded:
-    """Parse the values of Spark's Kafka columns ``raw``.
+def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -> Decoded:
+    """Parse the values of Spark's Kafka columns ``raw``, and the keys if they have a format.
 
     A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
     another type than the schema says or of a value that would change on its way, has a field twice,
     or lacks a field declared NOT NULL; and by ``unknown_fields: fail``. One of a kind of schema is
     bad if its value is null, names none of ``schemas``, or cannot be read by that into the
-    reader's.
+    reader's. So is one whose key is not null and not what its format says.
 
     Raises:
-        ConfigError: ``value_schema`` is not a Spark schema.
+        ConfigError: ``value_schema`` or ``key_schema`` is not a Spark schema; or a column of the
+            key has the name of one of the value.
     """
     raw = raw.withColumn(_BYTES, F.length("value"))
+    schemas = schemas or NOTHING
+    if source.key_format == "raw":
+        return _decode_value(raw, source, schemas.value)
+    if source.key_format == "json":
+        raw, columns = _decode_json_key(raw, source)
+    else:
+        raw, columns = keys.decoded(raw, source, schemas.key)
+    decoded = _decode_value(raw, source, schemas.value)
+    keys.refuse_two_of_one_name(columns, _value_names(source, schemas.value))
+    read_by = ReadBy(decoded.schemas.value, schemas.key)
+    return replace(decoded, schemas=read_by, key_columns=list(columns.values()))
+
+
+def _decode_json_key(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Mapping[str, Column]]:
+    """A key is decoded as a value would be; then its columns get names of their own."""
+    as_values = raw.withColumn(KEY.own("value"), F.col("value")).withColumn("value", F.col("key"))
+    like_a_value = keys.as_value(source)
+    try:
+        fields = value_schema(like_a_value)
+        whole = _decode_json(as_values, like_a_value, None).all
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("value_schema", "key_schema")) from error
+    made = {_TEXT: "text", _PARSED: "parsed", _KEYS: "keys", _UNKNOWN: "unknown", _ERROR: "error"}
+    moved = whole.withColumnsRenamed({name: KEY.own(own) for name, own in made.items()})
+    restored = moved.withColumn("value", F.col(KEY.own("value"))).drop(KEY.own("value"))
+    parsed = F.col(KEY.own("parsed"))
+    columns = {
+        name: exact(parsed.getField(field.name), field.dataType).alias(name)
+        for field in fields
+        if (name := f"{source.key_prefix}{field.name}")
+    }
+    return restored.withColumn(KEY.own("error"), keys.told_of_the_key()), columns
+
+
+def _decode_value(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
     if source.value_format == "raw":
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
         nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
@@ -189,7 +248,7 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
     error = _json_error(schema, text, source, named)
-    return Decoded(_with_error(looked, error, source), source, schemas)
+    return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
 
 
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
@@ -204,14 +263,21 @@ def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas 
         error = error.when(found, reason)
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
-    return Decoded(_with_error(looked, error, source), source, schemas)
+    return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
 
 
 def _by_policy(schemas: WireSchemas, source: KafkaSource) -> WireSchemas:
+    if source.keeps_unknown and UNKNOWN_COLUMN in schemas.kind.field_names(schemas.reader_text):
+        raise ConfigError(
+            f"source.schema_changes or source.unknown_fields makes a column {UNKNOWN_COLUMN!r}, "
+            f"and schema {schemas.reader or 'source.value_schema'} has a field of that name"
+        )
     return replace(schemas, policy=source.schema_changes, keeps=source.keeps_unknown)
 
 
 def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
+    if source.key_format != "raw":
+        error = F.coalesce(error.cast("string"), F.col(KEY.own("error")))
     if source.tombstones == "skip":
         error = F.when(F.col("value").isNotNull(), error)
     return df.withColumn(_ERROR, error.cast("string"))
@@ -297,6 +363,16 @@ def parsed_schema(text: str) -> StructType:
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
     return schema
+
+
+def _value_names(source: KafkaSource, schemas: WireSchemas | None) -> list[str]:
+    if source.value_format == "raw":
+        return ["value"]
+    if schemas is not None:
+        return schemas.kind.field_names(schemas.reader_text)
+    if source.value_format == "json":
+        return value_schema(source).names
+    return kind_of(source.schema_type, source.message).field_names(source.schema_text)
 
 
 def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Column]:

@@ -17,6 +17,11 @@ class Part:
         """In which newer producers say which schema it was written with."""
         return f"__{self.name}_schema_id"
 
+    @property
+    def subject_field(self) -> str:
+        """Of a registry in a document: who says otherwise says it there."""
+        return "key_subject" if self.name == "key" else "subject"
+
     def subject(self, topic: str) -> str:
         """Under which a registry has its schemas, if nobody says otherwise."""
         return f"{topic}-{self.name}"

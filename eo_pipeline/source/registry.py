@@ -11,9 +11,11 @@ from pydantic import Field, field_validator
 from eo_pipeline.errors import ConfigError, RegistryUnavailableError
 from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.settings import Settings
+from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings
 from eo_pipeline.source.kinds import format_of_type, kind_of
 from eo_pipeline.source.optional import library
+from eo_pipeline.source.parts import KEY, VALUE, Part
 
 _T = TypeVar("_T")
 
@@ -38,7 +40,8 @@ class Registry(Settings):
 
     Args:
         url: ``http://host:port``, several with commas.
-        subject: whose latest schema gives the columns; ``<topic>-value`` if absent.
+        subject, key_subject: whose latest schemas give the columns; ``<topic>-value`` and
+            ``<topic>-key`` if absent.
         client: settings of ``confluent_kafka.schema_registry`` (``basic.auth.user.info``,
             ``bearer.auth.*``, ``ssl.*``, ``max.retries`` ...).
         timeout: seconds to wait for an answer, each time.
@@ -46,6 +49,7 @@ class Registry(Settings):
 
     url: str = Field(min_length=1)
     subject: str | None = Field(default=None, min_length=1)
+    key_subject: str | None = Field(default=None, min_length=1)
     client: ClientSettings = Field(default_factory=dict, repr=False)
     timeout: float = Field(default=10.0, gt=0)
 
@@ -77,7 +81,11 @@ class Registered:
 
 
 def latest_reader(
-    registry: Registry, subject: str, schema_type: str, message: str = ""
+    registry: Registry,
+    subject: str,
+    schema_type: str,
+    message: str = "",
+    part: Part = VALUE,
 ) -> Registered:
     """The newest version of ``subject``, whose fields can become columns.
 
@@ -86,7 +94,7 @@ def latest_reader(
         ConfigError: they cannot, or there is no such subject.
         SetupError: the packages it takes are not installed.
     """
-    return RegistryClient(registry, schema_type, message).latest_reader(subject)
+    return RegistryClient(registry, schema_type, message, part).latest_reader(subject)
 
 
 def type_of_latest(registry: Registry, subject: str) -> str:
@@ -113,10 +121,13 @@ class RegistryClient:
     #: Where in a document the registry stands.
     where: ClassVar[str] = "source.registry"
 
-    def __init__(self, registry: Registry, schema_type: str, message: str = "") -> None:
+    def __init__(
+        self, registry: Registry, schema_type: str, message: str = "", part: Part = VALUE
+    ) -> None:
         self._registry = registry
         self._type = schema_type
         self._kind = kind_of(schema_type, message)
+        self._part = part
         self._schema_registry = library("confluent_kafka.schema_registry")
         self._httpx = library("httpx2")
         settings: dict[str, Any] = {
@@ -154,7 +165,8 @@ class RegistryClient:
         if found is None:
             raise ConfigError(
                 f"The schema registry at {self._registry.url} has no subject {subject!r}. Name "
-                "the one that the topic's values are registered under in source.registry.subject; "
+                f"the one that the topic's {self._part.name}s are registered under in "
+                f"source.registry.{self._part.subject_field}; "
                 "a topic that nobody has written yet may have none."
             )
         return found
@@ -204,7 +216,8 @@ class RegistryClient:
             )
         named: dict[str, str] = {}
         self._collect(schema, named)
-        return self._kind.self_contained(schema.schema_str, named)
+        text = self._kind.self_contained(schema.schema_str, named)
+        return as_record(text) if self._part == KEY and self._type == AVRO else text
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:
         """What ``schema`` refers to, and what that refers to, by name."""

@@ -105,6 +105,27 @@ class WireSchemas:
         return read.all_of(self.type)
 
 
+@dataclass(frozen=True)
+class ReadBy:
+    """What values and keys are read with; None for one that no registry knows the schemas of."""
+
+    value: WireSchemas | None = None
+    key: WireSchemas | None = None
+
+    @property
+    def parts(self) -> list[WireSchemas]:
+        return [each for each in (self.value, self.key) if each is not None]
+
+    @property
+    def writers(self) -> list[tuple[str, ...]]:
+        """Of each in a registry: the keys of the schemas that records are looked for of."""
+        return [each.writers for each in self.parts if each.have_keys]
+
+
+#: No registry knows anything of these records.
+NOTHING = ReadBy()
+
+
 def keyed(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
     """``raw`` with the columns that all else here takes."""
     key = _key(schemas) if schemas.have_keys else F.lit(bytearray())

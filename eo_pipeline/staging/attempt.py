@@ -19,6 +19,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from eo_pipeline.bucket import StoreUnfitError
 from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.places import (
@@ -249,6 +250,11 @@ class StagingArea:
     def _usable(self) -> Iterator[None]:
         try:
             yield
+        except StoreUnfitError as error:
+            raise SetupError(
+                f"staging: {self._folder} cannot be used: {error.strerror}. Nothing was read or "
+                "written. Use a store that can, or a folder."
+            ) from error
         except OSError as error:
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "

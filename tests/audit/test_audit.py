@@ -40,7 +40,7 @@ def admin(kafka: EmbeddedKafka) -> AdminClient:
 def audited(pipeline: Pipeline, last: int | None = None) -> AuditReport:
     """An audit that leaves nothing behind, and whose report is JSON."""
     report = pipeline.audit(last)
-    assert list(Path(pipeline.staging).rglob("_audit*")) == []
+    assert list(Path(str(pipeline.staging)).rglob("_audit*")) == []
     assert json.loads(json.dumps(report.to_json()))["passed"] is report.passed
     return report
 

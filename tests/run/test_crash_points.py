@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 
 import pytest
 
@@ -81,13 +80,7 @@ def test_killed_at_random_moments_again_and_again_while_records_arrive(
     with Watcher(bench.table):
         while kills < times:  # a run that was faster is none of them
             bench.topic.write(150, partitions=range(4))
-            run = bench.run_in_a_process()
             # a run of two checkpoints takes about three seconds, one of them Python's start
-            try:
-                run.wait(chance.uniform(0.5, 3.0))
-            except subprocess.TimeoutExpired:
-                run.kill()
-                kills += 1
-            run.communicate(timeout=240)
+            kills += bench.killed_after(chance.uniform(0.5, 3.0))
         bench.pipeline().run()
     bench.table.assert_holds_once(bench.topic.written)

@@ -22,7 +22,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SetupError
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded, decode
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.wire import ReadBy, WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
 from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import record, serialized
@@ -96,7 +96,7 @@ def decoded(
     )
     now = datetime(2026, 1, 1, tzinfo=UTC)
     rows = [(None, value, "t", 0, i, now, 0, None) for i, value in enumerate(values)]
-    return decode(spark.createDataFrame(rows, _KAFKA_COLUMNS), source, schemas)
+    return decode(spark.createDataFrame(rows, _KAFKA_COLUMNS), source, ReadBy(schemas))
 
 
 def plain(value: Any) -> Any:

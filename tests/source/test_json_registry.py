@@ -22,7 +22,7 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.json_schema import fault_of, left_out, self_contained
 from eo_pipeline.source.registry import Registry
-from eo_pipeline.source.wire import WireSchemas
+from eo_pipeline.source.wire import ReadBy, WireSchemas
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.engine import Bench, Topic
@@ -163,7 +163,7 @@ def test_every_row_of_the_page_is_what_json_holds(spark: SparkSession) -> None:
     value = struct.pack(">bI", 0, 7) + json.dumps(values).encode()
     now = datetime(2026, 1, 1, tzinfo=UTC)
     frame = spark.createDataFrame([(None, value, "t", 0, 0, now, 0, None)], _KAFKA_COLUMNS)
-    both = decode(frame, source, schemas)
+    both = decode(frame, source, ReadBy(schemas))
     assert both.dead_letters(1).toArrow().to_pylist() == []
     good = both.good(both.all).drop("_kafka")
     assert [f.dataType.simpleString() for f in good.schema] == list(TABLE.values())

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.source import json_schema
 from eo_pipeline.source.avro_shapes import partly, shape_of, without
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import _by_policy
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.schema_changes import Policy, SchemaChanges, SchemaChangesField
 from eo_pipeline.source.shapes import Change, ChangeKind, changes, rescaled
+from eo_pipeline.source.wire import WireSchemas
 from tests.registry import record
 
 SETTING: TypeAdapter[SchemaChanges] = TypeAdapter(SchemaChangesField)
@@ -167,6 +170,21 @@ def test_what_a_format_does_not_know_is_said_when_a_document_is_read(
     more = {"value_format": value_format, "schema_changes": policy}
     with pytest.raises(ValidationError, match=said):
         KafkaSource.model_validate(source | more)
+
+
+def test_a_field_with_the_name_of_the_column_of_what_is_rescued_is_refused() -> None:
+    text = record(("id", "long"), ("_unknown_fields", "string"))
+    source = KafkaSource.model_validate(
+        {
+            "bootstrap_servers": "h:1",
+            "topics": ["t"],
+            "value_format": "avro",
+            "value_schema": text,
+            "unknown_fields": "keep",
+        }
+    )
+    with pytest.raises(ConfigError, match="has a field of that name"):
+        _by_policy(WireSchemas.alone(text), source)
 
 
 def test_one_word_is_for_all_kinds() -> None:

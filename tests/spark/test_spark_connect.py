@@ -19,7 +19,7 @@ import pytest
 
 from eo_pipeline import ConfigError, SparkSettings, SparkUnavailableError
 from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.embedded.ports import HOST
+from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import interruptible, interrupts
 from tests.engine import STATE, Bench
@@ -31,9 +31,7 @@ TOKEN = "let-me-in"
 @contextmanager
 def nobody() -> Iterator[int]:
     """A port on which nothing listens."""
-    with socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
-    yield port
+    yield free_port()
 
 
 @contextmanager

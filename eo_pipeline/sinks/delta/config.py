@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.delta.types import TYPES
-from eo_pipeline.sinks.files import check_folder, folder
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 from eo_pipeline.sinks.options import UpsertOptions, each_once
 from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
+from eo_pipeline.storage import Storage, checked_place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 #: Below the table's folder: rows, where a vacuum looks.
 ROWS_FOLDER = "eo_rows"
-
-
-_NOT_SUPPORTED = (
-    "is not supported yet: rows are staged in a folder of the table, which must be a file system "
-    "that Spark and this process share. Use a mounted folder"
-)
 
 
 #: A table's name in a catalog of three levels, which could be a folder's name too.
@@ -50,7 +44,8 @@ class DeltaSink(UpsertOptions, FolderSink):
     """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
 
     Args:
-        path: the table's folder, or its ``file://`` URL. Created by the first rows.
+        path: the table's folder, or its ``file://`` URL; or ``s3://bucket/path``. Created by the
+            first rows.
         mode: ``append`` every row, or ``upsert`` by ``key``.
         key: columns that identify a row; for upsert, and only there.
         sequence_by: upsert only: columns that tell which of two rows with one key is the newer.
@@ -58,17 +53,19 @@ class DeltaSink(UpsertOptions, FolderSink):
             it the later record in Kafka is the newer one.
         partition_by: columns by which the table is laid out; used when the table is created, and
             then the same as the table's.
-        storage_options: handed to delta-rs. Never shown.
+        storage_options: handed to delta-rs besides what ``storage`` says. Never shown.
+        storage: how a bucket is reached, if the pipeline's own ``storage`` does not say it.
     """
 
     type: Literal["delta"] = "delta"
     path: Annotated[
         str,
         AfterValidator(_no_catalog_name),
-        AfterValidator(partial(check_folder, why_not=_NOT_SUPPORTED)),
+        AfterValidator(checked_place),
     ]
     partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
     storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)
+    storage: Storage | None = None
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
@@ -76,8 +73,11 @@ class DeltaSink(UpsertOptions, FolderSink):
     extra: ClassVar[str | None] = "delta"
 
     @property
-    def root(self) -> Path:
-        return folder(self.path)
+    def root(self) -> Place:
+        return (self.storage or Storage()).place(self.path)
+
+    def reached_by(self, storage: Storage) -> Self:
+        return self if self.storage else self.model_copy(update={"storage": storage})
 
     @property
     def table_name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import (
     CommitUnknownError,
     DamagedError,
@@ -76,7 +78,8 @@ class DeltaSession(LakeSession[Snapshot]):
         super().__init__(pipeline, sink.root)
         self.sink = sink
         self.uri = str(sink.root)
-        self.options = {k: v.get_secret_value() for k, v in sink.storage_options.items()}
+        told = dict(sink.root.bucket.delta) if isinstance(sink.root, BucketPath) else {}
+        self.options = told | {k: v.get_secret_value() for k, v in sink.storage_options.items()}
         self._newest = Newest(sink.root / self.log_folder)
         self.published_folder = sink.root / ROWS_FOLDER / pipeline / _PUBLISHED_FOLDER
         if table := self.open_table():
@@ -296,8 +299,10 @@ class DeltaPublication(LakePublication[Snapshot]):
         """delta-rs gives the same error for a table that is there, perhaps by this very commit, and
         for one that it cannot make.
         """
-        if DeltaTable.is_deltatable(self.session.uri, self.session.options):
-            return OvertakenError(str(error))
+        with suppress(SinkUnavailableError):
+            # not by is_deltatable: delta-rs lets no other thread run while that waits for a store
+            if self.session.open_table() is not None:
+                return OvertakenError(str(error))
         if not is_of_files(error):
             return explained(self.session.uri, error)
         return CommitUnknownError(

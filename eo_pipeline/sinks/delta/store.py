@@ -68,7 +68,9 @@ _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invarian
 
 #: Words in an error of delta-rs that says a disk or a transport failed; it has no type for these.
 _OF_FILES = re.compile(
-    r"\(os error \d+\)|LocalFileSystem|Object at location|connection|timed? ?out", re.IGNORECASE
+    r"\(os error \d+\)|LocalFileSystem|Generic \w+ error|Object at location|error sending request"
+    r"|connection|timed? ?out",
+    re.IGNORECASE,
 )
 
 #: Rows of a table looked at in one go.

@@ -35,12 +35,10 @@ class WritersRegistry(Registry):
     """The schema registry that has the schemas records are written with.
 
     Args:
-        subject, key_subject: under which they are; ``<topic>-value`` and ``<topic>-key`` if absent.
         auto_register: register the schema of the columns; if not, the subject's latest schema is
             what records are written with, and must take the columns.
     """
 
-    key_subject: str | None = Field(default=None, min_length=1)
     auto_register: bool = True
 
 

@@ -43,6 +43,7 @@ NOT_IN_DELTA = frozenset(
 
 def root_of(sink: Sink) -> Path:
     assert isinstance(sink, DeltaSink)
+    assert isinstance(sink.root, Path)
     return sink.root
 
 
@@ -57,9 +58,14 @@ class OnDelta(ExactlyOnceContract):
     def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
         """As any reader of Delta sees it, without the engine."""
         assert isinstance(sink, DeltaSink)
-        if not DeltaTable.is_deltatable(str(sink.root)):
+        options = self.options()
+        if not DeltaTable.is_deltatable(str(sink.root), options):
             return []
-        return rows_of(DeltaTable(str(sink.root)).to_pyarrow_table())
+        return rows_of(DeltaTable(str(sink.root), storage_options=options).to_pyarrow_table())
+
+    def options(self) -> dict[str, str]:
+        """An observer's, to get to the table."""
+        return {}
 
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         assert isinstance(sink, DeltaSink)
