@@ -36,6 +36,7 @@ _VERBOSE_OPTIONS = frozenset({"-v", "--verbose"})
 _HOMES = {
     "status": "looking",
     "watch": "watch",
+    "metrics": "metrics",
     "checkpoints": "looking",
     "show": "looking",
     "diff": "looking",
