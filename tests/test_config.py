@@ -14,8 +14,8 @@ from eo_pipeline import ConfigError, KafkaSource, Pipeline, PostgresSink, SparkS
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
 from eo_pipeline.source.config import LossKind
-from eo_pipeline.source.starts import StartAtTimestamp
 from eo_pipeline.source.reader import read_ranges
+from eo_pipeline.source.starts import StartAtTimestamp
 from tests.registry import record
 
 GOOD: dict[str, Any] = {
