@@ -35,14 +35,19 @@ _MERGED = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "
 
 
 def shape_of(text: str) -> Shape:
-    """The columns of a schema of which ``fault_of`` finds nothing."""
+    """The columns of a record. A type that is within itself, which no columns can be made of but a
+    writer may have, is looked into once.
+    """
     schema = qualified(json.loads(text), "")
     return _shape(schema, dict(named_types(schema)))
 
 
 def _shape(schema: Any, named: Mapping[str, Any]) -> Shape:
     if isinstance(schema, str) and schema not in PRIMITIVE:
-        schema = named[schema]
+        if schema not in named:
+            return Shape(schema)
+        name, schema = schema, named[schema]
+        named = {each: kind for each, kind in named.items() if each != name}
     if isinstance(schema, list):
         return _of_union([each for each in schema if each != "null"], named)
     kind = schema if isinstance(schema, str) else schema["type"]

@@ -83,12 +83,15 @@ class Protobuf:
 
     def names_left_out(self, writer: str, reader: str) -> dict[tuple[int, ...], str]:
         """The same paths, by the numbers of the fields that lead to each."""
-        written = self.descriptor(writer)
-        return {} if written is None else dict(_left_out(written, self._found(reader), (), ()))
+        written, read = self.descriptor(writer), self.descriptor(reader)
+        return dict(_left_out(written, read, (), ())) if written and read else {}
 
     def shape_of(self, text: str) -> Shape:
-        """See :class:`eo_pipeline.source.kinds.SchemaKind`."""
-        return _shape_of(self._found(text))
+        """See :class:`eo_pipeline.source.kinds.SchemaKind`. A writer's file may not have the
+        message, or one that is within itself, which is looked into once.
+        """
+        found = self.descriptor(text)
+        return _shape_of(found, frozenset()) if found else Shape(STRUCT)
 
     def partly(self, before: str, now: str, as_before: Collection[str]) -> str:  # noqa: ARG002
         """Never: a message is followed as a whole or not at all.
@@ -247,24 +250,30 @@ _SPARK = {
 }
 
 
-def _shape_of(message: Any) -> Shape:
-    return Shape(STRUCT, tuple((field.name, _of_field(field)) for field in message.fields))
+def _shape_of(message: Any, around: frozenset[str]) -> Shape:
+    if message.full_name in around:
+        return Shape(message.full_name)
+    within = around | {message.full_name}
+    fields = ((field.name, _of_field(field, within)) for field in message.fields)
+    return Shape(STRUCT, tuple(fields))
 
 
-def _of_field(field: Any) -> Shape:
+def _of_field(field: Any, around: frozenset[str]) -> Shape:
     if is_map(field):
-        return Shape(MAP, (("", _of_one(field.message_type.fields_by_name["value"])),))
-    return Shape(ARRAY, (("", _of_one(field)),)) if field.is_repeated else _of_one(field)
+        value = field.message_type.fields_by_name["value"]
+        return Shape(MAP, (("", _of_one(value, around)),))
+    one = _of_one(field, around)
+    return Shape(ARRAY, (("", one),)) if field.is_repeated else one
 
 
-def _of_one(field: Any) -> Shape:
+def _of_one(field: Any, around: frozenset[str]) -> Shape:
     message = field.message_type
     if message is not None and is_value(message):
         if message.name in ("Timestamp", "Duration"):
             return Shape("timestamp" if message.name == "Timestamp" else "bigint")
-        return _of_one(message.fields_by_name["value"])
+        return _of_one(message.fields_by_name["value"], around)
     if message is not None:
-        return _shape_of(message)
+        return _shape_of(message, around)
     kind = _TYPES[field.type]
     if kind == "enum":
         return Shape("string", symbols=tuple(each.name for each in field.enum_type.values))

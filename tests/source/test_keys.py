@@ -129,7 +129,7 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
         *((None, None, None), ("Graz", "AT", None), ("Ulm", "DE", None)),
     ]
     assert errors(bench) == {
-        2: "the registry has no schema 65535",
+        2: "the registry has no AVRO schema 65535",
         3: "the key does not begin with the number of a schema in a registry",
     }
     used = head.counts.key_schemas

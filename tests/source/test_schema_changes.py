@@ -15,7 +15,7 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import _by_policy
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.schema_changes import Policy, SchemaChanges, SchemaChangesField
-from eo_pipeline.source.shapes import Change, ChangeKind, changes, rescaled
+from eo_pipeline.source.shapes import Change, ChangeKind, changes, rescaled, unreadable
 from eo_pipeline.source.wire import WireSchemas
 from tests.registry import record
 
@@ -226,3 +226,24 @@ def test_a_type_that_is_defined_in_a_field_that_goes_is_defined_where_it_is_met_
     assert shape_of(without(schema, {"x"})) == shape_of(record(("y", OLD), ("s", enum("S"))))
     made = json.loads(partly(schema, record(("y", OLD)), {"s"}))
     assert "default" not in made["fields"][1]["type"]  # it would hide a symbol that is new
+
+
+def test_a_writers_type_that_is_within_itself_is_looked_into_once() -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "next", "type": ["null", "Row"]}]
+    schema = {"type": "record", "name": "Row", "fields": fields}
+    plain = {**schema, "fields": fields[:1]}
+    assert unreadable(shape_of(json.dumps(schema)), shape_of(json.dumps(plain))) == []
+    kind = Protobuf("")
+    file = 'syntax = "proto3"; message Row { int64 id = 1; Row next = 2; }'
+    files = [kind.self_contained(each, {}) for each in (file, file.replace("Row next = 2;", ""))]
+    written, read = map(kind.shape_of, files)
+    assert unreadable(written, read) == []
+
+
+def test_a_writers_file_without_the_message_is_compared_with_nothing() -> None:
+    kind = Protobuf("Row")
+    read = kind.self_contained('syntax = "proto3"; message Row { int64 id = 1; }', {})
+    other = kind.self_contained('syntax = "proto3"; message Else { string id = 1; }', {})
+    assert unreadable(kind.shape_of(other), kind.shape_of(read)) == []
+    assert kind.left_out(other, read) == []
+    assert kind.left_out(read, other) == []
