@@ -378,10 +378,18 @@ def meeting_at(point: CrashPoint) -> Reach:
 
 
 def killed_while_publishing(
-    sink: Sink, pipeline: str, entry: LedgerEntry, staged: StagedOutput, point: CrashPoint
+    sink: Sink,
+    pipeline: str,
+    entry: LedgerEntry,
+    staged: StagedOutput,
+    point: CrashPoint,
+    *,
+    prints: bool = False,
 ) -> None:
-    """Publish in a process of its own, which dies by SIGKILL at ``point``."""
-    dies(_publish_and_die, sink, pipeline, entry, staged, point)
+    """Publish in a process of its own, which dies by SIGKILL at ``point``. A sink that ``prints``
+    does so here.
+    """
+    dies(_publish_and_die, sink, pipeline, entry, staged, point, prints=prints)
 
 
 def _publish_and_die(

@@ -16,12 +16,14 @@ _COPIES = multiprocessing.get_context("forkserver")
 _COPIES.set_forkserver_preload(["eo_pipeline.testing.contract"])
 
 
-def dies(target: Callable[..., object], *arguments: Any) -> None:
+def dies(target: Callable[..., object], *arguments: Any, prints: bool = False) -> None:
     """Call ``target`` in a process of its own, which has to die of SIGKILL.
 
-    ``target`` is a function of a module, and what it is given can be pickled.
+    ``target`` is a function of a module, and what it is given can be pickled. What it ``prints``
+    comes out here: copies have the standard output that there was when the first one was made.
     """
-    process = _COPIES.Process(target=target, args=arguments)
+    context = multiprocessing.get_context("spawn") if prints else _COPIES
+    process = context.Process(target=target, args=arguments)
     process.start()
     process.join(_WAIT_S)
     if process.exitcode is None:

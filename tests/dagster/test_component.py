@@ -78,7 +78,7 @@ def test_what_a_document_leaves_out_keeps_the_defaults_of_the_engine() -> None:
             "source",
             "regular",
         ),
-        (MINIMAL.replace("raw", "jsn"), 6, "source.value_format", "'json', 'avro' or 'raw'"),
+        (MINIMAL.replace("raw", "jsn"), 6, "source.value_format", "or 'raw'"),
         (MINIMAL.replace("  value_format: raw", "  max_records: 0"), 6, "source.max_records", "0"),
         (MINIMAL.replace("  table: orders", "  tabel: orders"), 10, "sink.tabel", "not permitted"),
         (MINIMAL.replace("  table: orders", "  mode: upset"), 10, "sink.mode", "'append' or"),

@@ -16,7 +16,7 @@ from eo_pipeline.errors import DataLossError, Loss
 from eo_pipeline.pipeline import Pipeline
 
 #: What nobody can do in Dagster yet.
-ONLY_IN_A_SHELL = {"adopt", "set-aside"}
+ONLY_IN_A_SHELL = {"adopt", "dead-letters", "set-aside"}
 
 
 def test_a_failure_that_knows_what_is_lost_says_it_partition_by_partition() -> None:

@@ -67,7 +67,7 @@ class TestConsole(SinkContract):
     ) -> None:
         """At least once, as it says: no row is missing, every row is there twice."""
         entry = child_of(self.start(session), self.rows)
-        killed_while_publishing(sink, self.pipeline, entry, self.staged(1), point)
+        killed_while_publishing(sink, self.pipeline, entry, self.staged(1), point, prints=True)
         with sink.open(self.pipeline) as next_run:
             head = next_run.recover()
             assert head is not None

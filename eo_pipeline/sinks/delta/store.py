@@ -67,9 +67,10 @@ _CONSTRAINT = "delta.constraints."
 _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
 
 #: Words in an error of delta-rs that says a disk or a transport failed; it has no type for these.
+#: "Generic S3 error" is one, and "Generic DeltaTable error" anything.
 _OF_FILES = re.compile(
-    r"\(os error \d+\)|LocalFileSystem|Generic \w+ error|Object at location|error sending request"
-    r"|connection|timed? ?out",
+    r"\(os error \d+\)|LocalFileSystem|Generic (?!DeltaTable)\w+ error|Object at location"
+    r"|error sending request|connection|timed? ?out",
     re.IGNORECASE,
 )
 
