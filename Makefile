@@ -41,7 +41,7 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
-	@$(BIN)/python -m tests.install_registry
+	@$(BIN)/python -m tests.install_jars
 	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
@@ -49,7 +49,7 @@ chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
-	@$(BIN)/python -m tests.install_registry
+	@$(BIN)/python -m tests.install_jars
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
 
