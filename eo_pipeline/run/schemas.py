@@ -267,7 +267,7 @@ class SchemaBook:
             SchemaChangeError: they let a part of it, and that cannot be a schema.
         """
         number, text = self._latest.keys[0], self._latest.text
-        if not known.reader:
+        if known.reader in ("", number):
             return Chosen(number, text, Decisions({}))
         kind = kind_of(self._type, self._message)
         before = self._held(known, known.reader)
