@@ -34,6 +34,16 @@ Fields = dict[str, Any]
 _NOT_SHOWN = Field(repr=False)
 
 
+def _resolver(description: str, schema: dict[str, Any], *, optional: bool = False) -> dg.Resolver:
+    """Of a part of the document whose texts are templates, and whose fields ``schema`` tells."""
+    return dg.Resolver(
+        resolve_texts,
+        model_field_type=Fields | None if optional else Fields,
+        description=description,
+        json_schema_extra=schema,
+    )
+
+
 @dg.scaffold_with(KafkaPipelineScaffolder)
 class KafkaPipelineComponent(Automation, dg.Component):
     """Kafka topics, a transform, and a table that follows them exactly once.
@@ -47,22 +57,15 @@ class KafkaPipelineComponent(Automation, dg.Component):
     source: Annotated[
         Fields,
         _NOT_SHOWN,
-        dg.Resolver(
-            resolve_texts,
-            model_field_type=Fields,
-            description="Which topics, and how their records are read: eo_pipeline.KafkaSource.",
-            json_schema_extra=model_schema(KafkaSource),
+        _resolver(
+            "Which topics, and how their records are read: eo_pipeline.KafkaSource.",
+            model_schema(KafkaSource),
         ),
     ]
     sink: Annotated[
         Fields,
         _NOT_SHOWN,
-        dg.Resolver(
-            resolve_texts,
-            model_field_type=Fields,
-            description="Where rows and ledger go: `type`, and the fields of that sink.",
-            json_schema_extra=sink_schema(),
-        ),
+        _resolver("Where rows and ledger go: `type`, and the fields of that sink.", sink_schema()),
     ]
     transform: str | None = Field(
         None, description="package.module:function, a DataFrame -> DataFrame."
@@ -73,11 +76,10 @@ class KafkaPipelineComponent(Automation, dg.Component):
     storage: Annotated[
         Fields | None,
         _NOT_SHOWN,
-        dg.Resolver(
-            resolve_texts,
-            model_field_type=Fields | None,
-            description="How buckets are reached: eo_pipeline.storage.Storage.",
-            json_schema_extra=model_schema(Storage),
+        _resolver(
+            "How buckets are reached: eo_pipeline.storage.Storage.",
+            model_schema(Storage),
+            optional=True,
         ),
     ] = None
     staging: str | None = Field(
@@ -91,11 +93,10 @@ class KafkaPipelineComponent(Automation, dg.Component):
     spark: Annotated[
         Fields | None,
         _NOT_SHOWN,
-        dg.Resolver(
-            resolve_texts,
-            model_field_type=Fields | None,
-            description="Where Spark runs: eo_pipeline.SparkSettings.",
-            json_schema_extra=model_schema(SparkSettings),
+        _resolver(
+            "Where Spark runs: eo_pipeline.SparkSettings.",
+            model_schema(SparkSettings),
+            optional=True,
         ),
     ] = None
 
