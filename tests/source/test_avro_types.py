@@ -24,9 +24,9 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import Decoded, decode
 from eo_pipeline.source.wire import ReadBy, WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
-from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import record, serialized
 from tests.servers import STATE
+from tests.source.frames import kafka_frame
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 SECTION = PAGE.partition("## What each Avro type becomes")[2].partition("\n## ")[0]
@@ -94,9 +94,7 @@ def decoded(
     source = KafkaSource(
         bootstrap_servers="h:1", topics=("t",), value_format="avro", value_schema=schema
     )
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = [(None, value, "t", 0, i, now, 0, None) for i, value in enumerate(values)]
-    return decode(spark.createDataFrame(rows, _KAFKA_COLUMNS), source, ReadBy(schemas))
+    return decode(kafka_frame(spark, values), source, ReadBy(schemas))
 
 
 def plain(value: Any) -> Any:

@@ -21,8 +21,8 @@ from eo_pipeline.source.decode import Decoded, decode
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.wire import ReadBy, WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
-from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
 from tests.registry import messages
+from tests.source.frames import kafka_frame
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 SECTION = PAGE.partition("## What each Protobuf type becomes")[2].partition("\n## ")[0]
@@ -92,9 +92,7 @@ def decoded(
         message="Row",
         **settings,
     )
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = [(None, value, "t", 0, i, now, 0, None) for i, value in enumerate(values)]
-    return decode(spark.createDataFrame(rows, _KAFKA_COLUMNS), source, ReadBy(schemas))
+    return decode(kafka_frame(spark, values), source, ReadBy(schemas))
 
 
 def good_rows(both: Decoded) -> list[dict[str, Any]]:
