@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from eo_pipeline.errors import LedgerDamagedError
+from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
-from eo_pipeline.places import Place, folders_in, names_in, sync, write_new
+from eo_pipeline.places import Place, folders_in, may_pass, names_in, sync, write_new
 
 LEDGER_FOLDER = "_eo_ledger"
 
@@ -131,6 +131,8 @@ class LedgerFiles:
         try:
             return LedgerFile.from_json(json.loads(path.read_text()))
         except (OSError, ValueError, KeyError, TypeError) as error:
+            if may_pass(path, error):
+                raise SinkUnavailableError(f"the ledger cannot be read: {error}") from error
             found = f"cannot be read, in the ledger file {path}: {error}"
             raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
 
