@@ -80,14 +80,6 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
     return {name: size for name, size in found.items() if size is not None}
 
 
-def may_pass(place: Place, error: Exception) -> bool:
-    """Whether ``error`` says that a bucket was not to be reached, and nothing of the file: what a
-    disk says of a file is so.
-    """
-    is_found_out = isinstance(error, FileNotFoundError | PermissionError)
-    return isinstance(place, BucketPath) and isinstance(error, OSError) and not is_found_out
-
-
 def identity_of(place: Place) -> tuple[object, ...] | None:
     """What tells this file from any that may take its place; ``None``: it cannot be seen."""
     try:

@@ -36,6 +36,16 @@ _PARTS = (
     Artefact("org.xerial", "sqlite-jdbc", "3.50.3.0"),
 )
 
+#: Spark's own, so that something is behind it.
+_LOGGING = (
+    "slf4j-api",
+    "log4j-1.2-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+    "jcl-over-slf4j",
+)
+
 _SERVER = """\
 <?xml version="1.0"?>
 <!DOCTYPE Configure PUBLIC "-//Jetty//Configure//EN" "https://jetty.org/configure_10_0.dtd">
@@ -82,9 +92,10 @@ def rest_catalog_jars(state: Path) -> tuple[Path, ...]:
     """
     parts = {jar.name: jar for each in _PARTS for jar in resolved(each, state)}
     spark = pyspark_home() / "jars"
-    names = ("hadoop-client-*", "slf4j-api", "log4j-*", "jcl-over-slf4j")
-    brought = [jar for name in names for jar in sorted(spark.glob(f"{name}-*.jar"))]
-    return (*brought, *parts.values(), *spark_s3_jars(state))
+    names = (*_LOGGING, "hadoop-client-api", "hadoop-client-runtime", "httpclient", "httpcore")
+    brought = [jar for name in names for jar in sorted(spark.glob(f"{name}-[0-9]*.jar"))]
+    # before Iceberg's tests, which hold classes of Hadoop's names, too
+    return (*brought, *spark_s3_jars(state), *parts.values())
 
 
 class RestCatalogServer(EmbeddedServer):
