@@ -44,6 +44,7 @@ from eo_pipeline.spark import (
     job_error,
     options_of,
     path_to_write,
+    send_modules,
     server_is_lost,
     session_on_server,
     staging_settings,
@@ -280,6 +281,7 @@ class Stager:
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
             )
         check_names(result.columns, lineage=self.lineage)
+        send_modules(result, self.transform)
         return result
 
     def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eo_pipeline.errors import SetupError
@@ -77,6 +77,11 @@ def _connector(master: str) -> dict[str, str]:
     jars = sorted(Path(folder).glob("*.jar"))
     if not jars:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")
+    return class_path(master, jars)
+
+
+def class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
+    """The setting by which the driver, and executors elsewhere, have ``jars`` of this machine."""
     paths = [str(jar.absolute()) for jar in jars]
     if is_local(master):
         # not by spark.jars: those are copied at each start, and no class-data archive holds them
