@@ -18,7 +18,6 @@ from eo_pipeline.errors import (
     BadRecord,
     BadRecordError,
     EoPipelineError,
-    SetupError,
     SparkJobError,
     TransformError,
 )
@@ -27,7 +26,14 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import check_names, own_columns, types_of
-from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
+from eo_pipeline.run.counting import (
+    NAMES_IN_MEMORY,
+    NAMES_OF_FILES,
+    Reading,
+    Result,
+    Seen,
+    refuse_other_rows,
+)
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schema_books import SchemaBooks, read_with
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
@@ -295,7 +301,7 @@ class Stager:
         for mode in ("error", *("overwrite",) * (STAGING_TRIES - 1)):
             rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout, mode)
             if result.was_counted():
-                _refuse_other_rows(result.rows, rows, entry)
+                refuse_other_rows(result.rows, rows, entry.checkpoint)
                 return rows
             log.warning(
                 "%s: Spark did not say how many rows version %d has", entry.pipeline, entry.version
@@ -383,15 +389,3 @@ def _materialize(
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
-
-
-def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> None:
-    if made == staged.rows:
-        return
-    where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
-    raise SetupError(
-        f"the Spark job of checkpoint {entry.version} made {made} rows, and {staged.rows} are "
-        f"{where}. Nothing was committed. Spark's executors and this process must see one and the "
-        "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
-        "folder that all of them share."
-    )

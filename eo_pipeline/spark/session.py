@@ -123,6 +123,7 @@ class SparkSettings(Settings):
                 # left in the environment by a process that spoke Spark Connect and started this
                 # one: pyspark would ask for the remote's address instead of starting Spark
                 os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+                os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
                 start_driver(submit_arguments(self.master, self.launch()))
             return self._built(remote)
 
