@@ -280,6 +280,9 @@ class Stager:
         Raises:
             TransformError: it raised, or returned what cannot be written.
         """
+        # on a classic session a function knows only of what was there when it was made, and over
+        # Spark Connect a plan tells whether there is one
+        send_modules(good, self.transform)
         with _calling_the_users_code():
             result = self.transform(good) if self.transform else good
         if not isinstance(result, DataFrame):

@@ -17,6 +17,8 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
+from eo_pipeline.cli.checks import State
+from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.errors import SetupError, SparkUnavailableError
 from eo_pipeline.places import files_below
 from tests.chaos import rest_is_chaos
@@ -151,6 +153,28 @@ def test_a_module_that_executors_lack_is_named_with_the_setting_that_sends_it(
     job.table.assert_holds_once(job.bench.topic.written)
 
 
+@IN_DELTA
+def test_the_doctor_asks_the_server_for_its_jars_and_an_executor_for_its_python(
+    job: Job, cluster: Cluster
+) -> None:
+    pipeline = job.bench.pipeline(**cluster.over_connect())
+    found = {check.name: check for check in spark_checks(pipeline, 30)}
+    assert {check.state for check in found.values()} == {State.OK}, found
+    assert "spark-sql-kafka-0-10_2.13, hadoop-aws" in found["spark jars"].said
+    assert "pyarrow" in found["spark workers"].said
+
+
+@pytest.mark.chaos
+def test_executors_that_stage_on_disks_of_their_own_commit_nothing(
+    job: Job, cluster: Cluster, tmp_path: Path
+) -> None:
+    job.bench.topic.write(20)
+    folder = str(tmp_path / "staging")
+    sink = {"path": folder} if job.bench.config["sink"]["type"] == "delta" else {}
+    with pytest.raises(SetupError, match="share"):
+        job.bench.pipeline(**cluster.over_connect(), staging=folder, sink=sink).run()
+
+
 def killed_executor(cluster: Cluster) -> None:
     cluster.executors()[0].kill()
 
@@ -275,7 +299,7 @@ def test_no_file_of_an_attempt_that_died_while_it_committed_is_published(
     """Scenario: an executor dies while a task gives its files their names, one by one; when the
     task is tried again it has other files. Outcome: those alone are the table's.
     """
-    job.bench.topic.write(800, partitions=range(4))
+    job.bench.topic.write(120, partitions=range(4))
     pipeline = job.bench.pipeline(
         **cluster.over_connect(),
         transform=f"{TRANSFORMS}:in_random_folders",
@@ -288,7 +312,7 @@ def test_no_file_of_an_attempt_that_died_while_it_committed_is_published(
         for each in cluster.executors():
             each.kill()
         report = running.result(240)
-    assert report.head.counts.rows == 800
+    assert report.head.counts.rows == 120
     job.table.assert_holds_once(job.bench.topic.written)
 
 
