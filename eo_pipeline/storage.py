@@ -147,8 +147,10 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
         "fs.s3a.endpoint.region": region,
         "fs.s3a.path.style.access": str(path_style).lower(),
         "fs.s3a.connection.ssl.enabled": str(not plain).lower(),
-        # a task's files get their names when it ends well, once, and nothing else is put there
-        "mapreduce.fileoutputcommitter.algorithm.version": "2",
+        # files get their names from the driver, when all tasks have ended well. By version 2 tasks
+        # give them: what one names that dies meanwhile stays, and one that was given up and goes on
+        # removes what has the names it wants. And nothing else is put there
+        "mapreduce.fileoutputcommitter.algorithm.version": "1",
         "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
     if endpoint:
