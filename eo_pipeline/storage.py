@@ -159,8 +159,10 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
         "fs.s3a.attempts.maximum": "2",
         "fs.s3a.connection.timeout": f"{round(1000 * waits)}ms",
         "fs.s3a.connection.establish.timeout": f"{round(1000 * waits)}ms",
-        # a task's files get their names when it ends well, once, and nothing else is put there
-        "mapreduce.fileoutputcommitter.algorithm.version": "2",
+        # files get their names from the driver, when all tasks have ended well. By version 2 tasks
+        # give them: what one names that dies meanwhile stays, and one that was given up and goes on
+        # removes what has the names it wants. And nothing else is put there
+        "mapreduce.fileoutputcommitter.algorithm.version": "1",
         "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
     if endpoint:

@@ -20,6 +20,8 @@ pytest_plugins = [
     "tests.engine",
     "tests.registry",
     "tests.rest_catalog",
+    "tests.secured",
+    "tests.clusters",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.
