@@ -40,6 +40,21 @@ _MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|
 #: What decoding Protobuf takes where Spark's Python workers run.
 _NO_PROTOBUF = re.compile(r"No module named '(ptars|google|google\.protobuf|pyarrow)'")
 
+#: What Amazon's login to MSK takes, and how Kafka's client says that Java lacks it.
+_MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth"
+_NO_MSK = re.compile(r"software\.amazon\.msk\.\S+ could not be found|No LoginModule found for sof")
+
+#: Kafka's client takes a token from nowhere that its Java was not told (KIP-1139).
+_NOT_ALLOWED = re.compile(r"org\.apache\.kafka\.sasl\.oauthbearer\.allowed\.urls")
+
+#: How it says that it did not come in; and why, at the end of the stack.
+_NO_LOGIN = re.compile(
+    r"(?:Ssl|Sasl)AuthenticationException|UnsupportedSaslMechanismException"
+    r"|new KafkaAdminClient|construct kafka consumer"
+    r"|LoginException"
+)
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .*)$", re.MULTILINE)
+
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _MAY_NOT_WRITE = re.compile(
     r"Mkdirs failed to create|Permission denied|Read-only file system", re.IGNORECASE
@@ -92,7 +107,34 @@ def job_error(
             f"{job} could not begin: Spark has nothing that decodes Avro. Put spark-avro, of the "
             "connector's release, on the class path of the Spark Connect server."
         )
+    if login := _of_login(job, text):
+        return login
     return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
+
+
+def _of_login(job: str, text: str) -> EoPipelineError | None:
+    """Why Spark's Kafka client did not come in, where the planner did: it asked before."""
+    if _NO_MSK.search(text):
+        return SetupError(
+            f"{job} could not begin: Spark has nothing that logs in to Amazon MSK. Put "
+            f"{_MSK_LOGIN}, with what it needs, on the class path of Spark, executors too; "
+            "docs/kafka-logins.md shows how."
+        )
+    if _NOT_ALLOWED.search(text):
+        return SetupError(
+            f"{job} could not begin: Spark's Kafka client may not ask the token endpoint. Start "
+            "Spark's driver and executors with "
+            "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=URL (spark.driver.extraJavaOptions, "
+            "spark.executor.extraJavaOptions)."
+        )
+    if not _NO_LOGIN.search(text):
+        return None
+    why = [text.splitlines()[0], *_CAUSE.findall(text)][-1]
+    return SparkJobError(
+        f"{job} failed: Spark's Kafka client could not log in, which this process could with the "
+        f"same settings: {why}. Nothing was committed. See that Spark's machines reach brokers and "
+        "token endpoint and trust their certificates, and what source.spark_options says."
+    )
 
 
 def _is_deterministic(error: Exception, condition: str) -> bool:
