@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -20,6 +21,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.jvm.driver import driver_is_dead
 from eo_pipeline.places import Place
 from eo_pipeline.spark.clients import is_connect
+from eo_pipeline.spark.kafka_login import login_error
 
 #: What a Spark that fails, or is gone, raises: over py4j also Python's own, of its connection.
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
@@ -40,20 +42,14 @@ _MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|
 #: What decoding Protobuf takes where Spark's Python workers run.
 _NO_PROTOBUF = re.compile(r"No module named '(ptars|google|google\.protobuf|pyarrow)'")
 
-#: What Amazon's login to MSK takes, and how Kafka's client says that Java lacks it.
-_MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth"
-_NO_MSK = re.compile(r"software\.amazon\.msk\.\S+ could not be found|No LoginModule found for sof")
+#: What a Python worker says of a module it cannot import.
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 
-#: Kafka's client takes a token from nowhere that its Java was not told (KIP-1139).
-_NOT_ALLOWED = re.compile(r"org\.apache\.kafka\.sasl\.oauthbearer\.allowed\.urls")
+#: What is said of the Python workers themselves: none could be started, or another release was.
+_NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*)\"|PYTHON_VERSION_MISMATCH[^\n]*")
 
-#: How it says that it did not come in; and why, at the end of the stack.
-_NO_LOGIN = re.compile(
-    r"(?:Ssl|Sasl)AuthenticationException|UnsupportedSaslMechanismException"
-    r"|new KafkaAdminClient|construct kafka consumer"
-    r"|LoginException"
-)
-_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .*)$", re.MULTILINE)
+#: An executor that looks for a file where only this machine has it.
+_NOT_SHARED = re.compile(r"File file:(\S+) does not exist")
 
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _MAY_NOT_WRITE = re.compile(
@@ -79,6 +75,8 @@ def job_error(
             "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON names where "
             "Spark's executors run; protobuf values take them."
         )
+    if elsewhere := _of_other_machines(error, job):
+        return elsewhere
     if _is_deterministic(error, condition):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
@@ -107,34 +105,42 @@ def job_error(
             f"{job} could not begin: Spark has nothing that decodes Avro. Put spark-avro, of the "
             "connector's release, on the class path of the Spark Connect server."
         )
-    if login := _of_login(job, text):
+    if login := login_error(job, text):
         return login
     return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
 
 
-def _of_login(job: str, text: str) -> EoPipelineError | None:
-    """Why Spark's Kafka client did not come in, where the planner did: it asked before."""
-    if _NO_MSK.search(text):
+def _of_other_machines(error: Exception, job: str) -> SetupError | None:
+    """What executors lack that this process has, if that is what ``error`` says."""
+    text = str(error)
+    if (lacking := _NO_MODULE.search(text)) and _is_here(lacking[1]):
         return SetupError(
-            f"{job} could not begin: Spark has nothing that logs in to Amazon MSK. Put "
-            f"{_MSK_LOGIN}, with what it needs, on the class path of Spark, executors too; "
-            "docs/kafka-logins.md shows how."
+            f"{job} failed: Spark's Python workers have no module {lacking[1]!r}, which this "
+            "process has. Nothing was committed. Name its file, its folder or an archive with it "
+            "in spark.py_files, by which it is sent along; or install it into the Python that "
+            "PYSPARK_PYTHON names where Spark's executors run."
         )
-    if _NOT_ALLOWED.search(text):
+    if found := _NO_PYTHON.search(text):
         return SetupError(
-            f"{job} could not begin: Spark's Kafka client may not ask the token endpoint. Start "
-            "Spark's driver and executors with "
-            "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=URL (spark.driver.extraJavaOptions, "
-            "spark.executor.extraJavaOptions)."
+            f"{job} failed: Spark's executors could not start its Python workers ({found[0]}). "
+            "Nothing was committed. They need the Python release of this process, with pyarrow: "
+            "set PYSPARK_PYTHON, or spark.pyspark.python in spark.config, to where they have it; "
+            "for a Spark Connect server in the server's environment."
         )
-    if not _NO_LOGIN.search(text):
-        return None
-    why = [text.splitlines()[0], *_CAUSE.findall(text)][-1]
-    return SparkJobError(
-        f"{job} failed: Spark's Kafka client could not log in, which this process could with the "
-        f"same settings: {why}. Nothing was committed. See that Spark's machines reach brokers and "
-        "token endpoint and trust their certificates, and what source.spark_options says."
-    )
+    if missing := _NOT_SHARED.search(text):
+        return SetupError(
+            f"{job} failed: Spark's executors do not find {missing[1]}, which is on this machine. "
+            "Nothing was committed. Set Pipeline.staging (for a lake table, the table's path) to a "
+            "bucket, or to a folder that this process and all executors share."
+        )
+    return None
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
 
 
 def _is_deterministic(error: Exception, condition: str) -> bool:
