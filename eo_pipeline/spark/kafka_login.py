@@ -23,8 +23,8 @@ _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .*)$", re.MULTILINE)
 
 
 def login_error(job: str, text: str) -> EoPipelineError | None:
-    """The error of ours, if ``text``, of the error that ``job`` ended with, says so: the planner asked
-    the same brokers before.
+    """The error of ours, if the ``text`` of the one that ``job`` ended with says so: the planner
+    asked the same brokers before.
     """
     if _NO_MSK.search(text):
         return SetupError(
