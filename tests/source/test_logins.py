@@ -354,17 +354,3 @@ def test_a_token_for_msk_is_signed_by_aws_key_and_reaches_the_broker(
         "https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect"
     )
     assert re.search("X-Amz-Credential=AKIDEXAMPLE.*&X-Amz-Signature=[0-9a-f]{64}", signed)
-
-
-def test_nobody_in_awss_chain_is_told(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    client = {"sasl.mechanism": "AWS_MSK_IAM", "aws.region": "eu-west-1"}
-    source = KafkaSource(topics=["t"], value_format="raw", **by(secured, "OAUTH", client))
-    with pytest.raises(
-        SourceUnavailableError, match="AWS gave no token: AWS's default chain found"
-    ):
-        KafkaAdmin(source).cluster()
