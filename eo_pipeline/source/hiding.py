@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _SETTING = "spark.sql.redaction.string.regex"
 
-#: The value of an option that may hold a secret, as Protobuf's text format writes it; and a private
-#: key wherever it is. Possessive, since Java's regular expressions recurse.
+#: The value of an option that may hold a secret, as Protobuf's text format writes it. It begins
+#: with letters, by which Java passes over a plan with megabytes of rows several times as fast; and
+#: is possessive, since Java's regular expressions recurse.
 HIDDEN = (
-    r'(?s:key: "[^"]*(?:jaas|password|secret|token|(?:keystore|access)\.key|credential)[^"]*"\s+'
-    r'value: "[^"\\]*+(?:\\.[^"\\]*+)*+"'
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----)"
+    r'key: "[^"]{0,99}(?:jaas|password|secret|token|(?:keystore|access)\.key|credential)[^"]{0,99}"'
+    r'\s+value: "[^"\\]*+(?:\\.[^"\\]*+)*+"'
 )
 
 _told: WeakSet[SparkSession] = WeakSet()
