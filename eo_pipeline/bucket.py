@@ -40,6 +40,8 @@ class Bucket:
     delta: Mapping[str, str] = field(compare=False, repr=False)
     #: settings of Hadoop's file system, for Spark
     hadoop: Mapping[str, str] = field(compare=False, repr=False)
+    #: properties of PyIceberg's file access
+    iceberg: Mapping[str, str] = field(compare=False, repr=False)
     hadoop_scheme: str = "s3a"
 
     @cached_property

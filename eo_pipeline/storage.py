@@ -1,8 +1,9 @@
 """How buckets are reached: said once, and told to everybody who must get there in his own words.
 
-obstore, delta-rs and Spark each have names for the same five things. What is not said is found in
-the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``); credentials that are not said each of them
-finds itself where programs on that machine find them: environment, profile, the instance's role.
+obstore, delta-rs, PyIceberg and Spark each have names for the same five things. What is not said is
+found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``); credentials that are not said each
+of them finds itself where programs on that machine find them: environment, profile, the instance's
+role.
 """
 
 from __future__ import annotations
@@ -175,4 +176,8 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
             "aws_allow_http": str(plain).lower(),
         },
         hadoop=hadoop,
+        iceberg={
+            **{f"s3.{part.replace('_', '-')}": value for part, value in told.items()},
+            "s3.force-virtual-addressing": str(not path_style).lower(),
+        },
     )

@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.engine",
     "tests.registry",
     "tests.clusters",
+    "tests.secured",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

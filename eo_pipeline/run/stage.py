@@ -41,6 +41,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
 from eo_pipeline.source.fetch import Fetched, fetched
+from eo_pipeline.source.json_schema import is_one as is_json_schema
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.source.wire import ReadBy
@@ -266,7 +267,9 @@ class Stager:
             ("key", str(source.key_format), source.key_schema),
         )
         typed = {
-            f"{name}_schema": _schema_json(t) for name, kind, t in parts if t and kind == "json"
+            f"{name}_schema": _schema_json(t)
+            for name, kind, t in parts
+            if t and kind == "json" and not is_json_schema(t)
         }
         return source.model_copy(update=typed)
 
