@@ -193,7 +193,7 @@ def of_server(server: EmbeddedPostgres) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eo-bench-copy-") as name:
