@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from eo_pipeline.errors import EoPipelineError, SetupError, UnexpectedError
+from eo_pipeline.bucket import StoreUnreachableError
+from eo_pipeline.errors import EoPipelineError, SetupError, SinkUnavailableError, UnexpectedError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -58,6 +59,11 @@ def _ours(what: str, error: Exception) -> EoPipelineError:
         return SetupError(
             f"{what}: {error.filename or 'a file'} cannot be written or read: {error.strerror}. "
             "Free space there, or let this process have it; what was reported as committed stays."
+        )
+    if isinstance(error, StoreUnreachableError):
+        return SinkUnavailableError(
+            f"{what}: {error.filename} cannot be reached: {error.strerror}. What was reported as "
+            "committed stays; try again."
         )
     place = traceback.extract_tb(error.__traceback__)[-1]
     return UnexpectedError(

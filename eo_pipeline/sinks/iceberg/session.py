@@ -16,7 +16,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import parse_transform
 
-from eo_pipeline.errors import EoPipelineError, SinkUnavailableError
+from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
@@ -25,6 +25,7 @@ from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
+    REFUSALS,
     check,
     columns_of,
     connect,
@@ -212,6 +213,11 @@ class IcebergPublication(LakePublication[Table]):
             ValidationException,
         ) as error:
             raise OvertakenError(str(error)) from error
+        except REFUSALS as error:
+            raise RefusedError(
+                f"{self.session.sink.table}: the catalog refused the commit: {error}. Nothing was "
+                "published."
+            ) from error
 
 
 def _scan(table: Table, columns: Iterable[str], since: int) -> Iterator[pa.RecordBatch]:
