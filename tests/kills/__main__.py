@@ -6,6 +6,7 @@ import argparse
 import itertools
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from confluent_kafka import KafkaException
 from eo_pipeline.errors import SetupError
 from tests.kills import figures
 from tests.kills.figures import Run
-from tests.kills.life import Life
+from tests.kills.life import Life, Sums
 from tests.kills.machine import described
 from tests.kills.plan import steps
 from tests.kills.report import publish, summary
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=[], help="scenarios with these words in them")
     parser.add_argument("--life", type=int, help="this one alone: as it was drawn in such a run")
+    parser.add_argument("--lanes", type=int, default=3, help="lives at the same time")
     parser.add_argument("--steps", type=int, default=STEPS, help="of a life")
     parser.add_argument("--figures", type=Path, help="add to this file, and to the page beside it")
     parser.add_argument("--page", type=Path, help="write its figures anew; measures nothing")
@@ -71,7 +73,7 @@ def main() -> None:
     run = Run(asked.seed, described())
     try:
         with World() as world:
-            _lives(world, run, asked)
+            _Lanes(world, run, asked).go()
     except KeyboardInterrupt:
         say("ended early")
     if asked.figures and run.scenarios:
@@ -83,22 +85,56 @@ def main() -> None:
     sys.exit(_verdict(run))
 
 
-def _lives(world: World, run: Run, asked: argparse.Namespace) -> None:
-    names = chosen(asked.only)
-    began = time.monotonic()
-    until = began + asked.minutes * 60
-    for number, name in order(names, asked.seed):
-        if asked.life is not None and number != asked.life:
-            if number > asked.life:
-                return
-            continue
-        if time.monotonic() > until - _END_S:
-            return
-        _life(world, run, name, number, asked.steps, until - _END_S)
-        run.minutes = (time.monotonic() - began) / 60
-        if sum(len(each.not_tried) for each in run.scenarios.values()) > _NOT_TRIED_MAX:
+class _Lanes:
+    """Several lives at the same time, on different stores. They share broker and Spark: who kills
+    one of these does it to all.
+    """
+
+    def __init__(self, world: World, run: Run, asked: argparse.Namespace) -> None:
+        self._world, self._run, self._asked = world, run, asked
+        self._began = time.monotonic()
+        self._until = self._began + asked.minutes * 60 - _END_S
+        self._order = order(chosen(asked.only), asked.seed)
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+
+    def go(self) -> None:
+        """Until the time is over, or too much could not be tried."""
+        # not waited for where this program is interrupted
+        lanes = [threading.Thread(target=self._lane, daemon=True) for _ in range(self._asked.lanes)]
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
+
+    def _lane(self) -> None:
+        while (drawn := self._next()) is not None:
+            number, name = drawn
+            sums = _life(self._world, self._run.seed, name, number, self._asked.steps, self._until)
+            with self._lock:
+                self._busy.discard(name)
+                self._run.add(name, sums)
+                self._run.minutes = (time.monotonic() - self._began) / 60
+
+    def _next(self) -> tuple[int, str] | None:
+        with self._lock:
+            if time.monotonic() > self._until or self._too_little():
+                return None
+            for number, name in self._order:
+                if self._asked.life is not None and number > self._asked.life:
+                    return None
+                if self._asked.life in (None, number) and name not in self._busy:
+                    self._busy.add(name)
+                    return number, name
+                if len(self._busy) >= len(chosen(self._asked.only)):
+                    return None
+            return None
+
+    def _too_little(self) -> bool:
+        found = sum(len(each.not_tried) for each in self._run.scenarios.values())
+        if found > _NOT_TRIED_MAX:
             say("too much could not be tried: this machine lacks something")
-            return
+        return found > _NOT_TRIED_MAX
 
 
 def chosen(words: Sequence[str]) -> list[str]:
@@ -117,25 +153,20 @@ def order(names: Sequence[str], seed: int) -> itertools.chain[tuple[int, str]]:
     return itertools.chain((turn, names[(turn + seed) % len(names)]) for turn in turns)
 
 
-def _life(world: World, run: Run, name: str, number: int, count: int, until: float) -> None:
-    seed = f"{run.seed}/{name}/{number}"
+def _life(world: World, seed: int, name: str, number: int, count: int, until: float) -> Sums:
     said = name.replace(", ", "-").replace(" ", "-")
-    folder = HISTORIES / f"seed-{run.seed}" / f"{number:03d}-{said}"
-    began, life = time.monotonic(), None
+    folder = HISTORIES / f"seed-{seed}" / f"{number:03d}-{said}"
+    began, life, sums = time.monotonic(), None, Sums()
     try:
         target = world.target(name)
         world.heal(target)
-        life = Life(world, target, seed, folder)
-        life.live(list(steps(seed, count, target.able())), until)
+        life = Life(world, target, f"{seed}/{name}/{number}", folder)
+        sums = life.sums
+        life.live(list(steps(life.seed, count, target.able())), until)
     except TROUBLE as error:
         why = f"life {number}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
         say(f"  could not be tried to its end: {why}")
-        if life is None:
-            run.scenarios.setdefault(name, figures.Scenario()).not_tried.append(why)
-            return
-        life.sums.not_tried.append(why)
-    sums = life.sums
-    run.add(name, sums)
+        sums.not_tried.append(why)
     found = ", ".join(f"{n} {what.upper()}" for what, n in sums.found.items()) or "as it should be"
     odd = f"; odd: {dict(sums.odd)}" if sums.odd else ""
     say(
@@ -144,15 +175,16 @@ def _life(world: World, run: Run, name: str, number: int, count: int, until: flo
         f"{time.monotonic() - began:.0f} s: {found}{odd}"
     )
     if sums.found and name not in CONTROLS:
-        say(f"    {life.history.file}")
-        say(f"    again: python -m tests.kills --seed {run.seed} --life {number}")
+        say(f"    {folder}")
+        say(f"    again: python -m tests.kills --seed {seed} --life {number}")
+    return sums
 
 
 def _verdict(run: Run) -> int:
     """1 if something was found, 2 if nothing could be tried."""
     if run.found(SCENARIOS):
         return 1
-    return 0 if any(each.lives for each in run.scenarios.values()) else 2
+    return 0 if any(each.operations for each in run.scenarios.values()) else 2
 
 
 def say(line: str) -> None:

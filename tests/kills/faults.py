@@ -97,9 +97,10 @@ def _kill_server(life: Life, step: Step, name: str, server: EmbeddedServer) -> O
     operation = life.begin(step)
     _sleep(operation, life.moment(step))
     if operation.alive():
-        server.kill()
-        life.killed(name)
-        server.start()
+        with life.world.changing:
+            server.kill()
+            life.killed(name)
+            server.start()
     return operation.wait()
 
 

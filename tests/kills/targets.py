@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -458,16 +459,18 @@ def _to_the_end(consumer: Consumer, topic: str) -> Iterable[Iterable[Any]]:
     """
     places = [TopicPartition(topic, number, 0) for number in range(PARTITIONS_MAX)]
     consumer.assign(places)
-    left = {*range(PARTITIONS_MAX)}
+    left, until = {*range(PARTITIONS_MAX)}, time.monotonic() + _READ_S
     while left:
-        message = consumer.poll(_READ_S)
-        if message is None:
+        message = consumer.poll(1.0)
+        if time.monotonic() > until:
             raise TimeoutError(f"no end of {topic} within {_READ_S} s")
+        if message is None:
+            continue
         error = message.error()
         if error is None:
             value = json.loads(message.value() or b"{}")
             yield [value[name] for name in _COLUMNS]
         elif error.name() == "_PARTITION_EOF":
             left.discard(int(message.partition() or 0))
-        else:
+        elif error.fatal():
             raise TimeoutError(f"{topic} cannot be read: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +43,8 @@ class World:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._targets: dict[str, Target] = {}
+        #: one at a time kills a server that others need, or starts it
+        self.changing = threading.RLock()
         #: why operations have no clock that can be turned
         self.no_clock = ""
 
@@ -79,8 +82,14 @@ class World:
 
     def target(self, name: str) -> Target:
         """By the name of its scenario; started the first time."""
+        with self.changing:
+            return self._target(name)
+
+    def _target(self, name: str) -> Target:
         if name not in self._targets:
-            made = SCENARIOS[name](self, self.folder / name.replace(", ", "-").replace(" ", "_"))
+            made = SCENARIOS_AND_CONTROLS[name](
+                self, self.folder / name.replace(", ", "-").replace(" ", "_")
+            )
             self._stack.callback(made.close)
             self._targets[name] = made
         self._targets[name].start()
@@ -92,8 +101,9 @@ class World:
         Raises:
             SetupError: a server does not come back.
         """
-        for server in self.servers(target):
-            server.start()
+        with self.changing:
+            for server in self.servers(target):
+                server.start()
 
     def servers(self, target: Target) -> Iterator[EmbeddedServer]:
         """All that a life of ``target`` needs."""
