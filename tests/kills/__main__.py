@@ -29,7 +29,7 @@ HISTORIES = STATE / "kills"
 #: Steps of a life; it ends earlier when the time is over.
 STEPS = 24
 #: What a life still does when its time is over: everything is read to the end and compared.
-_END_S = 25.0
+_END_S = 60.0
 
 #: Beyond the time that was asked for: a last life that takes long, servers that start and end.
 _GRACE_S = 420.0
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=[], help="scenarios with these words in them")
     parser.add_argument("--life", type=int, help="this one alone: as it was drawn in such a run")
-    parser.add_argument("--lanes", type=int, default=3, help="lives at the same time")
+    parser.add_argument("--lanes", type=int, default=4, help="lives at the same time")
     parser.add_argument("--steps", type=int, default=STEPS, help="of a life")
     parser.add_argument("--figures", type=Path, help="add to this file, and to the page beside it")
     parser.add_argument("--page", type=Path, help="write its figures anew; measures nothing")
@@ -70,10 +70,10 @@ def main() -> None:
     # whatever hangs: what was found until then is said
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(int(asked.minutes * 60 + _GRACE_S))
-    run = Run(asked.seed, described())
+    run, began = Run(asked.seed, described()), time.monotonic()
     try:
         with World() as world:
-            _Lanes(world, run, asked).go()
+            _Lanes(world, run, asked, began).go()
     except KeyboardInterrupt:
         say("ended early")
     if asked.figures and run.scenarios:
@@ -90,9 +90,8 @@ class _Lanes:
     one of these does it to all.
     """
 
-    def __init__(self, world: World, run: Run, asked: argparse.Namespace) -> None:
-        self._world, self._run, self._asked = world, run, asked
-        self._began = time.monotonic()
+    def __init__(self, world: World, run: Run, asked: argparse.Namespace, began: float) -> None:
+        self._world, self._run, self._asked, self._began = world, run, asked, began
         self._until = self._began + asked.minutes * 60 - _END_S
         self._order = order(chosen(asked.only), asked.seed)
         self._lock = threading.Lock()
