@@ -61,6 +61,7 @@ class Seen:
 
     records: int
     bytes: int
+    key_bytes: int
     good: int
     bad: int
     skipped: int
