@@ -108,7 +108,7 @@ class Steps:
             self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
-            self._committed(entry, lag_before=None, cluster=None, recovered=True)
+            self._committed(entry, recovered=True)
         reach(CrashPoint.RECOVERED)
         return head
 
@@ -145,7 +145,7 @@ class Steps:
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         outcome = self._commit(transaction)
-        self._committed(entry, None, None, outcome=outcome)
+        self._committed(entry, outcome=outcome)
         return entry
 
     def cluster(self) -> Cluster:
@@ -163,13 +163,13 @@ class Steps:
         """
         if made_by := self.stager.code_version:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
-        self._meter.lag = lag(positions_of(entry, cluster), cluster)
+        self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
         transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         outcome = self._commit(transaction)
         before = lag(positions_of(head, cluster), cluster)
         self._committed(
-            transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
+            transaction.entry, before, after, outcome=outcome, columns=transaction.columns
         )
         reach(CrashPoint.REPORTED)
         return transaction.entry
@@ -280,8 +280,8 @@ class Steps:
     def _committed(
         self,
         entry: LedgerEntry,
-        lag_before: int | None,
-        cluster: Cluster | None,
+        lag_before: int | None = None,
+        lag_after: int | None = None,
         *,
         outcome: CommitOutcome = CommitOutcome.COMMITTED,
         recovered: bool = False,
@@ -293,7 +293,7 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
+            lag_after=lag_after,
             seconds=dict(self._seconds),
             columns=columns,
         )

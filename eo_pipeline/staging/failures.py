@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from pydantic.types import AwareDatetime
 
-from eo_pipeline.places import Place, names_in, write_atomically
+from eo_pipeline.places import Place, names_in, remove_tree, write_atomically
 
 _FOLDER = "_failures"
 _SUFFIX = ".json"
@@ -60,6 +60,10 @@ class FailureBook:
         names = sorted(names_in(self.folder / _FOLDER))
         kinds = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
         return [found for kind in kinds if (found := self._read(kind))]
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        remove_tree(self.folder / _FOLDER)
 
     def _read(self, kind: str) -> Failures | None:
         try:
