@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 #: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
 _OTEL = (
@@ -18,6 +17,7 @@ _OTEL = (
 _LINEAGE = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
 _LINEAGE_PREFIX = "OPENLINEAGE__"
 _LINEAGE_FILE = "openlineage.yml"
+_LINEAGE_AT_HOME = "~/.openlineage/openlineage.yml"
 
 
 def for_opentelemetry() -> bool:
@@ -39,10 +39,8 @@ def for_openlineage() -> bool:
     named = any(map(os.environ.get, _LINEAGE)) or any(
         name.startswith(_LINEAGE_PREFIX) for name in os.environ
     )
-    return named or any(
-        (folder / _LINEAGE_FILE).is_file()
-        for folder in (Path.cwd(), Path("~/.openlineage").expanduser())
-    )
+    # a container's user may have no home, and then "~" stays as it is
+    return named or any(map(os.path.isfile, (_LINEAGE_FILE, os.path.expanduser(_LINEAGE_AT_HOME))))
 
 
 def _is_true(name: str) -> bool:
