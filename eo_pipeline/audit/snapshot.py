@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.errors import RefusedError, SetupError
+from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
 from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
-from eo_pipeline.places import Place
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.run.targets import look_again
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import SinkSession
 
@@ -26,12 +23,6 @@ READS_MAX = 3
 
 #: Rows in one row group of the table's lineage; what waits in memory.
 _ROWS_A_GROUP = 200_000
-
-#: No audit takes that long: what is older was left by a killed one.
-ABANDONED_S = 7 * 24 * 3600.0
-_SCRATCH = "_audit-"
-
-_GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
 
 @dataclass(frozen=True)
@@ -58,42 +49,6 @@ class Snapshot:
     refused: str | None = None
 
 
-@contextmanager
-def scratch(staging: Place) -> Iterator[Path]:
-    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards. What
-    killed audits left there goes, too, once no audit can still be at work on it. Where staging is
-    in a bucket it is a temporary folder of this machine.
-
-    Raises:
-        SetupError: it cannot be made.
-    """
-    if not isinstance(staging, Path):
-        with tempfile.TemporaryDirectory(prefix="eo-audit-") as temporary:
-            yield Path(temporary)
-        return
-    folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
-    try:
-        folder.mkdir(parents=True)
-        _sweep(folder)
-    except OSError as error:
-        raise SetupError(
-            f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
-            "to a folder this process may write."
-        ) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _sweep(ours: Path) -> None:
-    oldest = ours.stat().st_mtime - ABANDONED_S
-    for other in ours.parent.glob(f"{_SCRATCH}*"):
-        with suppress(FileNotFoundError):  # its audit, or another sweep, was faster
-            if other.stat().st_mtime < oldest:
-                shutil.rmtree(other)
-
-
 def take_snapshot(
     session: SinkSession,
     head: Callable[[], LedgerEntry],
@@ -117,14 +72,6 @@ def take_snapshot(
         if snapshot.settled:
             break
     return snapshot
-
-
-def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
-    """The newest version, and whether the ledger has gone back since ``head``."""
-    newest, went_back = head.version, False
-    for entry in session.history(head.version + 1):
-        newest, went_back = entry.version, went_back or entry.operation in _GOES_BACK
-    return newest, went_back
 
 
 def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapshot:

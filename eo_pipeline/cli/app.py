@@ -39,6 +39,7 @@ _HOMES = {
     "metrics": "metrics",
     "checkpoints": "looking",
     "show": "looking",
+    "as-of": "as_of",
     "diff": "looking",
     "plan": "looking",
     "schema": "schemas",
