@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from eo_pipeline.boundary import callers, callers_block
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.places import Place
 from eo_pipeline.progress import phase
 from eo_pipeline.run.changes import Changes
 from eo_pipeline.run.checkpoint import Steps
@@ -128,7 +130,7 @@ class Pipeline(Changes, Settings):
         """
         limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
         with self._steps(run_id, on_checkpoint, spark) as steps:
-            sweep_scratch(self.staging / self.name)
+            sweep_scratch(self._scratch)
             return Runner(steps, limit).run()
 
     def head(self) -> LedgerEntry | None:
@@ -236,7 +238,7 @@ class Pipeline(Changes, Settings):
         from eo_pipeline.audit import Audit
 
         with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
-            return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
+            return Audit(steps, self._scratch, on_progress or _no_listener).run(last)
 
     def preview_replay(
         self, plan: ReplayPlan, *, key: Sequence[str] = (), spark: SparkProvider | None = None
@@ -259,7 +261,14 @@ class Pipeline(Changes, Settings):
         from eo_pipeline.audit.preview import preview_replay
 
         with phase(f"{self.name}: preview"), self._steps(spark=spark) as steps:
-            return preview_replay(steps, self.staging / self.name, plan, key)
+            return preview_replay(steps, self._scratch, plan, key)
+
+    @property
+    def _scratch(self) -> Place:
+        """Where an audit or a preview keeps its files; see :mod:`eo_pipeline.staging.scratch`."""
+        # where Spark's executors are elsewhere, a bucket is all that they and this process share
+        own = self.sink.staging_folders().manifests
+        return (own if isinstance(own, BucketPath) else self.staging) / self.name
 
     @contextmanager
     def _steps(

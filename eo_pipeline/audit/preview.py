@@ -12,11 +12,10 @@ those of a replay that is applied now: the ledger must not move between plan and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,15 +26,14 @@ from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
-from eo_pipeline.places import Place
+from eo_pipeline.places import Place, remove_tree
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import ReplayPlan, replay_entry
 from eo_pipeline.run.targets import look_again, refuse_stale, stale
 from eo_pipeline.sinks.past import Selected, is_own_form
-from eo_pipeline.spark import SPARK_ERRORS, job_error, path_to_read, staging_settings
+from eo_pipeline.spark import SPARK_ERRORS, job_error, options_of, path_to_read, staging_settings
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.rows import StagedTable
-from eo_pipeline.staging.scratch import scratch
+from eo_pipeline.staging.scratch import Scratch, scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,14 +115,14 @@ def preview_replay(
     refuse_stale(steps.pipeline, plan.head, steps.session.head())
     plan.check(steps)
     found, known, left_out = [], tuple(key), dict[str, str]()
-    with scratch(staging) as folder:
+    with scratch(staging) as files:
         for number, checkpoint in enumerate(plan.checkpoints, start=1):
             steps.say(
                 f"looking at checkpoint {checkpoint.version}, {number} of {len(plan.checkpoints)}"
             )
-            look = _Look(steps, folder / str(checkpoint.version), checkpoint, tuple(key))
-            with look.files():
-                counts, rows, known, without = look.compared(plan.head)
+            look = _Look(steps, files, checkpoint, tuple(key))
+            with look.attempt(plan.head) as attempt:
+                counts, rows, known, without = look.compared(plan.head, attempt)
             found.append(CheckpointPreview(checkpoint, counts, rows))
             left_out |= without
     newest, went_back = look_again(steps.session, plan.head)
@@ -135,43 +133,54 @@ def preview_replay(
 
 @dataclass(frozen=True)
 class _Look:
-    """At one ``checkpoint``, with files in ``folder``."""
+    """At one ``checkpoint``, with ``files`` meanwhile."""
 
     steps: Steps
-    folder: Path
+    files: Scratch
     checkpoint: Checkpoint
     key: tuple[str, ...]
 
     @contextmanager
-    def files(self) -> Iterator[None]:
-        """There is a folder meanwhile."""
-        self.folder.mkdir()
+    def attempt(self, head: LedgerEntry) -> Iterator[Attempt]:
+        """Where the new rows wait: not where attempts are looked for. Gone afterwards."""
+        folder = self.files.place / str(self.checkpoint.version)
+        if isinstance(folder, Path):
+            folder.mkdir()
         try:
-            yield
+            entry = replay_entry(head, self.checkpoint, self.steps.run_id, {})
+            yield Attempt(folder, entry.id, entry.ledger_id, folder)
         finally:
-            rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # a cancelled job may write for a moment more
+                remove_tree(folder)
+            self._before.unlink(missing_ok=True)
+
+    @property
+    def _before(self) -> Path:
+        """The rows that are there."""
+        return self.files.folder / f"before-{self.checkpoint.version}.parquet"
 
     def compared(
-        self, head: LedgerEntry
+        self, head: LedgerEntry, attempt: Attempt
     ) -> tuple[Counts, Difference, tuple[str, ...], dict[str, str]]:
         """The new rows' counts; the difference, by which columns, and without which."""
         steps, version = self.steps, self.checkpoint.version
         entry = replay_entry(head, self.checkpoint, steps.run_id, {})
         spark = steps.spark()
         reach(CrashPoint.STAGING)
-        attempt = Attempt(self.folder, entry.id, entry.ledger_id, self.folder)
         stager = steps.knowing_stager(self.checkpoint.entry.counts)
         staged, counts = stager.stage(spark, entry, attempt)
         reach(CrashPoint.STAGED)
         assert staged.rows is not None
         steps.say(f"comparing {counts.rows:,} rows with those that are there")
-        before = self.folder / "before.parquet"
-        schema = _write(steps.session.rows_of(Selected(version, version)), before)
+        schema = _write(steps.session.rows_of(Selected(version, version)), self._before)
         own_forms = [field.name for field in schema if is_own_form(field)]
         try:
             with staging_settings(spark):
-                old = _read(spark, before, schema, is_empty=not schema.names)
-                new = self._new(spark, attempt, staged.rows)
+                held = self.files.seen(self._before) if schema.names else self._before
+                old = _read(spark, held, schema, is_empty=not schema.names)
+                # the files of a table that is laid out lie in folders
+                made = staged.rows
+                new = _read(spark, attempt.rows_folder(), made.schema, is_empty=not made.files)
                 compared = Compared.of(old.schema, new.schema, own_forms)
                 key = self._key(compared)
                 rows = difference(old, new, compared, key)
@@ -179,11 +188,6 @@ class _Look:
             job = f"Pipeline {steps.pipeline!r}: the preview's Spark job"
             raise job_error(spark, error, job) from error
         return counts, rows, key, dict(compared.left_out)
-
-    def _new(self, spark: SparkSession, attempt: Attempt, rows: StagedTable) -> DataFrame:
-        """What was staged; the files of a table that is laid out lie in folders."""
-        found = Path(str(attempt.rows_folder()))
-        return _read(spark, found, rows.schema, is_empty=not rows.files)
 
     def _key(self, compared: Compared) -> tuple[str, ...]:
         """What was asked for, else the record, if rows say from which they are.
@@ -202,7 +206,7 @@ class _Look:
         return RECORD if set(RECORD) <= set(compared.after) else ()
 
 
-def _read(spark: SparkSession, path: Path, schema: pa.Schema, *, is_empty: bool) -> DataFrame:
+def _read(spark: SparkSession, place: Place, schema: pa.Schema, *, is_empty: bool) -> DataFrame:
     """Parquet files; no rows, if there is none that holds some."""
     if is_empty:
         # not before there are rows: it takes its time
@@ -211,7 +215,8 @@ def _read(spark: SparkSession, path: Path, schema: pa.Schema, *, is_empty: bool)
         known = schema if schema.names else NO_COLUMNS
         return spark.createDataFrame([], from_arrow_schema(known, prefer_timestamp_ntz=True))
     # times before 1582 are as they are written: no reader may move them
-    return spark.read.option("datetimeRebaseMode", "CORRECTED").parquet(path_to_read(path))
+    options = {"datetimeRebaseMode": "CORRECTED", **options_of(place)}
+    return spark.read.options(**options).parquet(path_to_read(place))
 
 
 def _write(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Schema:

@@ -18,12 +18,12 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
+from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
-from eo_pipeline.source.avro_schema import as_record
+from eo_pipeline.source import json_schema
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
-from eo_pipeline.source.kinds import kind_of, type_of_format
+from eo_pipeline.source.kinds import kind_of, plain_or_record, type_of_format
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
@@ -45,6 +45,13 @@ class LossKind(StrEnum):
 
 
 LossPolicy = Literal["fail", "continue"]
+
+#: A schema of each kind, as a document has it.
+_WHAT = {
+    AVRO: "an Avro schema as JSON",
+    JSON_SCHEMA: "a JSON Schema",
+    PROTOBUF: "a .proto file",
+}
 
 #: Settings that would let a client move offsets on its own, or change what bytes mean.
 FORBIDDEN_CLIENT_SETTINGS = frozenset(
@@ -72,9 +79,13 @@ class SchemaFile(Settings):
     file: str = Field(min_length=1)
 
 
+#: What an object has that is a schema itself: a StructType, one of Avro, a JSON Schema.
+_OF_A_SCHEMA = frozenset({"fields", "type", "properties", "$ref", "allOf", "$schema"})
+
+
 def _schema_text(value: Any) -> Any:
     """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
-    if isinstance(value, Mapping) and "fields" in value:
+    if isinstance(value, Mapping) and value.keys() & _OF_A_SCHEMA:
         return json.dumps(value)  # what Dagster makes of JSON in a document
     if isinstance(value, Mapping):
         value = SchemaFile.model_validate(value)
@@ -100,10 +111,11 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
-        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema;
-            or ``{file: PATH}``, where either stands.
-        value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
-            a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
+        value_schema: the columns of a JSON value, as Spark's DDL writes them, or a JSON Schema; or
+            one Avro schema; or ``{file: PATH}``, where any of them stands.
+        value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``, of
+            which a field declared ``NOT NULL`` must be present, or a JSON Schema as JSON; or with
+            ``registry``), ``avro`` (with
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
             written with), ``protobuf`` (with ``registry``, or with ``value_schema``, a .proto
             file's text) or ``raw`` (one binary column ``value``). With ``registry`` its latest
@@ -111,8 +123,8 @@ class KafkaSource(Settings):
         message: which message of a Protobuf schema the values are; the first of its file if
             absent. ``Outer.Inner`` for one in another.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
-            (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema,
-            or with ``registry``).
+            (with ``key_schema``, as for values, or with ``registry``) or ``avro`` (with
+            ``key_schema``, an Avro schema, or with ``registry``).
             A key that is a record becomes a column for each field, any other the column ``key``.
         key_schema: of a key, as ``value_schema`` is of a value.
         key_prefix: before the names of a key's fields, where they become columns.
@@ -214,8 +226,7 @@ class KafkaSource(Settings):
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
             )
-        if self.value_format != "json":
-            self._check_schema()
+        self._check_schema()
         self._check_changes()
 
     def _check_changes(self) -> None:
@@ -224,11 +235,6 @@ class KafkaSource(Settings):
             raise ValueError(
                 "schema_changes belongs to a registry; without one unknown_fields says what "
                 "becomes of fields that value_schema does not name"
-            )
-        if self.value_format == "json" and changes.rescues_values:
-            raise ValueError(
-                "schema_changes: of value_format json only new_field and new_nested_field can be "
-                "rescued; name the kinds, each with its policy"
             )
         if self.value_format == "protobuf":
             if self.unknown_fields == "keep":
@@ -239,11 +245,15 @@ class KafkaSource(Settings):
                 )
 
     def _check_schema(self) -> None:
-        if self.value_schema is None:
+        if self.value_schema is None or self._is_ddl(self.value_format, self.value_schema):
             return
         if fault := kind_of(self.schema_type, self.message).fault_of(self.schema_text):
-            what = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}[self.schema_type]
-            raise ValueError(f"value_schema, {what}, {fault}")
+            raise ValueError(f"value_schema, {_WHAT[self.schema_type]}, {fault}")
+
+    @staticmethod
+    def _is_ddl(kind: str, text: str) -> bool:
+        """Whether it is Spark that knows whether it is right."""
+        return kind == "json" and not json_schema.is_one(text)
 
     @property
     def schema_text(self) -> str:
@@ -264,20 +274,22 @@ class KafkaSource(Settings):
                 "more than one topic may be read"
             )
         if named and not by_registry:
-            raise ValueError("registry.key_subject belongs to key_format avro without key_schema")
-        if (
-            self.key_format == "avro"
-            and self.key_schema
-            and (fault := kind_of(AVRO).fault_of(as_record(self.key_schema or "")))
-        ):
-            raise ValueError(f"key_schema, an Avro schema as JSON, {fault}")
+            raise ValueError(
+                "registry.key_subject belongs to key_format json and avro without key_schema"
+            )
+        text = self.key_schema
+        if text is None or self._is_ddl(self.key_format, text):
+            return
+        kind = self.schema_type_of(KEY)
+        if fault := kind_of(kind).fault_of(plain_or_record(kind, text)):
+            raise ValueError(f"key_schema, {_WHAT[kind]}, {fault}")
 
     def by_registry(self, part: Part) -> bool:
         """Whether it is the registry that has the schemas of this part of a record."""
         if self.registry is None:
             return False
         if part == KEY:
-            return self.key_format == "avro" and self.key_schema is None
+            return self.key_format in ("json", "avro") and self.key_schema is None
         return self.value_format != "raw" and self.value_schema is None
 
     @property

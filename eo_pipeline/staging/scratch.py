@@ -1,18 +1,21 @@
-"""Folders for files that nobody publishes: an audit's, and those of a replay that is only looked
-at. No recovery looks there; whatever killed processes left goes with the next that needs one.
+"""Where an audit, or a replay that is only looked at, keeps files meanwhile, and where Spark finds
+them. No recovery looks there, and nobody publishes what lies there.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import new_transaction_id
-from eo_pipeline.places import Place
+from eo_pipeline.places import Place, folders_in, remove_tree
 from eo_pipeline.staging.owner import is_dead, own
 
 #: Nothing takes that long: what is older was left by a killed process, also where no lock tells.
@@ -20,30 +23,65 @@ ABANDONED_S = 7 * 24 * 3600.0
 _SCRATCH = "_audit-"
 
 
+@dataclass(frozen=True)
+class Scratch:
+    """A ``folder`` of this process. Spark's executors may be where they cannot see it: they find
+    its files in the bucket ``shared``, if there is one.
+    """
+
+    folder: Path
+    shared: BucketPath | None = None
+
+    def seen(self, file: Path) -> Place:
+        """Where Spark reads ``file`` as it is now, which lies in :attr:`folder`."""
+        if self.shared is None:
+            return file
+        place = self.shared / file.name
+        place.put_file(file)
+        return place
+
+    def remove(self, file: Path) -> None:
+        """Here, and where it was seen."""
+        file.unlink()
+        if self.shared is not None:
+            (self.shared / file.name).unlink()
+
+    @property
+    def place(self) -> Place:
+        """Where Spark writes, and this process reads."""
+        return self.folder if self.shared is None else self.shared
+
+
 @contextmanager
-def scratch(staging: Place) -> Iterator[Path]:
-    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards. Where
-    staging is in a bucket it is a temporary folder of this machine.
+def scratch(staging: Place) -> Iterator[Scratch]:
+    """Below one pipeline's ``staging``; gone afterwards. What killed processes left there goes,
+    too: see :func:`sweep_scratch`.
 
     Raises:
         SetupError: it cannot be made.
     """
-    if not isinstance(staging, Path):
+    if isinstance(staging, BucketPath):
         with tempfile.TemporaryDirectory(prefix="eo-audit-") as temporary:
-            yield Path(temporary)
+            # a bucket tells no time of a folder
+            shared = staging / f"{_SCRATCH}{time.time():.0f}-{new_transaction_id()}"
+            try:
+                _sweep_bucket(staging)
+                yield Scratch(Path(temporary), shared)
+            finally:
+                remove_tree(shared)
         return
     folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
     try:
         folder.mkdir(parents=True)
         owner = own(folder)
-        sweep_scratch(folder.parent, ours=folder)
+        _sweep(folder.parent, ours=folder)
     except OSError as error:
         raise SetupError(
             f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
             "to a folder this process may write."
         ) from error
     try:
-        yield folder
+        yield Scratch(folder)
     finally:
         # a cancelled job may write for a moment more; what it leaves goes with the next
         shutil.rmtree(folder, ignore_errors=True)
@@ -51,12 +89,15 @@ def scratch(staging: Place) -> Iterator[Path]:
             owner.close()
 
 
-def sweep_scratch(staging: Place, *, ours: Path | None = None) -> None:
-    """Remove what killed processes left there: those of which a lock tells, and what is too old
-    for any that lives.
+def sweep_scratch(staging: Place) -> None:
+    """Remove what killed processes left there, if a lock tells that they are dead; what is in a
+    bucket, or on a file system without locks, goes with a later audit or preview, after a week.
     """
-    if not isinstance(staging, Path):
-        return
+    if isinstance(staging, Path):
+        _sweep(staging, ours=None)
+
+
+def _sweep(staging: Path, *, ours: Path | None) -> None:
     now = ours.stat().st_mtime if ours else None
     for other in staging.glob(f"{_SCRATCH}*"):
         if other == ours:
@@ -65,3 +106,11 @@ def sweep_scratch(staging: Place, *, ours: Path | None = None) -> None:
             is_old = now is not None and other.stat().st_mtime < now - ABANDONED_S
             if is_old or is_dead(other):
                 shutil.rmtree(other, ignore_errors=True)
+
+
+def _sweep_bucket(staging: BucketPath) -> None:
+    oldest = time.time() - ABANDONED_S
+    for name in folders_in(staging):
+        begun = name.removeprefix(_SCRATCH).partition("-")[0]
+        if name.startswith(_SCRATCH) and begun.isdecimal() and int(begun) < oldest:
+            remove_tree(staging / name)
