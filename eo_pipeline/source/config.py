@@ -23,7 +23,7 @@ from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
-from eo_pipeline.source.kinds import kind_of, type_of_format
+from eo_pipeline.source.kinds import SchemaKind, kind_of, type_of_format
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
@@ -60,6 +60,13 @@ FORBIDDEN_CLIENT_SETTINGS = frozenset(
         "value.deserializer",
     }
 )
+
+
+#: Formats of a key that a registry may have the schemas of.
+_WITH_SCHEMAS = ("avro", "protobuf")
+
+#: How a document writes a schema.
+_WRITTEN_AS = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}
 
 
 class SchemaFile(Settings):
@@ -111,10 +118,12 @@ class KafkaSource(Settings):
         message: which message of a Protobuf schema the values are; the first of its file if
             absent. ``Outer.Inner`` for one in another.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
-            (with ``key_schema``, as for values) or ``avro`` (with ``key_schema``, an Avro schema,
-            or with ``registry``).
+            (with ``key_schema``, as for values), ``avro`` (with ``key_schema``, an Avro schema,
+            or with ``registry``) or ``protobuf`` (with ``key_schema``, a .proto file's text, or
+            with ``registry``).
             A key that is a record becomes a column for each field, any other the column ``key``.
         key_schema: of a key, as ``value_schema`` is of a value.
+        key_message: of a key, as ``message`` is of a value.
         key_prefix: before the names of a key's fields, where they become columns.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
@@ -155,8 +164,9 @@ class KafkaSource(Settings):
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
     value_schema: _SchemaText = None
-    key_format: Literal["raw", "text", "json", "avro"] = "raw"
+    key_format: Literal["raw", "text", "json", "avro", "protobuf"] = "raw"
     key_schema: _SchemaText = None
+    key_message: str = ""
     key_prefix: str = "key_"
     message: str = ""
     registry: Registry | None = None
@@ -241,22 +251,35 @@ class KafkaSource(Settings):
     def _check_schema(self) -> None:
         if self.value_schema is None:
             return
-        if fault := kind_of(self.schema_type, self.message).fault_of(self.schema_text):
-            what = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}[self.schema_type]
-            raise ValueError(f"value_schema, {what}, {fault}")
+        if fault := self._kind_of(VALUE).fault_of(self.schema_text):
+            raise ValueError(f"value_schema, {_WRITTEN_AS[self.schema_type]}, {fault}")
 
     @property
     def schema_text(self) -> str:
         """``value_schema`` as the kind of it takes it."""
-        kind = kind_of(self.schema_type, self.message)
-        text = self.value_schema or ""
-        return kind.self_contained(text, {}) if self.schema_type == PROTOBUF else text
+        return self.schema_text_of(VALUE)
+
+    def schema_text_of(self, part: Part) -> str:
+        """The same of a part."""
+        text, schema_type = self.value_schema or "", self.schema_type_of(part)
+        if part == KEY:
+            text = (
+                as_record(self.key_schema or "") if schema_type == AVRO else self.key_schema or ""
+            )
+        return self._kind_of(part).self_contained(text, {}) if schema_type == PROTOBUF else text
+
+    def _kind_of(self, part: Part) -> SchemaKind:
+        return kind_of(self.schema_type_of(part), self.message_of(part))
 
     def _check_key(self) -> None:
         by_registry = self.by_registry(KEY)
-        needs_one = self.key_format in ("json", "avro") and not by_registry
+        needs_one = self.key_format not in ("raw", "text") and not by_registry
         if needs_one != (self.key_schema is not None):
-            raise ValueError("key_schema belongs to key_format json and avro, which need one")
+            raise ValueError(
+                "key_schema belongs to key_format json, avro and protobuf, which need one"
+            )
+        if self.key_message and self.key_format != "protobuf":
+            raise ValueError("key_message belongs to key_format protobuf")
         named = self.registry.key_subject if self.registry else None
         if by_registry and len(self.topics) != 1 and not named:
             raise ValueError(
@@ -264,20 +287,20 @@ class KafkaSource(Settings):
                 "more than one topic may be read"
             )
         if named and not by_registry:
-            raise ValueError("registry.key_subject belongs to key_format avro without key_schema")
-        if (
-            self.key_format == "avro"
-            and self.key_schema
-            and (fault := kind_of(AVRO).fault_of(as_record(self.key_schema or "")))
-        ):
-            raise ValueError(f"key_schema, an Avro schema as JSON, {fault}")
+            raise ValueError(
+                "registry.key_subject belongs to key_format avro or protobuf without key_schema"
+            )
+        if self.key_schema and self.key_format in _WITH_SCHEMAS:
+            schema_type = self.schema_type_of(KEY)
+            if fault := self._kind_of(KEY).fault_of(self.schema_text_of(KEY)):
+                raise ValueError(f"key_schema, {_WRITTEN_AS[schema_type]}, {fault}")
 
     def by_registry(self, part: Part) -> bool:
         """Whether it is the registry that has the schemas of this part of a record."""
         if self.registry is None:
             return False
         if part == KEY:
-            return self.key_format == "avro" and self.key_schema is None
+            return self.key_format in _WITH_SCHEMAS and self.key_schema is None
         return self.value_format != "raw" and self.value_schema is None
 
     @property
@@ -306,7 +329,7 @@ class KafkaSource(Settings):
 
     def message_of(self, part: Part) -> str:
         """Which message of a Protobuf schema a part is; empty: the first, or none is one."""
-        return "" if part == KEY else self.message
+        return self.key_message if part == KEY else self.message
 
     @property
     def keeps_unknown(self) -> bool:
