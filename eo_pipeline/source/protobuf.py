@@ -6,9 +6,8 @@ older ones wrote. Where a number means something else in an older one, records o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
@@ -18,14 +17,11 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from eo_pipeline.source import protobuf_worker, wire
 from eo_pipeline.source.optional import library
-from eo_pipeline.source.protobuf_files import files_of
-from eo_pipeline.source.protobuf_schema import Protobuf
+from eo_pipeline.source.protobuf_files import plain_files
+from eo_pipeline.source.protobuf_schema import Protobuf, prefixes
 from eo_pipeline.source.wire import WireSchemas
 
 _BODY = "_eo_message"
-
-#: Messages that ptars takes for one value and changes on the way: a date without a day has one.
-_PLAIN = "google.type"
 
 cloudpickle.register_pickle_by_value(protobuf_worker)  # type: ignore[no-untyped-call]
 
@@ -33,7 +29,7 @@ cloudpickle.register_pickle_by_value(protobuf_worker)  # type: ignore[no-untyped
 def parsed(keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> DataFrame:
     """See :class:`eo_pipeline.source.decoders.Decoder`."""
     library("ptars")
-    kind, files = _kind(schemas), _plain(files_of(schemas.reader_text))
+    kind, files = _kind(schemas), plain_files(schemas.reader_text)
     message = kind.descriptor(schemas.reader_text).full_name
     names = [kind.names_left_out(schemas.texts[k], schemas.reader_text) for k in schemas.writers]
     # the place of the writer is null where there is no body either
@@ -86,47 +82,10 @@ def _message(schemas: WireSchemas) -> Column:
             F.substring(body, len(prefix) + 1, F.length(body)),
         )
         for i, key in enumerate(schemas.writers)
-        for prefix in _prefixes(kind.indexes(schemas.texts[key]))
+        for prefix in prefixes(kind.indexes(schemas.texts[key]))
     ).cast("binary")
-
-
-def _prefixes(indexes: Sequence[int] | None) -> list[bytes]:
-    """How many indexes there are, and the indexes; the first message alone may be one zero."""
-    if indexes is None:
-        return []
-    written = b"".join(_varint(each) for each in (len(indexes), *indexes))
-    return [b"\x00", written] if tuple(indexes) == (0,) else [written]
-
-
-def _varint(number: int) -> bytes:
-    """Zigzag, of a number that is not negative."""
-    rest, made = number << 1, bytearray()
-    while rest > 0x7F:
-        made.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes([*made, rest])
 
 
 @lru_cache(maxsize=16)
 def _spark_type(files: tuple[bytes, ...], message: str) -> DataType:
     return from_arrow_type(protobuf_worker.arrow_type(files, message))
-
-
-@lru_cache(maxsize=16)
-def _plain(files: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """With other names for the messages of :data:`_PLAIN`, so that they are messages as any."""
-    return tuple(map(_renamed, files))
-
-
-def _renamed(file: bytes) -> bytes:
-    found = library("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString(file)
-    if found.package == _PLAIN:
-        found.package = f"eo.{_PLAIN}"
-    messages: list[Any] = [*found.message_type]
-    while messages:
-        message = messages.pop()
-        messages.extend(message.nested_type)
-        for field in message.field:
-            if field.type_name.startswith(f".{_PLAIN}."):
-                field.type_name = f".eo{field.type_name}"
-    return bytes(found.SerializeToString())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,7 +218,7 @@ def _clashes(writer: Any, reader: Any, path: tuple[str, ...]) -> Iterator[str]:
         if other is None:
             continue
         below = (*path, field.name)
-        was, now = _said(field), _said(other)
+        was, now = type_of(field), type_of(other)
         written, read = _inner(field), _inner(other)
         same = was == now or now in _READ_AS.get(was, ())
         if field.is_repeated and not other.is_repeated:
@@ -230,7 +230,7 @@ def _clashes(writer: Any, reader: Any, path: tuple[str, ...]) -> Iterator[str]:
             yield from _clashes(written, read, below)
 
 
-def _said(field: Any) -> str:
+def type_of(field: Any) -> str:
     """The type as a .proto file names it; of one value by its full name."""
     message = field.message_type
     if message is not None and is_value(message):
@@ -278,3 +278,22 @@ def _of_one(field: Any, around: frozenset[str]) -> Shape:
     if kind == "enum":
         return Shape("string", symbols=tuple(each.name for each in field.enum_type.values))
     return Shape(_SPARK.get(kind, kind))
+
+
+def prefixes(indexes: Sequence[int] | None) -> list[bytes]:
+    """What says in front of a message which of its file's it is, in all forms: how many indexes,
+    and the indexes; or for the first one, which comes first, one zero. None is none.
+    """
+    if indexes is None:
+        return []
+    written = b"".join(_varint(each) for each in (len(indexes), *indexes))
+    return [b"\x00", written] if tuple(indexes) == (0,) else [written]
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag, of a number that is not negative."""
+    rest, made = number << 1, bytearray()
+    while rest > 0x7F:
+        made.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*made, rest])
