@@ -240,13 +240,11 @@ class KafkaSource(Settings):
                 "schema_changes: of value_format json only new_field and new_nested_field can be "
                 "rescued; name the kinds, each with its policy"
             )
-        if self.value_format == "protobuf":
-            if self.unknown_fields == "keep":
-                raise ValueError("unknown_fields: keep does not belong to value_format protobuf")
-            if not changes.follows_or_stops:
-                raise ValueError(
-                    "schema_changes: value_format protobuf knows evolve and freeze alone"
-                )
+        if self.value_format == "protobuf" and self.keeps_unknown and self.value_schema:
+            raise ValueError(
+                "unknown_fields: keep needs a registry for value_format protobuf: without one a "
+                "field that the message does not have is a number, with no name and no type"
+            )
 
     def _check_schema(self) -> None:
         if self.value_schema is None:
