@@ -104,6 +104,8 @@ def _unscaled(array: pa.Array) -> pa.Array:
     """Two's complement, the highest byte first; Arrow has the lowest first."""
     import numpy as np
 
+    if not len(array):  # it may have no buffer
+        return pa.array([], pa.binary())
     start = array.offset * _DECIMAL_BYTES
     stop = start + len(array) * _DECIMAL_BYTES
     lowest_first: Any = np.frombuffer(array.buffers()[1], np.uint8)[start:stop]

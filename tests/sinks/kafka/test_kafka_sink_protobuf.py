@@ -7,9 +7,12 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2
@@ -19,13 +22,16 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from google.protobuf.json_format import MessageToDict
 from google.type import date_pb2
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.sinks.kafka import KafkaSink
+from eo_pipeline.sinks.kafka.protobuf_encoding import AgreedProtobuf
 from eo_pipeline.sinks.kafka.protobuf_schema import derived, grown, misfits
+from eo_pipeline.sinks.kafka.protobuf_worker import batches_encoder
 from eo_pipeline.source.protobuf_schema import Protobuf
 from tests.engine import Bench, Topic
 from tests.registry import QUICKLY
@@ -245,6 +251,47 @@ def test_what_somebody_else_made_grows_with_all_that_is_in_it() -> None:
     assert numbers(made, "Order")["at"] == (31, "Timestamp")
     assert {**numbers(made, "Order"), "at": 0} == {**numbers(theirs, "Order"), "at": 0}
     assert kind.indexes(made) == (1,)
+
+
+def test_what_is_empty_or_null_is_written_as_that() -> None:
+    """Batches as Spark hands them to its workers, without Spark."""
+    money, day = T.DecimalType(9, 2), T.DateType()
+    struct = columns(d=money, many=T.ArrayType(money), on=T.MapType(LONG, day), p=columns(d=day))
+    text = derived(struct, "orders", "Value")
+    kind = Protobuf("Value")
+    agreed = AgreedProtobuf(7, text, struct, kind)
+    rows = [
+        {"d": None, "many": None, "on": None, "p": None},
+        {"d": Decimal("-0.01"), "many": [], "on": [], "p": {"d": None}},
+        None,
+        {"d": None, "many": [Decimal("9999999.99")], "on": [(0, date(1, 1, 1))], "p": None},
+    ]
+    types = to_arrow_type(struct)
+    encode = batches_encoder([agreed.written("value")])
+    for some in (rows, rows[:1], rows[1:2]):
+        batch = pa.record_batch({"value": pa.array(some, types), "n": pa.array(range(len(some)))})
+        (made,) = encode([batch])
+        assert made.schema.names == ["value", "n"]
+        found = [_told(kind, text, written) for written in made.column("value").to_pylist()]
+        cent = (-1).to_bytes(16, "big", signed=True)
+        most = (999999999).to_bytes(16, "big", signed=True)
+        digits = {"precision": 9, "scale": 2}
+        first = {"day": 1, "month": 1, "year": 1}
+        expected = [
+            {},
+            {"d": {"value": base64.b64encode(cent).decode(), **digits}, "p": {}},
+            None,
+            {"many": [{"value": base64.b64encode(most).decode(), **digits}], "on": {"0": first}},
+        ]
+        assert found == [expected[rows.index(each)] for each in some]
+
+
+def _told(kind: Protobuf, text: str, written: bytes | None) -> Any:
+    if written is None:
+        return None
+    assert written[:6] == b"\0\0\0\0\7\0"
+    message = message_factory.GetMessageClass(kind.descriptor(text)).FromString(written[6:])
+    return MessageToDict(message, preserving_proto_field_name=True)
 
 
 @pytest.mark.parametrize(
