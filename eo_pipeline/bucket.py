@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -40,6 +40,8 @@ class Bucket:
     delta: Mapping[str, str] = field(compare=False, repr=False)
     #: settings of Hadoop's file system, for Spark
     hadoop: Mapping[str, str] = field(compare=False, repr=False)
+    #: properties of PyIceberg's file access
+    iceberg: Mapping[str, str] = field(compare=False, repr=False)
     hadoop_scheme: str = "s3a"
 
     @cached_property
@@ -199,6 +201,13 @@ class BucketPath:
 
         with _errors(self):
             obstore.put(self.bucket.store, self.key, content, use_multipart=False)
+
+    def put_file(self, file: Path) -> None:
+        """Make or replace the object, of what a file of this machine holds; large ones in parts."""
+        import obstore
+
+        with _errors(self):
+            obstore.put(self.bucket.store, self.key, file)
 
     def write_bytes(self, content: bytes) -> None:
         self.put(content)

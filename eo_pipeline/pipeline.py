@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from eo_pipeline.boundary import callers
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
@@ -208,8 +209,11 @@ class Pipeline(Changes, Settings):
         """
         from eo_pipeline.audit import Audit
 
+        # where Spark's executors are elsewhere, a bucket is all that they and this process share
+        own = self.sink.staging_folders().manifests
+        staging = own if isinstance(own, BucketPath) else self.staging
         with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
-            return Audit(steps, self.staging / self.name, on_progress or _no_listener).run(last)
+            return Audit(steps, staging / self.name, on_progress or _no_listener).run(last)
 
     @contextmanager
     def _steps(

@@ -1,8 +1,9 @@
 """How buckets are reached: said once, and told to everybody who must get there in his own words.
 
-obstore, delta-rs and Spark each have names for the same five things. What is not said is found in
-the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``); credentials that are not said each of them
-finds itself where programs on that machine find them: environment, profile, the instance's role.
+obstore, delta-rs, PyIceberg and Spark each have names for the same five things. What is not said is
+found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``); credentials that are not said each
+of them finds itself where programs on that machine find them: environment, profile, the instance's
+role.
 """
 
 from __future__ import annotations
@@ -146,8 +147,10 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
         "fs.s3a.endpoint.region": region,
         "fs.s3a.path.style.access": str(path_style).lower(),
         "fs.s3a.connection.ssl.enabled": str(not plain).lower(),
-        # a task's files get their names when it ends well, once, and nothing else is put there
-        "mapreduce.fileoutputcommitter.algorithm.version": "2",
+        # files get their names from the driver, when all tasks have ended well. By version 2 tasks
+        # give them: what one names that dies meanwhile stays, and one that was given up and goes on
+        # removes what has the names it wants. And nothing else is put there
+        "mapreduce.fileoutputcommitter.algorithm.version": "1",
         "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
     if endpoint:
@@ -173,4 +176,8 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
             "aws_allow_http": str(plain).lower(),
         },
         hadoop=hadoop,
+        iceberg={
+            **{f"s3.{part.replace('_', '-')}": value for part, value in told.items()},
+            "s3.force-virtual-addressing": str(not path_style).lower(),
+        },
     )

@@ -1,4 +1,4 @@
-"""What Python and the system say of an error, as a person would say it."""
+"""What Python and the system say of an error, as a person would say it; and what is to be done."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def in_words(text: str) -> str:
     text = _ERRNO.sub("", text)
     text = _DECODE.sub(_decoded, text)
     return _ENCODE.sub(_encoded, text)
+
+
+def to_install(extra: str) -> str:
+    """The command that brings what an ``extra`` of this package takes."""
+    return f"pip install 'eo-pipeline[{extra}]'"
 
 
 def _decoded(found: re.Match[str]) -> str:

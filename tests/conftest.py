@@ -19,6 +19,8 @@ pytest_plugins = [
     "tests.stores",
     "tests.engine",
     "tests.registry",
+    "tests.secured",
+    "tests.clusters",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

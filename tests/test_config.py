@@ -312,19 +312,6 @@ def test_spark_is_told_not_to_wait_half_a_second_at_the_end_of_a_log(
     assert reader.told["kafka.fetch.max.wait.ms"] == told
 
 
-def test_certificates_reach_java_as_pem_text(tmp_path: Path) -> None:
-    for part in ("ca", "certificate", "key"):
-        (tmp_path / part).write_text(f"-----BEGIN {part}-----")
-    client = {f"ssl.{p}.location": str(tmp_path / p) for p in ("ca", "certificate", "key")}
-    spark = spark_settings(source(client=client))
-    assert spark["kafka.ssl.truststore.type"] == "PEM"
-    assert spark["kafka.ssl.truststore.certificates"] == "-----BEGIN ca-----"
-    assert spark["kafka.ssl.keystore.key"] == "-----BEGIN key-----"
-    (tmp_path / "ca").unlink()
-    with pytest.raises(ConfigError, match=r"ssl\.ca\.location cannot be read"):
-        spark_settings(source(client=client))
-
-
 def test_sasl_without_its_password_is_an_error() -> None:
     half = source(client={"sasl.mechanism": "PLAIN", "sasl.username": "me"})
     with pytest.raises(ConfigError, match=r"PLAIN also needs sasl\.password"):

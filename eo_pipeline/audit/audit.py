@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 
 from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, RowKind, Tallies
 from eo_pipeline.audit.judge import Evidence, Findings, judge
@@ -23,7 +22,8 @@ from eo_pipeline.audit.report import (
     CheckpointAudit,
     FindingKind,
 )
-from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, look_again, scratch, take_snapshot
+from eo_pipeline.audit.scratch import Scratch, scratch
+from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, look_again, take_snapshot
 from eo_pipeline.audit.values import Look, Values, not_compared
 from eo_pipeline.errors import (
     LOSSES_NAMED,
@@ -53,7 +53,7 @@ _KAFKA_READS_MAX = 3
 
 @dataclass
 class Audit:
-    """An audit of one pipeline. ``staging`` is its folder below ``Pipeline.staging``; what is
+    """An audit of one pipeline. ``staging`` is its folder where its rows wait; what is
     written there is removed again. ``progress`` hears a sentence now and then.
     """
 
@@ -70,26 +70,26 @@ class Audit:
             )
         with suppress(LedgerDamagedError):  # that is for the audit to find, and to say where
             self.steps.recovery.refuse_older_ledger(self.steps.session.head())
-        with scratch(self.staging) as folder:
+        with scratch(self.staging) as files:
             with self._timed("sink"):
                 snapshot = take_snapshot(
                     self.steps.session,
                     lambda: head_as_it_is(self.steps),
                     last,
-                    folder / "rows.parquet",
+                    files.folder / "rows.parquet",
                     self._say,
                 )
             with self._timed("values"):
-                values = self._values(snapshot, folder)
+                values = self._values(snapshot, files)
             with self._timed("kafka"):
-                evidence = self._evidence(snapshot, folder)
+                evidence = self._evidence(snapshot, files)
         return self._report(replace(evidence, values=values), last)
 
     def _say(self, text: str) -> None:
         current().says(f"{self.steps.pipeline}: {text}")
         self.progress(text)
 
-    def _values(self, snapshot: Snapshot, folder: Path) -> Values:
+    def _values(self, snapshot: Snapshot, files: Scratch) -> Values:
         """Nothing, if what they would be compared with, or they themselves, became others."""
         if not snapshot.settled or snapshot.refused is not None:
             return Values()
@@ -97,41 +97,41 @@ class Audit:
             return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
         steps = self.steps
         self._say("reading what the table's rows hold")
-        look = Look(steps.session, steps.spark, steps.pipeline, folder)
+        look = Look(steps.session, steps.spark, steps.pipeline, files)
         keeps = steps.sink.keeps_every_row
         values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)
         why = "the ledger went back while they were read; run the audit again"
         return not_compared(snapshot.checkpoints, why) if went_back else values
 
-    def _evidence(self, snapshot: Snapshot, folder: Path) -> Evidence:
+    def _evidence(self, snapshot: Snapshot, files: Scratch) -> Evidence:
         for attempt in range(1, _KAFKA_READS_MAX + 1):
             cluster = self.steps.admin.cluster()
             try:
-                return self._read(snapshot, cluster, folder)
+                return self._read(snapshot, cluster, files)
             except SparkJobError:
                 # records that were deleted meanwhile fail the job; nothing else is worth a retry
                 if attempt == _KAFKA_READS_MAX or not _deleted(cluster, self.steps.admin.cluster()):
                     raise
         raise AssertionError("unreachable")
 
-    def _read(self, snapshot: Snapshot, cluster: Cluster, folder: Path) -> Evidence:
+    def _read(self, snapshot: Snapshot, cluster: Cluster, files: Scratch) -> Evidence:
         source = self.steps.source
         topics = {r.topic for each in snapshot.checkpoints for r in each.entry.ranges}
         compacted = self.steps.admin.compacted(topics & cluster.topic_ids.keys())
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
         counted = coverage.counted(parts(snapshot.checkpoints, cluster, source))
-        write_ranges(counted, folder / "ranges.parquet", block, compacted)
+        write_ranges(counted, files.folder / "ranges.parquet", block, compacted)
         expected = self.steps.lineage and snapshot.rows is not None
         tallies: Tallies = {}
         if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
-            compare = self._compare(snapshot, cluster, folder, block, expected=expected)
+            compare = self._compare(snapshot, cluster, files, block, expected=expected)
             tallies = self._compared(compare, snapshot, coverage, cluster)
         keeps = self.steps.sink.keeps_every_row
         return Evidence(snapshot, coverage, tallies, frozenset(compacted), expected, keeps)
 
     def _compare(
-        self, snapshot: Snapshot, cluster: Cluster, folder: Path, block: int, *, expected: bool
+        self, snapshot: Snapshot, cluster: Cluster, files: Scratch, block: int, *, expected: bool
     ) -> Comparison:
         books = self.steps.books
         return Comparison(
@@ -139,8 +139,8 @@ class Audit:
             stager=self.steps.knowing_stager(),
             pipeline=self.steps.pipeline,
             topic_ids={**snapshot.head.topic_ids, **cluster.topic_ids},
-            rows=folder / "rows.parquet",
-            ranges=folder / "ranges.parquet",
+            rows=files.seen(files.folder / "rows.parquet"),
+            ranges=files.seen(files.folder / "ranges.parquet"),
             block=block,
             head=snapshot.head.version,
             newest=snapshot.newest,

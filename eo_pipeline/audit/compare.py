@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,6 +19,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.places import Place
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decode import KAFKA_COLUMN
 from eo_pipeline.source.wire import ReadBy
@@ -27,6 +27,7 @@ from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
     job_error,
+    options_of,
     path_to_read,
     staging_settings,
 )
@@ -101,8 +102,8 @@ class Comparison:
     stager: Stager
     pipeline: str
     topic_ids: Mapping[str, str]
-    rows: Path
-    ranges: Path
+    rows: Place
+    ranges: Place
     block: int
     head: int
     newest: int
@@ -151,15 +152,18 @@ class Comparison:
         judged = _without_the_unfit(summed).withColumn("kind", self._kind())
         return _with_examples(_without_the_fine(judged))
 
+    def _read(self, file: Place) -> DataFrame:
+        return self.spark.read.options(**options_of(file)).parquet(path_to_read(file))
+
     def _ranges(self, only: Collection[int] | None) -> DataFrame:
-        frame = self.spark.read.parquet(path_to_read(self.ranges))
+        frame = self._read(self.ranges)
         return frame if only is None else frame.where(F.col("checkpoint").isin(*only))
 
     def _rows(self, ranges: DataFrame, only: Collection[int] | None) -> DataFrame:
         """The table's rows, each with the region of its checkpoint's range it lies in."""
         number = F.col("_eo_checkpoint")
         capped = F.when(number < 0, -1).when(number > self.newest, self.newest + 1)
-        rows = self.spark.read.parquet(path_to_read(self.rows)).select(
+        rows = self._read(self.rows).select(
             *(F.col(f"_eo_{name}").alias(name) for name in _COORDINATES),
             capped.otherwise(number).cast("bigint").alias("checkpoint"),
         )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.errors import RefusedError, SetupError
+from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
 from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
-from eo_pipeline.places import Place
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import SinkSession
 
@@ -26,10 +22,6 @@ READS_MAX = 3
 
 #: Rows in one row group of the table's lineage; what waits in memory.
 _ROWS_A_GROUP = 200_000
-
-#: No audit takes that long: what is older was left by a killed one.
-ABANDONED_S = 7 * 24 * 3600.0
-_SCRATCH = "_audit-"
 
 _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
@@ -56,42 +48,6 @@ class Snapshot:
     settled: bool = True
     rows: int | None = None
     refused: str | None = None
-
-
-@contextmanager
-def scratch(staging: Place) -> Iterator[Path]:
-    """A folder below one pipeline's ``staging`` that no recovery looks at; gone afterwards. What
-    killed audits left there goes, too, once no audit can still be at work on it. Where staging is
-    in a bucket it is a temporary folder of this machine.
-
-    Raises:
-        SetupError: it cannot be made.
-    """
-    if not isinstance(staging, Path):
-        with tempfile.TemporaryDirectory(prefix="eo-audit-") as temporary:
-            yield Path(temporary)
-        return
-    folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
-    try:
-        folder.mkdir(parents=True)
-        _sweep(folder)
-    except OSError as error:
-        raise SetupError(
-            f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
-            "to a folder this process may write."
-        ) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _sweep(ours: Path) -> None:
-    oldest = ours.stat().st_mtime - ABANDONED_S
-    for other in ours.parent.glob(f"{_SCRATCH}*"):
-        with suppress(FileNotFoundError):  # its audit, or another sweep, was faster
-            if other.stat().st_mtime < oldest:
-                shutil.rmtree(other)
 
 
 def take_snapshot(

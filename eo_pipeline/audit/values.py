@@ -19,15 +19,18 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from eo_pipeline.audit.scratch import Scratch
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, new_transaction_id
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     checksums,
     interruptible,
     job_error,
+    options_of,
     path_to_read,
     staging_settings,
 )
@@ -83,14 +86,15 @@ class ValueSums:
         self._found: dict[int, _Summed] = defaultdict(_Summed)
         self._why: dict[int, str] = {}
 
-    def add(self, batches: Iterable[pa.RecordBatch], folder: Path) -> None:
-        """Read all of ``batches``; files that are made in ``folder`` are gone afterwards.
+    def add(self, batches: Iterable[pa.RecordBatch], files: Scratch) -> None:
+        """Read all of ``batches``; ``files`` that are made of them are gone afterwards.
 
         Raises:
             SparkJobError: the job failed.
         """
-        for part in _parts(self._mine(batches), folder):
-            self._add_part(part)
+        for part in _parts(self._mine(batches), files.folder):
+            self._add_part(files.seen(part))
+            files.remove(part)
 
     def proofs(self) -> Proofs:
         """What was found, against what was asked."""
@@ -128,14 +132,15 @@ class ValueSums:
                 if mine.num_rows:
                     yield mine
 
-    def _add_part(self, part: Path) -> None:
+    def _add_part(self, part: Place) -> None:
         alike: dict[str, list[int]] = defaultdict(list)
         for number, asked in self._asked.items():
             alike[repr(asked and sorted(asked.columns.items()))].append(number)
         try:
             with staging_settings(self._spark):
                 # times before 1582 are as they are written: no reader may move them
-                reader = self._spark.read.option("datetimeRebaseMode", "CORRECTED")
+                options = {"datetimeRebaseMode": "CORRECTED", **options_of(part)}
+                reader = self._spark.read.options(**options)
                 frame = reader.parquet(path_to_read(part))
                 for numbers in alike.values():
                     own = F.col(CHECKPOINT_COLUMN).isin(*numbers)
@@ -163,7 +168,7 @@ class ValueSums:
 
 
 def _parts(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
-    """A file for each part of the rows, there until the next: a part ends where it is large enough,
+    """A file for each part of the rows: a part ends where it is large enough,
     and where the columns become others.
     """
     for schema, group in groupby(batches, lambda batch: batch.schema):
@@ -178,7 +183,6 @@ def _parts(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
                     if written >= PART_BYTES:
                         break
             yield part
-            part.unlink()
 
 
 @dataclass(frozen=True)
@@ -196,14 +200,14 @@ def not_compared(checkpoints: Sequence[Checkpoint], reason: str) -> Values:
 
 @dataclass(frozen=True)
 class Look:
-    """One look at what the table and the dead letters hold; ``folder`` is for files meanwhile.
+    """One look at what the table and the dead letters hold; ``files`` are for meanwhile.
     Spark is asked for only if there is something to compare.
     """
 
     session: SinkSession
     spark: Callable[[], SparkSession]
     pipeline: str
-    folder: Path
+    files: Scratch
 
     def values(self, checkpoints: Sequence[Checkpoint], *, keeps_every_row: bool) -> Values:
         """Of these live checkpoints.
@@ -231,7 +235,7 @@ class Look:
             return Proofs(unknown={NOT_MADE: len(asked)} if asked else {})
         try:
             sums = ValueSums(self.spark(), self.pipeline, asked)
-            sums.add(read(min(asked)), self.folder)
+            sums.add(read(min(asked)), self.files)
         except RefusedError as error:
             return Proofs(unknown={str(error): len(asked)})
         return sums.proofs()

@@ -16,7 +16,7 @@ from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.places import probe
-from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH, SparkSettings
+from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH
 
 _PROJECT = "eo-pipeline"
 _FREE_BYTES_MIN = 1024**3
@@ -108,23 +108,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def spark(pipeline: Pipeline, timeout: float) -> Check:
-    """A Spark Connect server that lets us in, or the connector's jars for a local Spark."""
-    return _remote(pipeline.spark, timeout) if pipeline.spark.server else _connector()
-
-
-def _remote(settings: SparkSettings, timeout: float) -> Check:
-    def look() -> Check:
-        patient = settings.model_copy(update={"connect_timeout": timeout})
-        version = patient.session().version
-        return ok("spark", f"Spark Connect, Spark {version}; the first run shows its connector")
-
-    remedy = "Start the Spark Connect server, or correct spark.remote or SPARK_REMOTE."
-    return examined("spark", look, remedy)
-
-
-def _connector() -> Check:
-    """The connector's jar, and whether it was tested with this Spark."""
+def connector(where: str = "local") -> Check:
+    """The connector's jar, and whether it was tested with this Spark; ``where`` that runs."""
     pinned = CONNECTOR.rpartition(":")[2]
     folder = os.environ.get(JARS_VARIABLE)
     if folder:
@@ -133,16 +118,16 @@ def _connector() -> Check:
             remedy = f"`make setup` fills it; or unset {JARS_VARIABLE}."
             return fail("spark", f"{JARS_VARIABLE}={folder} holds no Kafka connector", remedy)
         version = found[-1].stem.rpartition("-")[2]
-        return _tested(version) or ok("spark", f"local, {found[-1].name} in {folder}")
+        return _tested(version) or ok("spark", f"{where}, {found[-1].name} in {folder}")
     untested = _tested(pinned)
     if untested:
         return untested
     jars = (Path.home() / f / _jar() for f in _IVY_FOLDERS)
     if any(jar.is_file() for jar in jars):
-        return ok("spark", f"local, connector {pinned} was downloaded before")
+        return ok("spark", f"{where}, connector {pinned} was downloaded before")
     return warn(
         "spark",
-        f"local; Spark downloads the connector {pinned} when it first starts",
+        f"{where}; Spark downloads the connector {pinned} when it first starts",
         f"If it cannot: put the jars into a folder and name it in {JARS_VARIABLE}.",
     )
 

@@ -17,11 +17,11 @@ from eo_pipeline.cli.checks import (
     ok,
     packages,
     skipped,
-    spark,
     staging,
 )
 from eo_pipeline.cli.checks_kafka import kafka_checks, schema_registry
 from eo_pipeline.cli.checks_sink import losses, sink_checks
+from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.cli.codes import ExitCode
 from eo_pipeline.cli.options import AsJson, Files, Name
 from eo_pipeline.cli.output import Output
@@ -82,7 +82,7 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
         return
     yield ok("document", f"valid; transform {document.fields.get('transform') or 'none'}")
     pipeline = _impatient(pipeline, timeout)
-    yield spark(pipeline, timeout)
+    yield from spark_checks(pipeline, timeout)
     kafka = kafka_checks(pipeline.source)
     yield from kafka
     if pipeline.source.registry:

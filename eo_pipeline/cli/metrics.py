@@ -13,6 +13,7 @@ from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.selection import documents, load
 from eo_pipeline.cli.telling import note
 from eo_pipeline.errors import SetupError
+from eo_pipeline.wording import to_install
 
 _LOOPBACK = "127.0.0.1"
 
@@ -46,8 +47,7 @@ def metrics(
         from eo_pipeline.metrics import Observed, PipelineMetrics, keep_looking, look_at_all
     except ImportError as error:
         raise SetupError(
-            f"Metrics take a package that is not installed ({error}): "
-            "pip install 'eo-pipeline[metrics]'"
+            f"Metrics take a package that is not installed ({error}): {to_install('metrics')}"
         ) from error
     output = Output()
     found = documents(files, name)

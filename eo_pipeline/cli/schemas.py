@@ -11,7 +11,8 @@ from eo_pipeline.cli.options import AsJson, Files, Name
 from eo_pipeline.cli.output import Output, instant
 from eo_pipeline.cli.selection import choose
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run.readers import reader_changes
+from eo_pipeline.run.readers import NextReader, next_columns, reader_changes
+from eo_pipeline.source.parts import KEY, VALUE
 from eo_pipeline.source.schema_changes import Policy
 
 
@@ -52,32 +53,44 @@ def schema(
 
 
 def _show_history(output: Output, pipeline: Pipeline, *, as_json: bool) -> None:
-    changes = list(reader_changes(pipeline.history()))
+    history = list(pipeline.history())
+    changes = {part: list(reader_changes(history, part)) for part in (VALUE, KEY)}
     if as_json:
-        read = [change.to_json() for change in changes]
-        output.document({"pipeline": pipeline.name, "schemas": read})
-    elif not changes:
+        read = {part: [change.to_json() for change in found] for part, found in changes.items()}
+        keys = {"key_schemas": read[KEY]} if read[KEY] else {}
+        output.document({"pipeline": pipeline.name, "schemas": read[VALUE], **keys})
+    elif not any(changes.values()):
         output.say(f"{pipeline.name}: no checkpoint was read with a schema of a registry")
     rows = [
-        (str(c.entry.version), c.schema, instant(c.entry.committed_at), str(c)) for c in changes
+        (str(c.entry.version), part.name, c.schema, instant(c.entry.committed_at), str(c))
+        for part, found in changes.items()
+        for c in found
     ]
-    output.table(("since version", "schema", "committed", "changed"), rows)
+    rows.sort(key=lambda row: int(row[0]))
+    output.table(("since version", "of", "schema", "committed", "changed"), rows)
 
 
 def _show_next(output: Output, pipeline: Pipeline, *, as_json: bool) -> None:
-    reader = pipeline.plan_run().reader
+    readers = pipeline.plan_run().readers
     if as_json:
-        found = reader.to_json() if reader else None
-        output.document({"pipeline": pipeline.name, "columns": found})
-    elif reader is None:
+        output.document({"pipeline": pipeline.name, "columns": None, **next_columns(readers)})
+    elif not readers:
         output.say(f"{pipeline.name}: there is no registry; the document says what the columns are")
-    elif not reader.decided:
-        output.say(f"{pipeline.name}: {reader}; the next run changes nothing")
     else:
-        compared = f"schema {reader.schema} of {reader.subject}, compared with {reader.before}"
-        output.say(f"{pipeline.name}: {compared}, which the columns are of")
+        for reader in readers:
+            _say_next(output, pipeline.name, reader)
     rows = [
         (str(each.change), each.policy.value, _MEANS[each.policy])
-        for each in (reader.decided if reader else ())
+        for reader in readers
+        for each in reader.decided
     ]
     output.table(("changed", "policy", "means"), rows)
+
+
+def _say_next(output: Output, name: str, reader: NextReader) -> None:
+    if not reader.decided:
+        output.say(f"{name}: {reader}; the next run changes nothing")
+        return
+    whose = "the key's columns" if reader.part == KEY else "the columns"
+    compared = f"schema {reader.schema} of {reader.subject}, compared with {reader.before}"
+    output.say(f"{name}: {compared}, which {whose} are of")

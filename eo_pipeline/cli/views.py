@@ -189,8 +189,8 @@ def show_run_plan(output: Output, plan: RunPlan) -> None:
     name = plan.status.pipeline
     show_ranges(output, plan.ranges)
     show_obstacles(output, plan.status)
-    if plan.reader:
-        output.say(f"{name}: {plan.reader}")
+    for reader in plan.readers:
+        output.say(f"{name}: {reader}")
     if not plan.ranges:
         output.say(f"{name}: nothing to read")
         return

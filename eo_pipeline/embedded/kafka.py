@@ -10,7 +10,7 @@ import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -30,9 +30,6 @@ _DEFAULTS: Mapping[str, str] = {
     "node.id": _NODE,
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": (
-        "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
-    ),
     # a misspelt topic is an error, not a new topic
     "auto.create.topics.enable": "false",
     "offsets.topic.replication.factor": "1",
@@ -68,14 +65,25 @@ logger.life.level = INFO
 """
 
 
+#: The one for ``sasl_users``.
+_FOR_USERS = "SASL_PLAINTEXT"
+
+
+class Listener(NamedTuple):
+    """Another way into a broker: ``SSL``, ``SASL_SSL`` ..., and what is set for it alone."""
+
+    protocol: str
+    properties: Mapping[str, str] = {}
+
+
 class EmbeddedKafka(EmbeddedServer):
     """A Kafka broker whose data, configuration and log are below ``folder``.
 
     ``port`` is taken if it is free when the object is made, and any free one otherwise. ``jars``
     is the broker's class path; without it the jars are resolved beside ``folder``. ``properties``
     are broker properties that win over this class's own. ``sasl_users`` (name to password) adds a
-    listener that lets only them in, by SASL/PLAIN without TLS. ``java_options`` are further ones of
-    the broker's JVM.
+    listener that lets only them in, by SASL/PLAIN without TLS; ``listeners`` adds any others, by
+    name. ``java_options`` are further ones of the broker's JVM.
     """
 
     NAME: ClassVar[str] = "Kafka"
@@ -88,15 +96,20 @@ class EmbeddedKafka(EmbeddedServer):
         jars: Sequence[Path] | None = None,
         properties: Mapping[str, str] | None = None,
         sasl_users: Mapping[str, str] | None = None,
+        listeners: Mapping[str, Listener] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
         super().__init__(folder)
         self._port = free_port(port)
         self._controller_port = free_port(avoid=[self._port])
-        self._sasl_port = free_port(avoid=self._ports())
         self._jars = jars
         self._properties = dict(properties or {})
-        self._sasl_users = sasl_users
+        self._listeners = dict(listeners or {})
+        if sasl_users is not None:
+            self._listeners[_FOR_USERS] = Listener(_FOR_USERS, _for_users(sasl_users))
+        self._listening: dict[str, int] = {}
+        for name in self._listeners:
+            self._listening[name] = free_port(avoid=self._ports())
         self._java_options = java_options
 
     @property
@@ -110,12 +123,16 @@ class EmbeddedKafka(EmbeddedServer):
         Raises:
             SetupError: there is none, as no users were given.
         """
-        if self._sasl_users is None:
+        if _FOR_USERS not in self._listening:
             raise SetupError("This Kafka has no SASL listener: give it sasl_users")
-        return f"{HOST}:{self._sasl_port}"
+        return self.listening(_FOR_USERS)
+
+    def listening(self, name: str) -> str:
+        """Where one of ``listeners`` listens, as ``host:port``."""
+        return f"{HOST}:{self._listening[name]}"
 
     def _ports(self) -> Sequence[int]:
-        return self._port, self._controller_port
+        return self._port, self._controller_port, *self._listening.values()
 
     def _prepare(self) -> None:
         find_java()
@@ -186,24 +203,29 @@ class EmbeddedKafka(EmbeddedServer):
         fresh.rename(data)
 
     def _write_properties(self, file: Path, data: Path) -> None:
-        listeners = [
-            f"PLAINTEXT://{HOST}:{self._port}",
-            f"CONTROLLER://{HOST}:{self._controller_port}",
-        ]
+        ports = {"PLAINTEXT": self._port, "CONTROLLER": self._controller_port, **self._listening}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        protocols |= {name: each.protocol for name, each in self._listeners.items()}
         merged = {
             **_DEFAULTS,
             "log.dirs": str(data),
             "controller.quorum.voters": f"{_NODE}@{HOST}:{self._controller_port}",
         }
-        if self._sasl_users is not None:
-            listeners.append(f"SASL_PLAINTEXT://{HOST}:{self._sasl_port}")
-            merged["sasl.enabled.mechanisms"] = "PLAIN"
-            merged["listener.name.sasl_plaintext.plain.sasl.jaas.config"] = _jaas(self._sasl_users)
-        merged["listeners"] = ",".join(listeners)
+        for name, listener in self._listeners.items():
+            for key, value in listener.properties.items():
+                merged[f"listener.name.{name.lower()}.{key}"] = value
+        merged["listeners"] = ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
+        merged["listener.security.protocol.map"] = ",".join(
+            f"{name}:{protocol}" for name, protocol in protocols.items()
+        )
         lines = [f"{name}={value}\n" for name, value in {**merged, **self._properties}.items()]
         file.write_text("".join(lines))
 
 
-def _jaas(users: Mapping[str, str]) -> str:
+def _for_users(users: Mapping[str, str]) -> dict[str, str]:
     known = "".join(f' user_{name}="{password}"' for name, password in users.items())
-    return f"org.apache.kafka.common.security.plain.PlainLoginModule required{known};"
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "plain.sasl.jaas.config": f"{module} required{known};",
+    }

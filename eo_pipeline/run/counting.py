@@ -23,12 +23,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.errors import SparkJobError
+from eo_pipeline.bucket import BucketPath
+from eo_pipeline.errors import SetupError, SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source import json_fields
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.sums import are_whole, sums
 from eo_pipeline.spark import ACTION, Observed, interruptible
+from eo_pipeline.staging.rows import StagedTable
 
 #: Seconds in which a finished job's metrics come. They come together: after those of the result,
 #: those of the reading are there, or the optimizer has left the reading out and they never come.
@@ -171,3 +173,26 @@ def is_narrow(frame: DataFrame) -> bool:
     plan = [*said[:1], *filter(_BELOW.match, said[1:])]
     steps = [found[1] if (found := _STEP.match(line)) else "" for line in plan[:-1]]
     return bool(plan) and _NARROW.issuperset(steps) and bool(_READS_KAFKA.match(plan[-1]))
+
+
+def refuse_other_rows(made: int, staged: StagedTable, checkpoint: int) -> None:
+    """Return if as many rows are ``staged`` as the job of ``checkpoint`` ``made``.
+
+    Raises:
+        SparkJobError: there are others, in a bucket.
+        SetupError: there are others, in a folder: not the one that the executors see.
+    """
+    if made == staged.rows:
+        return
+    where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
+    said = f"the Spark job of checkpoint {checkpoint} made {made} rows, and {staged.rows} are"
+    if isinstance(staged.root, BucketPath):
+        raise SparkJobError(
+            f"{said} {where}: an executor that Spark gave up was at work on them after all. "
+            "Nothing was committed; run again."
+        )
+    raise SetupError(
+        f"{said} {where}. Nothing was committed. Spark's executors and this process must see one "
+        "and the same staging folder: set Pipeline.staging (for a lake table, the table's path) "
+        "to a bucket, or to a folder that all of them share."
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.schema_changes import Decided
 
 
@@ -15,7 +16,7 @@ from eo_pipeline.source.schema_changes import Decided
 class NextReader:
     """The ``schema`` of ``subject`` that the next run's columns are of, the one ``before``, and the
     paths of fields that are ``new`` in it and ``gone`` from it; what is ``decided`` about each
-    change, which may be that the columns do not follow it.
+    change, which may be that the columns do not follow it. ``part`` of a record they are of.
     """
 
     subject: str
@@ -24,9 +25,11 @@ class NextReader:
     new: tuple[str, ...]
     gone: tuple[str, ...]
     decided: tuple[Decided, ...] = ()
+    part: Part = VALUE
 
     def __str__(self) -> str:
-        said = f"the columns are those of {self.subject}, schema {self.schema}"
+        whose = "the key's columns" if self.part == KEY else "the columns"
+        said = f"{whose} are those of {self.subject}, schema {self.schema}"
         if self.before in (None, self.schema):
             return said
         said += f"; it was {self.before} before ({what_changed(self.new, self.gone)})"
@@ -42,6 +45,12 @@ class NextReader:
             "left_out": list(self.gone),
             "changes": [each.to_json() for each in self.decided],
         }
+
+
+def next_columns(readers: Iterable[NextReader]) -> dict[str, Any]:
+    """Plain values: ``columns`` and ``key_columns``, each if it is there."""
+    names = {VALUE: "columns", KEY: "key_columns"}
+    return {names[each.part]: each.to_json() for each in readers}
 
 
 @dataclass(frozen=True)
@@ -79,14 +88,14 @@ def what_changed(new: Iterable[str], gone: Iterable[str]) -> str:
     return "; ".join(changes) or "the same fields"
 
 
-def reader_changes(history: Iterable[LedgerEntry]) -> Iterator[ReaderChange]:
-    """The entries of a whole ledger, oldest first, that were read as another schema than those
-    before; what a replay reads as then is no change.
+def reader_changes(history: Iterable[LedgerEntry], part: Part = VALUE) -> Iterator[ReaderChange]:
+    """The entries of a whole ledger, oldest first, of which that ``part`` of records was read as
+    another schema than those before; what a replay reads as then is no change.
     """
     texts, types = dict[str, str](), dict[str, str]()
     before = None
     for entry in history:
-        read = entry.counts.schemas
+        read = entry.counts.key_schemas if part == KEY else entry.counts.schemas
         if read is None:
             continue
         texts |= read.texts

@@ -66,9 +66,9 @@ class SchemaBooks:
             key_schemas=self.key.carried(entry) if self.key else None,
         )
 
-    def next_reader(self, head: LedgerEntry | None) -> NextReader | None:
-        """Which schema the next run's columns are of, but for the key's."""
-        return self.value.next_reader(head) if self.value else None
+    def next_readers(self, head: LedgerEntry | None) -> tuple[NextReader, ...]:
+        """Which schemas the next run's columns are of, the value's before the key's."""
+        return tuple(book.next_reader(head) for book in (self.value, self.key) if book)
 
 
 def read_with(read: ReadBy | None, seen: Mapping[str, Any], entry: LedgerEntry) -> dict[str, Any]:

@@ -145,6 +145,7 @@ class SchemaBook:
             new=tuple(left_out(text, before)),
             gone=tuple(left_out(before, text)),
             decided=self._chosen(known).decided.all,
+            part=self.part,
         )
 
     def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> WireSchemas:

@@ -18,7 +18,6 @@ from eo_pipeline.errors import (
     BadRecord,
     BadRecordError,
     EoPipelineError,
-    SetupError,
     SparkJobError,
     TransformError,
 )
@@ -27,7 +26,14 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import check_names, own_columns, types_of
-from eo_pipeline.run.counting import NAMES_IN_MEMORY, NAMES_OF_FILES, Reading, Result, Seen
+from eo_pipeline.run.counting import (
+    NAMES_IN_MEMORY,
+    NAMES_OF_FILES,
+    Reading,
+    Result,
+    Seen,
+    refuse_other_rows,
+)
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schema_books import SchemaBooks, read_with
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
@@ -35,6 +41,7 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
 from eo_pipeline.source.fetch import Fetched, fetched
+from eo_pipeline.source.json_schema import is_one as is_json_schema
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
 from eo_pipeline.source.wire import ReadBy
@@ -44,6 +51,7 @@ from eo_pipeline.spark import (
     job_error,
     options_of,
     path_to_write,
+    send_modules,
     server_is_lost,
     session_on_server,
     staging_settings,
@@ -259,7 +267,9 @@ class Stager:
             ("key", str(source.key_format), source.key_schema),
         )
         typed = {
-            f"{name}_schema": _schema_json(t) for name, kind, t in parts if t and kind == "json"
+            f"{name}_schema": _schema_json(t)
+            for name, kind, t in parts
+            if t and kind == "json" and not is_json_schema(t)
         }
         return source.model_copy(update=typed)
 
@@ -273,6 +283,9 @@ class Stager:
         Raises:
             TransformError: it raised, or returned what cannot be written.
         """
+        # on a classic session a function knows only of what was there when it was made, and over
+        # Spark Connect a plan tells whether there is one
+        send_modules(good, self.transform)
         with _calling_the_users_code():
             result = self.transform(good) if self.transform else good
         if not isinstance(result, DataFrame):
@@ -280,6 +293,7 @@ class Stager:
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
             )
         check_names(result.columns, lineage=self.lineage)
+        send_modules(result, self.transform)
         return result
 
     def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:
@@ -293,7 +307,7 @@ class Stager:
         for mode in ("error", *("overwrite",) * (STAGING_TRIES - 1)):
             rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout, mode)
             if result.was_counted():
-                _refuse_other_rows(result.rows, rows, entry)
+                refuse_other_rows(result.rows, rows, entry.checkpoint)
                 return rows
             log.warning(
                 "%s: Spark did not say how many rows version %d has", entry.pipeline, entry.version
@@ -381,15 +395,3 @@ def _materialize(
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
-
-
-def _refuse_other_rows(made: int, staged: StagedTable, entry: LedgerEntry) -> None:
-    if made == staged.rows:
-        return
-    where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
-    raise SetupError(
-        f"the Spark job of checkpoint {entry.version} made {made} rows, and {staged.rows} are "
-        f"{where}. Nothing was committed. Spark's executors and this process must see one and the "
-        "same staging folder: set Pipeline.staging (for a lake table, the table's path) to a "
-        "folder that all of them share."
-    )

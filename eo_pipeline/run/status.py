@@ -12,11 +12,12 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
 from eo_pipeline.run.checkpoint import Steps, record_bytes
 from eo_pipeline.run.plans import OpenSteps
-from eo_pipeline.run.readers import NextReader
+from eo_pipeline.run.readers import NextReader, next_columns
 from eo_pipeline.run.set_aside import damaged_promises
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import losses_of
+from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import lag, plan
 
 #: Ledger entries a plan looks at to estimate how long the next run takes.
@@ -74,14 +75,19 @@ class RunPlan:
 
     ``ranges`` is all it would read, ``first`` what its first checkpoint would. ``losses`` would
     stop it, unless the source's policies say otherwise. ``recent`` are checkpoints to estimate by.
-    ``reader`` is the schema of a registry that the columns are of, if there is one.
+    ``readers`` are the schemas of a registry that the columns are of, the value's before the key's.
     """
 
     status: Status
     ranges: tuple[OffsetRange, ...]
     first: tuple[OffsetRange, ...]
     recent: tuple[Checkpoint, ...] = ()
-    reader: NextReader | None = None
+    readers: tuple[NextReader, ...] = ()
+
+    @property
+    def reader(self) -> NextReader | None:
+        """That of the values."""
+        return next((each for each in self.readers if each.part == VALUE), None)
 
     @property
     def span(self) -> int:
@@ -105,7 +111,7 @@ class RunPlan:
             "seconds": None if self.seconds is None else round(self.seconds, 1),
             "losses": [str(loss) for loss in self.status.losses],
             "blocked": [str(each) for each in self.status.blocked],
-            **({"columns": self.reader.to_json()} if self.reader else {}),
+            **next_columns(self.readers),
         }
 
 
@@ -128,7 +134,7 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     with open_steps() as steps:
         newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
         status = _status(steps, newest[-1] if newest else None)
-        reader = steps.books.next_reader(status.head) if steps.books else None
+        readers = steps.books.next_readers(status.head) if steps.books else ()
     head, cluster = status.head, status.cluster
     steps.tell_missing_topics(head, cluster)
     positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)
@@ -136,4 +142,4 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
     turn = head.version if head else 0
     everything = plan(positions, cluster)
     first = plan(positions, cluster, limit=limit, turn=turn)
-    return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)), reader)
+    return RunPlan(status, everything.ranges, first.ranges, tuple(checkpoints(newest)), readers)

@@ -14,6 +14,7 @@ from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import Limits, reason
 from eo_pipeline.storage import Storage
+from eo_pipeline.wording import to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,7 +92,7 @@ class Sink(Settings, ABC):
                 raise
             raise ConfigError(
                 f"sink.type: {type(self).__name__} needs the package {error.name}: "
-                f"pip install 'eo-pipeline[{self.extra}]'"
+                f"{to_install(self.extra)}"
             ) from error
         try:
             opened: SinkSession = session(self, pipeline)

@@ -12,7 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.source import looks
 from eo_pipeline.source.client_options import silent_logger
+from eo_pipeline.source.logins import token_endpoint
+from eo_pipeline.source.msk import TokenSource
 
 T = TypeVar("T")
 
@@ -34,6 +38,25 @@ _REMEDIES = {
     KafkaError._AUTHENTICATION: "Correct the user or password among the client's sasl settings.",
     KafkaError._BAD_MSG: "What listens there speaks no Kafka, or wants another security.protocol.",
 }
+_TOKENLESS = "Failed to acquire SASL OAUTHBEARER token"
+_CREDENTIALS = "Correct sasl.oauthbearer.client.id, .client.secret, .scope or .token.endpoint.url."
+_SCOPE = "The token lacks what the brokers want: correct sasl.oauthbearer.scope, or their audience."
+_AWS_REMEDY = "Give this process credentials of AWS, or correct aws.profile or aws.role.arn."
+_NO_MECHANISM = "Correct sasl.mechanism of the client, to one that the broker names."
+
+#: How a broker tells that it does not take the client's certificate (RFC 8446, 6.2).
+_ALERT = re.compile(
+    r"alert (bad certificate|certificate unknown|certificate expired|certificate required"
+    r"|certificate revoked|unknown ca|unsupported certificate)"
+)
+_CERTIFICATE_REMEDY = "Have it signed by an authority that the brokers trust; it may be over, too."
+_NO_CERTIFICATE_REMEDY = "Name the client's in ssl.certificate.location and ssl.key.location."
+_UNTRUSTED = re.compile(r"ssl://\[?([^/]+?)\]?:(\d+).*certificate verify failed", re.DOTALL)
+
+#: What may stand in an error: a page in HTML, from who is no token endpoint, may not.
+_TAG = re.compile(r"<[^>]+>")
+_SHOWN_MAX = 300
+
 _HANGS_UP = "Correct the address or security.protocol; a proxy needs a broker behind it."
 _REMEDY = "Check that the brokers run, the address, and the client's credentials."
 
@@ -78,13 +101,26 @@ class _Heard:
 
 
 class AskedClient:
-    """An admin client that is asked, and what librdkafka says while nobody answers."""
+    """An admin client that is asked, and what librdkafka says while nobody answers.
+
+    Raises (when it is made):
+        ConfigError: librdkafka does not take the settings.
+    """
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._settings = settings
         self._heard = _Heard()
+        self._looked: looks.Trouble | None = None
+        self._has_looked = False
         told = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
-        self.client = AdminClient(told, logger=silent_logger())
+        try:
+            self.client = AdminClient(told, logger=silent_logger())
+        except (
+            KafkaException
+        ) as error:  # what librdkafka says of its settings, without their values
+            said = error.args[0].str().removeprefix("Failed to create admin client: ")
+            raise ConfigError(f"client: {said}") from error
 
     def wait_for(self, answers: Collection[Future[Any]]) -> None:
         """Return when all ``answers`` are there, or errors in their place.
@@ -135,19 +171,76 @@ class AskedClient:
         told = self.meant(error)
         if told is None and self._heard.all_down:
             return Why("who listens there ends each connection at once", _HANGS_UP)
+        unanswered = told is None or told.code() in _NO_ANSWER
+        if unanswered and (trouble := self._look_at_endpoint()):
+            return Why(*trouble)
         if told is None:
             return Why("no answer in time", _REMEDY)
         reason = _STATE.sub("", told.str()).replace("/bootstrap:", ":").rstrip(".")
-        # who answers TLS by hanging up is disconnected, to librdkafka
-        kind = KafkaError._SSL if "SSL" in reason else told.code()
-        return Why(reason, _REMEDIES.get(kind, _REMEDY))
+        return self._of_tls(reason) or self._of_login(reason) or Why(reason, _remedy(told, reason))
+
+    def _of_tls(self, reason: str) -> Why | None:
+        """Whose certificate is at fault, and for what."""
+        if found := _UNTRUSTED.search(reason):
+            trouble = looks.trouble_of_broker(found[1], int(found[2]), self._settings)
+            return None if trouble is None else Why(*trouble)
+        if not (found := _ALERT.search(reason)):
+            return None
+        if {"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"} & (
+            self._settings.keys()
+        ):
+            return Why(
+                f"the broker does not take the client's certificate ({found[1]})",
+                _CERTIFICATE_REMEDY,
+            )
+        return Why(
+            "the broker wants a client's certificate, and none is given", _NO_CERTIFICATE_REMEDY
+        )
+
+    def _of_login(self, reason: str) -> Why | None:
+        """Why there is no token."""
+        _, found, said = reason.partition(f"{_TOKENLESS}: ")
+        if not found:
+            return None
+        source = self._settings.get("oauth_cb")
+        if isinstance(source, TokenSource):
+            return Why(f"AWS gave no token: {source.failure or said}", _AWS_REMEDY)
+        if trouble := self._look_at_endpoint():
+            return Why(*trouble)
+        words = " ".join(_TAG.sub(" ", said).split())[:_SHOWN_MAX]
+        return Why(f"{token_endpoint(self._settings)} gave no token: {words}", _CREDENTIALS)
+
+    def _look_at_endpoint(self) -> looks.Trouble | None:
+        """What is wrong with the token endpoint, if there is one; looked at once."""
+        url = token_endpoint(self._settings)
+        if url and not self._has_looked:
+            self._has_looked = True
+            self._looked = looks.trouble_of_endpoint(url, self._settings)
+        return self._looked
 
     def _forget(self) -> None:
         """What went wrong since the last question, a connection that idled for example."""
         self.client.poll(0)
         self._heard.said, self._heard.all_down = None, False
+        self._looked, self._has_looked = None, False
 
     def _give_up_if_away(self, spent_s: float, timeout_s: float) -> None:
         self.client.poll(0)
-        if spent_s > (PATIENCE_S if self._heard.is_away() else timeout_s):
+        if spent_s > timeout_s or (spent_s > PATIENCE_S and self._is_hopeless()):
             raise NoAnswerError
+
+    def _is_hopeless(self) -> bool:
+        """Whether all brokers are away, or nobody gives a token, which librdkafka waits for."""
+        said = self._heard.said
+        without_token = said is not None and _TOKENLESS in said.str()
+        return self._heard.is_away() or without_token or self._look_at_endpoint() is not None
+
+
+def _remedy(told: KafkaError, reason: str) -> str:
+    if "Unsupported SASL mechanism" in reason:
+        return _NO_MECHANISM
+    if "invalid_token" in reason:  # RFC 7628, 3.2.2
+        return _SCOPE
+    # who answers TLS by hanging up is disconnected, to librdkafka
+    kind = KafkaError._SSL if "SSL" in reason else told.code()
+    return _REMEDIES.get(kind, _REMEDY)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from confluent_kafka import KafkaError, KafkaException
 from pydantic import BeforeValidator, SecretStr, WithJsonSchema
 
+from eo_pipeline.source import certificates, logins
+
 #: What a partition answers while it gets a leader: after its creation, or when a broker went.
 #: Ask it again.
 LEADER_MOVES = frozenset(
@@ -116,8 +118,16 @@ def _is_for_the_consumer(name: str) -> bool:
 
 
 def connection_settings(bootstrap_servers: str, client: Mapping[str, SecretStr]) -> dict[str, Any]:
-    """What confluent-kafka's clients are built with. Holds secrets: never log it."""
-    settings = {key: value.get_secret_value() for key, value in client.items()}
+    """What confluent-kafka's clients are built with. Holds secrets: never log it.
+
+    Raises:
+        ConfigError: a certificate cannot be read or is not valid now, or a login is incomplete.
+        SetupError: a package is missing that the login takes.
+    """
+    told = {key: value.get_secret_value() for key, value in client.items()}
+    certificates.authorities(told)
+    certificates.identity(told)
+    settings = logins.for_librdkafka(bootstrap_servers, told)
     return settings | {"bootstrap.servers": bootstrap_servers, "log_level": 3}
 
 

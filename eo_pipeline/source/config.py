@@ -18,12 +18,12 @@ from pydantic import (
     model_validator,
 )
 
-from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
+from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
-from eo_pipeline.source.avro_schema import as_record
+from eo_pipeline.source import json_schema
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
-from eo_pipeline.source.kinds import SchemaKind, kind_of, type_of_format
+from eo_pipeline.source.kinds import SchemaKind, kind_of, plain_or_record, type_of_format
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
@@ -46,6 +46,13 @@ class LossKind(StrEnum):
 
 LossPolicy = Literal["fail", "continue"]
 
+#: A schema of each kind, as a document has it.
+_WHAT = {
+    AVRO: "an Avro schema as JSON",
+    JSON_SCHEMA: "a JSON Schema",
+    PROTOBUF: "a .proto file",
+}
+
 #: Settings that would let a client move offsets on its own, or change what bytes mean.
 FORBIDDEN_CLIENT_SETTINGS = frozenset(
     {
@@ -62,13 +69,6 @@ FORBIDDEN_CLIENT_SETTINGS = frozenset(
 )
 
 
-#: Formats of a key that a registry may have the schemas of.
-_WITH_SCHEMAS = ("avro", "protobuf")
-
-#: How a document writes a schema.
-_WRITTEN_AS = {AVRO: "an Avro schema as JSON", PROTOBUF: "a .proto file"}
-
-
 class SchemaFile(Settings):
     """A schema that stands in a file of its own.
 
@@ -79,9 +79,13 @@ class SchemaFile(Settings):
     file: str = Field(min_length=1)
 
 
+#: What an object has that is a schema itself: a StructType, one of Avro, a JSON Schema.
+_OF_A_SCHEMA = frozenset({"fields", "type", "properties", "$ref", "allOf", "$schema"})
+
+
 def _schema_text(value: Any) -> Any:
     """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
-    if isinstance(value, Mapping) and "fields" in value:
+    if isinstance(value, Mapping) and value.keys() & _OF_A_SCHEMA:
         return json.dumps(value)  # what Dagster makes of JSON in a document
     if isinstance(value, Mapping):
         value = SchemaFile.model_validate(value)
@@ -107,10 +111,11 @@ class KafkaSource(Settings):
         bootstrap_servers: ``host:port,host:port``.
         topics: topic names, or one alone; or
         topic_pattern: a regular expression that must match a whole topic name.
-        value_schema: the columns of a JSON value, as Spark's DDL writes them; or one Avro schema;
-            or ``{file: PATH}``, where either stands.
-        value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``;
-            a field declared ``NOT NULL`` must be present; or with ``registry``), ``avro`` (with
+        value_schema: the columns of a JSON value, as Spark's DDL writes them, or a JSON Schema; or
+            one Avro schema; or ``{file: PATH}``, where any of them stands.
+        value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``, of
+            which a field declared ``NOT NULL`` must be present, or a JSON Schema as JSON; or with
+            ``registry``), ``avro`` (with
             ``registry``, or with ``value_schema``, an Avro schema as JSON, which all values are
             written with), ``protobuf`` (with ``registry``, or with ``value_schema``, a .proto
             file's text) or ``raw`` (one binary column ``value``). With ``registry`` its latest
@@ -118,9 +123,9 @@ class KafkaSource(Settings):
         message: which message of a Protobuf schema the values are; the first of its file if
             absent. ``Outer.Inner`` for one in another.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
-            (with ``key_schema``, as for values), ``avro`` (with ``key_schema``, an Avro schema,
-            or with ``registry``) or ``protobuf`` (with ``key_schema``, a .proto file's text, or
-            with ``registry``).
+            (with ``key_schema``, as for values, or with ``registry``), ``avro`` (with
+            ``key_schema``, an Avro schema, or with ``registry``) or ``protobuf`` (with
+            ``key_schema``, a .proto file's text, or with ``registry``).
             A key that is a record becomes a column for each field, any other the column ``key``.
         key_schema: of a key, as ``value_schema`` is of a value.
         key_message: of a key, as ``message`` is of a value.
@@ -224,8 +229,7 @@ class KafkaSource(Settings):
                 "registry.subject must say whose latest schema gives the columns, since "
                 "more than one topic may be read"
             )
-        if self.value_format != "json":
-            self._check_schema()
+        self._check_schema()
         self._check_changes()
 
     def _check_changes(self) -> None:
@@ -235,11 +239,6 @@ class KafkaSource(Settings):
                 "schema_changes belongs to a registry; without one unknown_fields says what "
                 "becomes of fields that value_schema does not name"
             )
-        if self.value_format == "json" and changes.rescues_values:
-            raise ValueError(
-                "schema_changes: of value_format json only new_field and new_nested_field can be "
-                "rescued; name the kinds, each with its policy"
-            )
         if self.value_format == "protobuf" and self.keeps_unknown and self.value_schema:
             raise ValueError(
                 "unknown_fields: keep needs a registry for value_format protobuf: without one a "
@@ -247,10 +246,15 @@ class KafkaSource(Settings):
             )
 
     def _check_schema(self) -> None:
-        if self.value_schema is None:
+        if self.value_schema is None or self._is_ddl(self.value_format, self.value_schema):
             return
         if fault := self._kind_of(VALUE).fault_of(self.schema_text):
-            raise ValueError(f"value_schema, {_WRITTEN_AS[self.schema_type]}, {fault}")
+            raise ValueError(f"value_schema, {_WHAT[self.schema_type]}, {fault}")
+
+    @staticmethod
+    def _is_ddl(kind: str, text: str) -> bool:
+        """Whether it is Spark that knows whether it is right."""
+        return kind == "json" and not json_schema.is_one(text)
 
     @property
     def schema_text(self) -> str:
@@ -259,11 +263,9 @@ class KafkaSource(Settings):
 
     def schema_text_of(self, part: Part) -> str:
         """The same of a part."""
-        text, schema_type = self.value_schema or "", self.schema_type_of(part)
+        schema_type, text = self.schema_type_of(part), self.value_schema or ""
         if part == KEY:
-            text = (
-                as_record(self.key_schema or "") if schema_type == AVRO else self.key_schema or ""
-            )
+            text = plain_or_record(schema_type, self.key_schema or "")
         return self._kind_of(part).self_contained(text, {}) if schema_type == PROTOBUF else text
 
     def _kind_of(self, part: Part) -> SchemaKind:
@@ -273,9 +275,7 @@ class KafkaSource(Settings):
         by_registry = self.by_registry(KEY)
         needs_one = self.key_format not in ("raw", "text") and not by_registry
         if needs_one != (self.key_schema is not None):
-            raise ValueError(
-                "key_schema belongs to key_format json, avro and protobuf, which need one"
-            )
+            raise ValueError("key_schema belongs to key_format json, avro and protobuf")
         if self.key_message and self.key_format != "protobuf":
             raise ValueError("key_message belongs to key_format protobuf")
         named = self.registry.key_subject if self.registry else None
@@ -285,20 +285,19 @@ class KafkaSource(Settings):
                 "more than one topic may be read"
             )
         if named and not by_registry:
-            raise ValueError(
-                "registry.key_subject belongs to key_format avro or protobuf without key_schema"
-            )
-        if self.key_schema and self.key_format in _WITH_SCHEMAS:
-            schema_type = self.schema_type_of(KEY)
-            if fault := self._kind_of(KEY).fault_of(self.schema_text_of(KEY)):
-                raise ValueError(f"key_schema, {_WRITTEN_AS[schema_type]}, {fault}")
+            raise ValueError("registry.key_subject belongs to a key_format without key_schema")
+        text = self.key_schema
+        if text is None or self._is_ddl(self.key_format, text):
+            return
+        if fault := self._kind_of(KEY).fault_of(self.schema_text_of(KEY)):
+            raise ValueError(f"key_schema, {_WHAT[self.schema_type_of(KEY)]}, {fault}")
 
     def by_registry(self, part: Part) -> bool:
         """Whether it is the registry that has the schemas of this part of a record."""
         if self.registry is None:
             return False
         if part == KEY:
-            return self.key_format in _WITH_SCHEMAS and self.key_schema is None
+            return self.key_format not in ("raw", "text") and self.key_schema is None
         return self.value_format != "raw" and self.value_schema is None
 
     @property

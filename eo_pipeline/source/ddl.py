@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
+from eo_pipeline.source import json_schema
+
 _FIELD = re.compile(
     r"""\s*(?P<name>`(?:[^`]|``)+`|[\w-]+)\s*:?\s+(?P<type>.+?)"""
     r"""(?P<required>\s+NOT\s+NULL)?"""
@@ -31,8 +33,8 @@ class Field:
 
 
 def fields_of(schema: str | None) -> tuple[Field, ...]:
-    """The fields of a DDL string, or of a ``StructType`` in its JSON form; none where it cannot be
-    told without Spark.
+    """The fields of a DDL string, of a ``StructType`` in its JSON form or of a JSON Schema; none
+    where it cannot be told without Spark.
     """
     if not schema:
         return ()
@@ -44,6 +46,8 @@ def fields_of(schema: str | None) -> tuple[Field, ...]:
 
 def _of_json(schema: str) -> tuple[Field, ...]:
     try:
+        if json_schema.is_one(schema):
+            schema = json_schema.spark_type(json_schema.as_object(schema))
         fields = StructType.fromJson(json.loads(schema)).fields
     except (ValueError, KeyError, TypeError):
         return ()

@@ -19,14 +19,13 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source import json_fields, keys, wire
+from eo_pipeline.source import json_fields, json_rescue, json_schema, keys, wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
-from eo_pipeline.source.json_schema import spark_type
-from eo_pipeline.source.json_values import exact, faults, read_type, text_faults
+from eo_pipeline.source.json_values import braced, exact, faults, read_type, text_faults
 from eo_pipeline.source.kinds import kind_of
-from eo_pipeline.source.parts import KEY
+from eo_pipeline.source.parts import KEY, KEY_COLUMN
 from eo_pipeline.source.wire import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
@@ -43,6 +42,7 @@ _CORRUPT = "_eo_corrupt"
 _TEXT = "_eo_text"
 _BYTES = "_eo_bytes"
 _SHOWN = "_eo_shown"
+_LOST = "_eo_lost"
 
 #: Characters of a bad value that are shown to a person.
 SHOWN_CHARACTERS = 120
@@ -187,7 +187,7 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -
     if source.key_format == "raw":
         return _decode_value(raw, source, schemas.value)
     if source.key_format == "json":
-        raw, columns = _decode_json_key(raw, source)
+        raw, columns = _decode_json_key(raw, source, schemas.key)
     else:
         raw, columns = keys.decoded(raw, source, schemas.key)
     decoded = _decode_value(raw, source, schemas.value)
@@ -196,13 +196,15 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -
     return replace(decoded, schemas=read_by, key_columns=list(columns.values()))
 
 
-def _decode_json_key(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Mapping[str, Column]]:
+def _decode_json_key(
+    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None
+) -> tuple[DataFrame, Mapping[str, Column]]:
     """A key is decoded as a value would be; then its columns get names of their own."""
     as_values = raw.withColumn(KEY.own("value"), F.col("value")).withColumn("value", F.col("key"))
-    like_a_value = keys.as_value(source)
+    like_a_value, plain = keys.as_value(source, schemas), keys.is_plain_json(source, schemas)
     try:
         fields = value_schema(like_a_value)
-        whole = _decode_json(as_values, like_a_value, None).all
+        whole = _decode_json(as_values, like_a_value, schemas, plain=plain).all
     except ConfigError as error:
         raise ConfigError(str(error).replace("value_schema", "key_schema")) from error
     made = {_TEXT: "text", _PARSED: "parsed", _KEYS: "keys", _UNKNOWN: "unknown", _ERROR: "error"}
@@ -212,9 +214,9 @@ def _decode_json_key(raw: DataFrame, source: KafkaSource) -> tuple[DataFrame, Ma
     columns = {
         name: exact(parsed.getField(field.name), field.dataType).alias(name)
         for field in fields
-        if (name := f"{source.key_prefix}{field.name}")
+        if (name := KEY_COLUMN if plain else f"{source.key_prefix}{field.name}")
     }
-    return restored.withColumn(KEY.own("error"), keys.told_of_the_key()), columns
+    return restored.withColumn(KEY.own("error"), keys.told_of_the_key(plain=plain)), columns
 
 
 def _decode_value(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
@@ -227,13 +229,16 @@ def _decode_value(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | No
     return _decode_json(raw, source, schemas)
 
 
-def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
+def _decode_json(
+    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None, *, plain: bool = False
+) -> Decoded:
     """By ``source.value_schema``; or what follows the number of one of ``schemas``, by the
-    reader's: whichever a record names, its fields are told by their names.
+    reader's: whichever a record names, its fields are told by their names. Of a ``plain`` one the
+    value is that of the only field.
     """
     value, named = F.col("value"), list[tuple[Column, Column]]()
     if schemas is not None:
-        columns = {"value_schema": spark_type(schemas.reader_text)}
+        columns = {"value_schema": schemas.reader_text}
         schemas = _by_policy(schemas, source)
         source, raw = source.model_copy(update=columns), wire.keyed(raw, schemas)
         value, named = wire.body(schemas), [*wire.errors(schemas)]
@@ -243,11 +248,17 @@ def _decode_json(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | Non
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
-    read = raw.withColumn(_TEXT, value.cast("string"))
-    parsed = read.withColumn(_PARSED, F.from_json(text, reading.add(_CORRUPT, "string"), options))
+    read = raw.withColumn(
+        _TEXT, keys.as_field(value.cast("string")) if plain else value.cast("string")
+    )
+    whole = F.from_json(text, StructType(list(reading)).add(_CORRUPT, "string"), options)
+    parsed = read.withColumn(_PARSED, json_rescue.parsed(schemas, text, reading, whole))
     keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
     unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
+    if (lost := json_rescue.lost(schemas, text, reading)) is not None:
+        looked = looked.withColumn(_LOST, lost)
+    named += json_rescue.errors(schemas, F.col(_PARSED))
     error = _json_error(schema, text, source, named)
     return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
 
@@ -319,21 +330,6 @@ def _or_unknown(error: Column) -> Column:
     return error.when(F.col(_UNKNOWN).isNotNull(), reason)
 
 
-def braced(text: Column) -> Column:
-    """Whether ``text`` begins with ``{`` and ends with ``}``, JSON's white space around it aside.
-
-    Trimming looks at every character, a quarter of the executors' time; most values have nothing
-    to trim and are told by two bytes. A ``when``, because only its branches are sure to wait: both
-    sides of an "or" may be computed first, for what they have in common.
-    """
-    bare = F.btrim(text, F.lit(" \t\r\n"))
-    return F.when(_in_braces(text), F.lit(True)).otherwise(_in_braces(bare))
-
-
-def _in_braces(text: Column) -> Column:
-    return text.startswith("{") & text.endswith("}")
-
-
 def value_schema(source: KafkaSource) -> StructType:
     """``source.value_schema`` as a Spark type.
 
@@ -353,9 +349,11 @@ def parsed_schema(text: str) -> StructType:
     """The Spark type that ``text`` writes. Spark itself is asked, unless it is JSON.
 
     Raises:
-        ConfigError: it is not a DDL string and not the JSON form of a StructType.
+        ConfigError: it is not a DDL string, not the JSON form of a StructType and no JSON Schema.
     """
     try:
+        if json_schema.is_one(text):
+            text = json_schema.spark_type(text)
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text))
         schema = StructType.fromDDL(text)
@@ -384,7 +382,8 @@ def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Col
     schema, parsed = value_schema(source), F.col(_PARSED)
     columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
     if source.keeps_unknown:
-        columns.append(kept(F.col(_TEXT), schema, F.col(_UNKNOWN)).alias(UNKNOWN_COLUMN))
+        lost = F.col(_LOST) if json_rescue.rescues(schemas) else None
+        columns.append(kept(F.col(_TEXT), schema, F.col(_UNKNOWN), lost).alias(UNKNOWN_COLUMN))
     return columns
 
 

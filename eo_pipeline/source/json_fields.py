@@ -81,15 +81,19 @@ def _has_more(schema: StructType, parsed: Column, keys: Column) -> Column:
     return F.size(keys) > reduce(Column.__add__, read, F.lit(0))
 
 
-def kept(text: Column, schema: StructType, unknown: Column) -> Column:
+def kept(text: Column, schema: StructType, unknown: Column, lost: Column | None = None) -> Column:
     """The unknown fields as the text of one JSON object; a field of the schema in which there is a
-    nested one is kept whole.
+    nested one is kept whole, and so are those whose names are ``lost``, an array.
     """
     names = [field.name for field in schema]
     tops = F.transform(unknown, lambda name: F.substring_index(name, ".", 1))
+    any_ = unknown.isNotNull()
+    if lost is not None:
+        tops = F.concat(F.coalesce(tops, _no_names()), lost)
+        any_ = any_ | (F.size(lost) > 0)
     fields = F.from_json(text, "map<string, variant>", {"mode": "PERMISSIVE"})
     chosen = F.map_filter(fields, lambda key, _: ~key.isin(names) | F.array_contains(tops, key))
-    return F.when(unknown.isNotNull(), F.to_json(chosen))
+    return F.when(any_, F.to_json(chosen))
 
 
 def metrics(unknown: Column, counts: Column) -> list[Column]:

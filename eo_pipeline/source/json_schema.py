@@ -11,17 +11,18 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 from eo_pipeline.ledger.schemas import canonical
-from eo_pipeline.source.shapes import ARRAY, STRUCT, Shape
-
-#: A type in Spark's own JSON: its name, or an object.
-SparkType = str | dict[str, Any]
+from eo_pipeline.source.shapes import ARRAY, MAP, STRUCT, Shape
 
 _TAKEN = frozenset({"_kafka", "_eo_corrupt"})
 
 #: The type of what has no type that a column could have: the JSON text as it stands.
-_ANY = "string"
-_SCALARS = {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}
+_ANY = Shape("string")
+_SCALARS = {"boolean": "boolean", "integer": "bigint", "number": "double", "string": "string"}
 _TEXTS = {"date-time": "timestamp", "date": "date"}
+
+#: In the key of a record that is no object: whether :func:`as_object` made one of it.
+_PLAIN = "x-plain-key"
+_DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
 
 #: Where the schemas that one refers to are kept in it, by the names it has for them.
 _BUNDLED = "x-references"
@@ -46,16 +47,52 @@ def fault_of(text: str) -> str | None:
     return None
 
 
+def is_one(text: str) -> bool:
+    """Whether ``text`` is meant as a JSON Schema, and not as a ``StructType`` in its JSON form or
+    as DDL.
+    """
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return True  # fault_of tells
+    return isinstance(found, dict) and found.get("type") != STRUCT
+
+
+def as_object(text: str) -> str:
+    """``text``; or, of what is no object with properties, one with that as its only property
+    ``key``.
+    """
+    try:
+        schema = json.loads(text)
+        _struct(text)
+    except _UnfitError:
+        if isinstance(schema, dict) and _is_scalar(schema):
+            kept = {name: schema[name] for name in _DEFINITIONS if name in schema}
+            return json.dumps(
+                {**kept, _PLAIN: True, "type": "object", "properties": {"key": schema}}
+            )
+    except ValueError:
+        pass  # fault_of tells
+    return text
+
+
+def is_plain(text: str) -> bool:
+    """Whether :func:`as_object` made it."""
+    return json.loads(text).get(_PLAIN) is True
+
+
 def field_names(text: str) -> list[str]:
     """The names of the properties, in order."""
-    return [field["name"] for field in _struct(text)["fields"]]
+    return list(_struct(text).fields)
 
 
 def spark_type(text: str) -> str:
     """The columns of ``text``, of which :func:`fault_of` finds nothing, as the JSON of Spark's
     ``StructType``.
     """
-    return json.dumps(_struct(text))
+    return json.dumps(_spark_type(_struct(text)))
 
 
 def left_out(writer: str, reader: str) -> list[str]:
@@ -66,19 +103,21 @@ def left_out(writer: str, reader: str) -> list[str]:
 
 
 def shape_of(text: str) -> Shape:
-    """The columns. An enum is a text, whatever its values are."""
-    return _shape(_struct(text))
+    """The columns; an enum of texts has its values."""
+    return _struct(text)
 
 
 def partly(before: str, now: str, as_before: Collection[str]) -> str:
-    """See :class:`eo_pipeline.source.kinds.SchemaKind`; it says the types and nothing else."""
-    was, made = ({f["name"]: f["type"] for f in _struct(each)["fields"]} for each in (before, now))
+    """See :class:`eo_pipeline.source.kinds.SchemaKind`; it says the types, and the values of enums,
+    and nothing else.
+    """
+    was, made = _struct(before).fields, _struct(now).fields
     for name in as_before:
         if name in was:
             made[name] = was[name]
         else:
             made.pop(name)
-    return json.dumps({"type": "object", "properties": {n: _declared(t) for n, t in made.items()}})
+    return json.dumps(_declared(Shape(STRUCT, tuple(made.items()))))
 
 
 def self_contained(text: str, references: Mapping[str, str]) -> str:
@@ -122,7 +161,7 @@ class _Documents:
         )
 
 
-def _struct(text: str) -> dict[str, Any]:
+def _struct(text: str) -> Shape:
     try:
         root = json.loads(text)
     except ValueError as error:
@@ -132,20 +171,18 @@ def _struct(text: str) -> dict[str, Any]:
         found = _Types(_Documents(root, others)).of(root, root, (), ())
     except (TypeError, AttributeError, KeyError, IndexError) as error:
         raise _UnfitError(f"is no JSON Schema: {type(error).__name__} {error}") from None
-    if isinstance(found, str) or found["type"] != "struct":
+    if found.type != STRUCT:
         raise _UnfitError("is not an object with properties, which would be the table's columns")
     return found
 
 
 @dataclass(frozen=True)
 class _Types:
-    """Spark's types of the schemas in ``documents``."""
+    """What becomes of the schemas in ``documents``."""
 
     documents: _Documents
 
-    def of(
-        self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]
-    ) -> SparkType:
+    def of(self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]) -> Shape:
         """``base`` is the document that ``schema`` is in, ``around`` are those that it is in."""
         if not isinstance(schema, dict):
             return _ANY
@@ -172,106 +209,132 @@ class _Types:
         if kind == "object":
             return self._map(schema, base, path, around)
         if kind == "string":
-            return _TEXTS.get(schema.get("format", ""), _ANY)
-        return _SCALARS.get(kind, _ANY)
+            return Shape(_TEXTS.get(schema.get("format", ""), "string"), symbols=_symbols(schema))
+        return Shape(_SCALARS.get(kind, _ANY.type))
 
     def _object(
         self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]
-    ) -> SparkType:
+    ) -> Shape:
         """Its own properties, and those of ``allOf`` together."""
-        fields: dict[str, SparkType] = {}
+        fields: dict[str, Shape] = {}
         for each in schema.get("allOf", ()):
             part = self.of(each, base, path, around)
-            if isinstance(part, str) or part["type"] != "struct":
+            if part.type != STRUCT:
                 return part if len(schema["allOf"]) == 1 and "properties" not in schema else _ANY
-            fields |= {f["name"]: f["type"] for f in part["fields"]}
+            fields |= part.fields
         for name, each in schema.get("properties", {}).items():
             fields[name] = self.of(each, base, (*path, name), around)
         lower: dict[str, str] = {}
         for name in fields:
             if (first := lower.setdefault(name.lower(), name)) != name:
                 raise _UnfitError(f"has fields {first} and {name} that differ only in case")
-        made = [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}}
-            for name, kind in fields.items()
-        ]
-        return {"type": "struct", "fields": made} if made else _ANY
+        return Shape(STRUCT, tuple(fields.items())) if fields else _ANY
 
     def _array(
         self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]
-    ) -> SparkType:
+    ) -> Shape:
         item = schema.get("items")
         element = self.of(item, base, path, around) if "prefixItems" not in schema else _ANY
-        return {"type": "array", "elementType": element, "containsNull": True}
+        return Shape(ARRAY, (("", element),))
 
-    def _map(
-        self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]
-    ) -> SparkType:
+    def _map(self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]) -> Shape:
         """An object without properties of its own: whatever its names, all are of one type; or
         nothing is known of it.
         """
         more = schema.get("additionalProperties")
         if not isinstance(more, dict) or "patternProperties" in schema:
             return _ANY
-        held = self.of(more, base, path, around)
-        return {"type": "map", "keyType": "string", "valueType": held, "valueContainsNull": True}
+        return Shape(MAP, (("", self.of(more, base, path, around)),))
 
 
 def _null(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "null"
 
 
+def _values(schema: Mapping[str, Any]) -> list[Any]:
+    """Those of an enum, or the one of a ``const``."""
+    return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
+
+
 def _implied(schema: Mapping[str, Any]) -> Any:
     """The type of what says its values only."""
-    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    found = {kinds.get(type(value)) for value in values if value is not None}
+    found = {kinds.get(type(value)) for value in _values(schema) if value is not None}
     return found.pop() if len(found) == 1 else None
 
 
-def _common(kinds: list[SparkType]) -> SparkType:
-    """The one type of all; the wider number; otherwise the text."""
-    different = [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]]
+def _symbols(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that there may be; none if there may be any."""
+    if schema.get("format") in _TEXTS:
+        return ()
+    return tuple(each for each in _values(schema) if isinstance(each, str))
+
+
+def _common(kinds: list[Shape]) -> Shape:
+    """The one type of all; the wider number; all values of several enums; otherwise the text."""
+    different = list(dict.fromkeys(kinds))
     if len(different) == 1:
         return different[0]
-    return "double" if different and all(k in ("long", "double") for k in different) else _ANY
+    types = {each.type for each in different}
+    if types == {"bigint", "double"}:
+        return Shape("double")
+    if different and all(each.symbols for each in different):
+        return Shape(
+            "string", symbols=tuple(dict.fromkeys(s for e in different for s in e.symbols))
+        )
+    return _ANY
 
 
-def _paths_not_in(writer: SparkType, reader: SparkType, path: tuple[str, ...]) -> Iterator[str]:
-    if isinstance(writer, str) or isinstance(reader, str) or writer["type"] != reader["type"]:
+def _is_scalar(schema: Mapping[str, Any]) -> bool:
+    """One of a number, a text or a truth value, or null."""
+    kind = schema.get("type", _implied(schema))
+    kinds = kind if isinstance(kind, list) else [kind]
+    return all(each in (*_SCALARS, "null") for each in kinds) and any(k in _SCALARS for k in kinds)
+
+
+def _paths_not_in(writer: Shape, reader: Shape, path: tuple[str, ...]) -> Iterator[str]:
+    if writer.type != reader.type:
         return
-    if writer["type"] == "struct":
-        wanted = {field["name"]: field["type"] for field in reader["fields"]}
-        for field in writer["fields"]:
-            below = (*path, field["name"])
-            if field["name"] in wanted:
-                yield from _paths_not_in(field["type"], wanted[field["name"]], below)
-            else:
-                yield ".".join(below)
+    if writer.type != STRUCT:
+        for (_, written), (_, read) in zip(writer.parts, reader.parts, strict=True):
+            yield from _paths_not_in(written, read, path)
         return
-    inner = "elementType" if writer["type"] == "array" else "valueType"
-    yield from _paths_not_in(writer[inner], reader[inner], path)
+    wanted = reader.fields
+    for name, kind in writer.parts:
+        if name in wanted:
+            yield from _paths_not_in(kind, wanted[name], (*path, name))
+        else:
+            yield ".".join((*path, name))
 
 
-def _shape(kind: SparkType) -> Shape:
-    if isinstance(kind, str):
-        return Shape("bigint" if kind == "long" else kind)
-    if kind["type"] == STRUCT:
-        return Shape(STRUCT, tuple((f["name"], _shape(f["type"])) for f in kind["fields"]))
-    inner = "elementType" if kind["type"] == ARRAY else "valueType"
-    return Shape(kind["type"], (("", _shape(kind[inner])),))
+def _spark_type(shape: Shape) -> str | dict[str, Any]:
+    """In Spark's own JSON: a name, or an object."""
+    if shape.type == STRUCT:
+        fields = [
+            {"name": name, "type": _spark_type(part), "nullable": True, "metadata": {}}
+            for name, part in shape.parts
+        ]
+        return {"type": "struct", "fields": fields}
+    if not shape.parts:
+        return "long" if shape.type == "bigint" else shape.type
+    held = _spark_type(shape.parts[0][1])
+    if shape.type == ARRAY:
+        return {"type": "array", "elementType": held, "containsNull": True}
+    return {"type": "map", "keyType": "string", "valueType": held, "valueContainsNull": True}
 
 
-def _declared(kind: SparkType) -> dict[str, Any]:
-    """A schema that becomes just this type."""
-    if isinstance(kind, str):
-        formats = {name: text for text, name in _TEXTS.items()}
-        if kind in formats:
-            return {"type": "string", "format": formats[kind]}
-        return {"type": next(name for name, each in _SCALARS.items() if each == kind)}
-    if kind["type"] == STRUCT:
-        properties = {field["name"]: _declared(field["type"]) for field in kind["fields"]}
+def _declared(shape: Shape) -> dict[str, Any]:
+    """A schema that becomes just this."""
+    if shape.type == STRUCT:
+        properties = {name: _declared(part) for name, part in shape.parts}
         return {"type": "object", "properties": properties}
-    if kind["type"] == ARRAY:
-        return {"type": "array", "items": _declared(kind["elementType"])}
-    return {"type": "object", "additionalProperties": _declared(kind["valueType"])}
+    if shape.parts:
+        inner = _declared(shape.parts[0][1])
+        if shape.type == ARRAY:
+            return {"type": "array", "items": inner}
+        return {"type": "object", "additionalProperties": inner}
+    formats = {name: text for text, name in _TEXTS.items()}
+    if shape.type in formats:
+        return {"type": "string", "format": formats[shape.type]}
+    kind = next(name for name, each in _SCALARS.items() if each == shape.type)
+    return {"type": kind, **({"enum": list(shape.symbols)} if shape.symbols else {})}

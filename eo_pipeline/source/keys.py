@@ -13,16 +13,13 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.schemas import AVRO
-from eo_pipeline.source import wire
+from eo_pipeline.source import json_schema, wire
 from eo_pipeline.source.avro_schema import is_plain
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
-from eo_pipeline.source.parts import KEY
+from eo_pipeline.source.parts import KEY, KEY_COLUMN
 from eo_pipeline.source.schema_changes import SchemaChanges
 from eo_pipeline.source.wire import WireSchemas
-
-#: Of a key that is no record.
-COLUMN = "key"
 
 _PARSED, _UNKNOWN, _ERROR = KEY.own("parsed"), KEY.own("unknown"), KEY.own("error")
 
@@ -37,7 +34,7 @@ def decoded(
         text = F.col("key").cast("string")
         error = F.when(~F.is_valid_utf8(text), "the key is not text in UTF-8")
         looked = raw.withColumn(_ERROR, error)
-        return looked.withColumn(_UNKNOWN, _none()), {COLUMN: text.alias(COLUMN)}
+        return looked.withColumn(_UNKNOWN, _none()), {KEY_COLUMN: text.alias(KEY_COLUMN)}
     if schemas is None:
         schema_type, message = source.schema_type_of(KEY), source.message_of(KEY)
         schemas = WireSchemas.alone(source.schema_text_of(KEY), schema_type, message, KEY)
@@ -59,17 +56,17 @@ def _by_schema(
     columns = {
         name: struct.getField(field).alias(name)
         for field in schemas.kind.field_names(schemas.reader_text)
-        if (name := COLUMN if plain else f"{source.key_prefix}{field}")
+        if (name := KEY_COLUMN if plain else f"{source.key_prefix}{field}")
     }
     return looked.withColumn(_ERROR, error), columns
 
 
-def as_value(source: KafkaSource) -> KafkaSource:
+def as_value(source: KafkaSource, schemas: WireSchemas | None) -> KafkaSource:
     """A source whose values are what the keys of ``source`` are, a null one no error."""
     return source.model_copy(
         update={
             "value_format": source.key_format,
-            "value_schema": source.key_schema,
+            "value_schema": _json_schema(source, schemas),
             "key_format": "raw",
             "registry": None,
             "tombstones": "skip",
@@ -79,12 +76,35 @@ def as_value(source: KafkaSource) -> KafkaSource:
     )
 
 
-def told_of_the_key() -> Column:
+def is_plain_json(source: KafkaSource, schemas: WireSchemas | None) -> bool:
+    """Whether a JSON key is no object, but the value of the one column."""
+    text = _json_schema(source, schemas)
+    return json_schema.is_one(text) and json_schema.is_plain(text)
+
+
+def _json_schema(source: KafkaSource, schemas: WireSchemas | None) -> str:
+    if schemas is not None:
+        return schemas.reader_text
+    text = source.key_schema or ""
+    return json_schema.as_object(text) if json_schema.is_one(text) else text
+
+
+def as_field(text: Column) -> Column:
+    """The text of a plain JSON key as that of an object."""
+    return F.concat(F.lit('{"key":'), text, F.lit("}"))
+
+
+def told_of_the_key(*, plain: bool) -> Column:
     """The error of a key that was decoded as a value is."""
     error, of_a_value = F.col(_ERROR), "the value"
+    if plain:  # with more behind it, which made fields of its own
+        more = F.when(F.col(_UNKNOWN).isNotNull(), F.lit("the value is not one JSON value"))
+        error = F.coalesce(error, more)
     renamed = F.concat(F.lit("the key"), F.substring(error, len(of_a_value) + 1, 1_000_000))
-    return F.when(error.startswith(of_a_value), renamed).otherwise(
-        F.concat(F.lit("the key: "), error)
+    return (
+        F.when(error.startswith(of_a_value), renamed)
+        .when(error.startswith("the key"), error)
+        .otherwise(F.concat(F.lit("the key: "), error))
     )
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 from eo_pipeline.source import avro_shapes, json_schema
+from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.shapes import Shape
 
@@ -67,3 +68,10 @@ def format_of_type(schema_type: str) -> str | None:
 def kind_of(schema_type: str, message: str = "") -> SchemaKind:
     """What a registry calls so; ``message`` says which of a Protobuf schema's is meant."""
     return Protobuf(message) if schema_type == PROTOBUF else _KINDS[schema_type]
+
+
+def plain_or_record(schema_type: str, text: str) -> str:
+    """A key's schema ``text``; of a plain key, which has no fields, one with a field ``key``."""
+    if schema_type == JSON_SCHEMA:
+        return json_schema.as_object(text)
+    return as_record(text) if schema_type == AVRO else text

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.wording import to_install
 
 
 def library(name: str) -> Any:
@@ -19,5 +20,5 @@ def library(name: str) -> Any:
     except ImportError as error:
         raise SetupError(
             f"A schema registry takes packages that are not installed ({error}): "
-            "pip install 'eo-pipeline[registry]'"
+            f"{to_install('registry')}"
         ) from error

@@ -32,3 +32,6 @@ class Part:
 
 
 KEY, VALUE = Part("key"), Part("value")
+
+#: The column of a key that is no record.
+KEY_COLUMN = "key"

@@ -11,9 +11,8 @@ from pydantic import Field, field_validator
 from eo_pipeline.errors import ConfigError, RegistryUnavailableError
 from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.settings import Settings
-from eo_pipeline.source.avro_schema import as_record
 from eo_pipeline.source.client_options import ClientSettings
-from eo_pipeline.source.kinds import format_of_type, kind_of
+from eo_pipeline.source.kinds import format_of_type, kind_of, plain_or_record
 from eo_pipeline.source.optional import library
 from eo_pipeline.source.parts import KEY, VALUE, Part
 
@@ -217,7 +216,7 @@ class RegistryClient:
         named: dict[str, str] = {}
         self._collect(schema, named)
         text = self._kind.self_contained(schema.schema_str, named)
-        return as_record(text) if self._part == KEY and self._type == AVRO else text
+        return plain_or_record(self._type, text) if self._part == KEY else text
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:
         """What ``schema`` refers to, and what that refers to, by name."""

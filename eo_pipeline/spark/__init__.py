@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from eo_pipeline.spark.interrupts import interruptible
     from eo_pipeline.spark.launch import AVRO, CONNECTOR, JARS_VARIABLE, TESTED_WITH
     from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
+    from eo_pipeline.spark.modules import send_modules
     from eo_pipeline.spark.observed import ACTION, Observed
     from eo_pipeline.spark.paths import options_of, path_to_read, path_to_write
     from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
@@ -32,6 +33,7 @@ __all__ = [
     "options_of",
     "path_to_read",
     "path_to_write",
+    "send_modules",
     "server_is_lost",
     "session_on_server",
     "staging_settings",
@@ -57,6 +59,7 @@ _HOMES = {
         "end_left_job",
         "session_on_server",
     ),
+    "eo_pipeline.spark.modules": ("send_modules",),
     "eo_pipeline.spark.observed": (
         "ACTION",
         "Observed",

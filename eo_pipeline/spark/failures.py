@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -40,6 +41,15 @@ _MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|
 #: What decoding Protobuf takes where Spark's Python workers run.
 _NO_PROTOBUF = re.compile(r"No module named '(ptars|google|google\.protobuf|pyarrow)'")
 
+#: What a Python worker says of a module it cannot import.
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+#: What is said of the Python workers themselves: none could be started, or another release was.
+_NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*)\"|PYTHON_VERSION_MISMATCH[^\n]*")
+
+#: An executor that looks for a file where only this machine has it.
+_NOT_SHARED = re.compile(r"File file:(\S+) does not exist")
+
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _MAY_NOT_WRITE = re.compile(
     r"Mkdirs failed to create|Permission denied|Read-only file system", re.IGNORECASE
@@ -64,6 +74,8 @@ def job_error(
             "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON names where "
             "Spark's executors run; protobuf values take them."
         )
+    if elsewhere := _of_other_machines(error, job):
+        return elsewhere
     if _is_deterministic(error, condition):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
@@ -93,6 +105,39 @@ def job_error(
             "connector's release, on the class path of the Spark Connect server."
         )
     return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
+
+
+def _of_other_machines(error: Exception, job: str) -> SetupError | None:
+    """What executors lack that this process has, if that is what ``error`` says."""
+    text = str(error)
+    if (lacking := _NO_MODULE.search(text)) and _is_here(lacking[1]):
+        return SetupError(
+            f"{job} failed: Spark's Python workers have no module {lacking[1]!r}, which this "
+            "process has. Nothing was committed. Name its file, its folder or an archive with it "
+            "in spark.py_files, by which it is sent along; or install it into the Python that "
+            "PYSPARK_PYTHON names where Spark's executors run."
+        )
+    if found := _NO_PYTHON.search(text):
+        return SetupError(
+            f"{job} failed: Spark's executors could not start its Python workers ({found[0]}). "
+            "Nothing was committed. They need the Python release of this process, with pyarrow: "
+            "set PYSPARK_PYTHON, or spark.pyspark.python in spark.config, to where they have it; "
+            "for a Spark Connect server in the server's environment."
+        )
+    if missing := _NOT_SHARED.search(text):
+        return SetupError(
+            f"{job} failed: Spark's executors do not find {missing[1]}, which is on this machine. "
+            "Nothing was committed. Set Pipeline.staging (for a lake table, the table's path) to a "
+            "bucket, or to a folder that this process and all executors share."
+        )
+    return None
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
 
 
 def _is_deterministic(error: Exception, condition: str) -> bool:

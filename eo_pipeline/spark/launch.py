@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eo_pipeline.errors import SetupError
@@ -26,6 +26,7 @@ JARS_VARIABLE = "EO_SPARK_JARS"
 NAME = "eo-pipeline"
 
 _CLASS_PATH = "spark.driver.extraClassPath"
+_CORES = "spark.cores.max"
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -54,6 +55,9 @@ def launch_settings(master: str, driver_memory: str, config: Mapping[str, str]) 
     settings = _DEFAULTS | {"spark.driver.memory": driver_memory} | _connector(master)
     if is_local(master):
         settings |= _ON_THIS_MACHINE_ONLY
+    elif _CORES in config:
+        # told before the executors have come: until then Spark thinks that it has two
+        settings["spark.default.parallelism"] = config[_CORES]
     ours, theirs = settings.get(_CLASS_PATH), config.get(_CLASS_PATH)
     together = {_CLASS_PATH: f"{theirs}{os.pathsep}{ours}"} if ours and theirs else {}
     return settings | dict(config) | together
@@ -77,6 +81,11 @@ def _connector(master: str) -> dict[str, str]:
     jars = sorted(Path(folder).glob("*.jar"))
     if not jars:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")
+    return class_path(master, jars)
+
+
+def class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
+    """The setting by which the driver, and executors elsewhere, have ``jars`` of this machine."""
     paths = [str(jar.absolute()) for jar in jars]
     if is_local(master):
         # not by spark.jars: those are copied at each start, and no class-data archive holds them

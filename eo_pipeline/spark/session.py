@@ -44,6 +44,9 @@ class SparkSettings(Settings):
         driver_memory: heap of a locally started driver.
         warm: use the server that ``eo spark start`` keeps for this project, if there is one that
             was started with these settings; ``remote`` wins over it.
+        py_files: Python files, archives (``.py``, ``.zip``, ``.egg``) or folders of packages that
+            Spark's Python workers must find, wherever they run. What a transform's functions use of
+            the modules beside it is sent without being named.
         config: any further Spark setting, but those that decide what a time becomes
             (:data:`STAGING_SETTINGS`): batches are always staged in UTC.
     """
@@ -53,6 +56,7 @@ class SparkSettings(Settings):
     connect_timeout: float = Field(default=10.0, gt=0)
     driver_memory: str = "2g"
     warm: bool = True
+    py_files: tuple[str, ...] = ()
     config: Mapping[str, str] = Field(default_factory=dict)
 
     @property
@@ -65,15 +69,25 @@ class SparkSettings(Settings):
 
         Raises:
             ConfigError: ``remote`` is not an address, the server there did not let us in, or
-                ``config`` has what staging decides.
+                ``config`` has what staging decides, or one of ``py_files`` is not there.
             SetupError: no Java, or Spark did not start.
             SparkUnavailableError: the Spark Connect server did not answer.
         """
+        session = self._found()
+        if self.py_files:
+            from eo_pipeline.spark.modules import send_files
+
+            send_files(session, self.py_files)
+        return session
+
+    def _found(self) -> SparkSession:
         self._refuse_what_staging_decides()
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-        # Python workers must run this interpreter: another one misses pyarrow
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Python workers must run this interpreter, unless another was chosen for where they are:
+        # one of its release, with pyarrow
+        named = self.config.get("spark.pyspark.python", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", named)
         if self.server and self.server.startswith("sc://"):
             # here, because it takes a quarter of a second to import
             from eo_pipeline.spark.connect import connect
@@ -109,6 +123,7 @@ class SparkSettings(Settings):
                 # left in the environment by a process that spoke Spark Connect and started this
                 # one: pyspark would ask for the remote's address instead of starting Spark
                 os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+                os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
                 start_driver(submit_arguments(self.master, self.launch()))
             return self._built(remote)
 

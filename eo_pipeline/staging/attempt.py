@@ -89,7 +89,8 @@ class Attempt:
         """
         files, schema = [], None
         for path, size in files_below(folder):
-            if not path.name.endswith(".parquet") or path.name.startswith(("_", ".")):
+            name = relative_name(path, folder)
+            if not name.endswith(".parquet") or _is_hidden(name):
                 continue
             sync(path)
             with pq.ParquetFile(parquet_source(path)) as parquet:
@@ -290,6 +291,14 @@ class StagingArea:
             if manifest := attempt.manifest():
                 return replace(attempt, ledger_id=manifest.entry.ledger_id)
         return attempt
+
+
+def _is_hidden(name: str) -> bool:
+    """By Spark's own rule. What is below ``_temporary`` was not taken: a task that was tried twice
+    may still write there once its job is over.
+    """
+    parts = name.split("/")
+    return any(p.startswith(".") or (p.startswith("_") and "=" not in p) for p in parts)
 
 
 def _in_a_line(error: Exception) -> str:

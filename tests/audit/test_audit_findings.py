@@ -18,7 +18,8 @@ from eo_pipeline.audit.judge import Evidence, Findings, judge
 from eo_pipeline.audit.ranges import Coverage, Region, block_size, parts, write_ranges
 from eo_pipeline.audit.repair import repairs
 from eo_pipeline.audit.report import CheckpointAudit, Example, FindingKind, Holes
-from eo_pipeline.audit.snapshot import ABANDONED_S, Snapshot, scratch
+from eo_pipeline.audit.scratch import ABANDONED_S, scratch
+from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
@@ -350,8 +351,8 @@ def test_what_a_killed_audit_left_is_removed_later_and_a_running_one_is_spared(
 ) -> None:
     with scratch(tmp_path) as killed, scratch(tmp_path) as running:
         long_ago = time.time() - ABANDONED_S - 60
-        os.utime(killed, (long_ago, long_ago))
+        os.utime(killed.folder, (long_ago, long_ago))
         with scratch(tmp_path) as ours:
-            assert sorted(tmp_path.iterdir()) == sorted([running, ours])
-        killed.mkdir()  # its own end removes it
+            assert sorted(tmp_path.iterdir()) == sorted([running.folder, ours.folder])
+        killed.folder.mkdir()  # its own end removes it
     assert list(tmp_path.iterdir()) == []

@@ -178,6 +178,39 @@ def test_a_schema_in_a_file_is_looked_for_beside_the_document(mine: Path) -> Non
     assert [column.name for column in schema.columns][:2] == ["id", "more"]
 
 
+PLACE = """{"type": "record", "name": "P", "fields": [{"name": "city", "type": "string"}]}"""
+CITY = """{"type": "object", "properties": {"city": {"type": "string"}}}"""
+VALUES = "value_schema: id BIGINT"
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns"),
+    [
+        ("key_format: text", {"key": "STRING"}),
+        ("key_format: json\n  key_schema: city STRING NOT NULL", {"key_city": "STRING"}),
+        (f"key_format: json\n  key_schema: '{CITY}'", {"key_city": "STRING"}),
+        ("""key_format: json\n  key_schema: '{"type": "integer"}'""", {"key": "BIGINT"}),
+        (f"key_format: avro\n  key_prefix: k_\n  key_schema: '{PLACE}'", {"k_city": "STRING"}),
+        ("key_format: avro\n  key_schema: long", {"key": "BIGINT"}),
+    ],
+    ids=["text", "ddl", "json schema", "plain json", "avro", "plain avro"],
+)
+def test_the_columns_of_keys_are_shown_of_topic_and_table(
+    mine: Path, keys: str, columns: dict[str, str]
+) -> None:
+    document = (MINIMAL % SECRET).replace("value_format: raw", f"{VALUES}\n  {keys}")
+    graph = project(mine, document).resolve_asset_graph()
+    told = [graph.get(key).metadata for key in graph.get_all_asset_keys()]
+    schemas = [each["dagster/column_schema"] for each in told if "dagster/column_schema" in each]
+    assert len(schemas) == 3, "two topics and the table"
+    for schema in schemas:
+        shown = {each.name: each.type for each in schema.columns}
+        assert {name: shown[name] for name in columns} == columns
+        assert all(c.constraints.nullable for c in schema.columns if c.name in columns)
+    lineage = graph.get(dg.AssetKey("orders")).metadata["dagster/column_lineage"]
+    assert lineage.deps_by_column.keys() >= columns.keys()
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -188,10 +221,11 @@ def test_a_schema_in_a_file_is_looked_for_beside_the_document(mine: Path) -> Non
     ],
     ids=["avro", "protobuf"],
 )
-def test_a_schema_that_is_not_sparks_is_no_obstacle(mine: Path, schema: str) -> None:
+def test_the_columns_of_a_schema_that_is_not_sparks_are_shown(mine: Path, schema: str) -> None:
     document = (MINIMAL % SECRET).replace("value_format: raw", schema)
     columns = project(mine, document).resolve_asset_graph()
-    assert columns.get(dg.AssetKey("orders")).metadata
+    shown = columns.get(dg.AssetKey("orders")).metadata["dagster/column_schema"].columns
+    assert [(each.name, each.type) for each in shown] == [("a", "INT")]
 
 
 def test_templates_may_still_yield_things_that_are_not_texts() -> None:

@@ -88,3 +88,48 @@ def test_a_whole_sink_takes_the_place_of_the_old_one_and_variables_become_templa
     )
     sink = yaml.safe_load(text)["attributes"]["sink"]
     assert sink == {"type": "delta", "path": "{{ env('OTHER', '/lake') }}/orders"}
+
+
+def test_secrets_of_registries_and_of_sinks_clients_become_variables_too() -> None:
+    login = f"basic.auth.user.info: 'u:{SECRET}'"
+    source = f"""
+  value_format: avro
+  registry: {{url: "http://r", client: {{{login}}}}}
+  client:
+    sasl.password: %s
+sink:
+  type: kafka
+  bootstrap_servers: broker:9092
+  topic: made
+  value_format: avro
+  client: {{sasl.password: {SECRET}-sink}}
+  registry: {{url: "http://r", client: {{{login}}}}}
+"""
+    head, _, rest = DOCUMENT.partition("  value_schema:")
+    document = head + source.lstrip("\n") + rest.partition("  table: sales.orders\n")[2]
+    text = forked(document % SECRET, name="orders_b", sink={"topic": "other"})
+    assert SECRET not in text
+    told = yaml.safe_load(text)
+    assert told["attributes"]["sink"]["client"] == {
+        "sasl.password": "{{ env.ORDERS_B_SINK_CLIENT_SASL_PASSWORD }}"
+    }
+    assert set(told["requirements"]["env"]) == {
+        "BROKERS",
+        "ORDERS_B_SASL_PASSWORD",
+        "ORDERS_B_SINK_CLIENT_SASL_PASSWORD",
+        "ORDERS_B_SINK_REGISTRY_CLIENT_BASIC_AUTH_USER_INFO",
+        "ORDERS_B_SOURCE_REGISTRY_CLIENT_BASIC_AUTH_USER_INFO",
+    }
+
+
+def test_a_secret_that_the_request_brings_for_another_kind_of_sink_is_none_of_the_text() -> None:
+    asked = {"type": "postgres", "dsn": f"postgresql://u:{SECRET}@h/db", "table": "b"}
+    text = forked(DOCUMENT % ("x", "postgresql://h/db"), name="orders_b", sink=asked)
+    assert SECRET not in text
+    config = "spark: {config: {spark.hadoop.secret: %s}}\n" % SECRET  # noqa: UP031
+    text = forked(
+        DOCUMENT % ("x", "postgresql://h/db") + config, name="orders_b", sink={"table": "b"}
+    )
+    assert "env.ORDERS_B_SPARK_HADOOP_SECRET" in text
+    lake = {"type": "delta", "path": "s3://b/t", "storage": {"secret_access_key": SECRET}}
+    assert SECRET not in forked(DOCUMENT % ("x", "postgresql://h/db"), name="orders_b", sink=lake)

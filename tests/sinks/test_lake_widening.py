@@ -18,7 +18,7 @@ from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
-from tests.sinks.iceberg.test_iceberg_contract import catalog_of
+from tests.sinks.iceberg.test_iceberg_contract import catalog_of, folder_of
 
 NARROW = pa.schema(
     [("q", pa.int32()), ("f", pa.float32()), ("d", pa.decimal128(5, 2)),
@@ -83,7 +83,7 @@ def iceberg(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
         )
         return found
 
-    return Lake(sink, read, sink.root / "eo_rows" / "p", files=request.param)
+    return Lake(sink, read, folder_of(sink) / "eo_rows" / "p", files=request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "files"])

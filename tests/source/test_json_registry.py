@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.errors import ConfigError, SchemaChangeError
+from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.json_schema import fault_of, left_out, self_contained
@@ -70,12 +70,56 @@ def test_policies_for_changes_of_the_schema(
     ]
     (said,) = json_bench.table.query("select error from events_dead_letters")[0]
     assert "at.lon" in said
-    with pytest.raises(ConfigError, match="name the kinds"):
-        json_bench.pipeline(source={"schema_changes": "rescue"})
     orders.write(schema(id=STRING, at=place), {"id": "5"})
     changed = {**changes, "schema_changes": {**rescuing, "changed_type": "freeze"}}
     with pytest.raises(SchemaChangeError, match="changed type: id from bigint to string"):
         json_bench.pipeline(source=changed).run()
+    pipeline = json_bench.pipeline(source={**changes, "schema_changes": "rescue"})
+    head = pipeline.run().head
+    last = "select id, _unknown_fields from events order by _eo_offset desc limit 1"
+    assert json_bench.table.query(last) == [(None, '{"id":"5"}')]
+    registry.kill()
+    pipeline.replay(head.version)
+    assert json_bench.table.query(last) == [(None, '{"id":"5"}')]
+    assert pipeline.audit().findings == ()
+
+
+def test_a_json_schema_in_the_document_gives_the_columns_of_values_and_keys(
+    bench: Bench, tmp_path: Path
+) -> None:
+    at = {"type": "object", "properties": {"lat": {"type": "number"}}}
+    text = schema(id=INTEGER, name=STRING, at={"$ref": "#/$defs/at"})
+    whole = json.dumps({**json.loads(text), "$defs": {"at": at}})
+    file = tmp_path / "order.schema.json"
+    file.write_text(whole)
+    producer = bench.topic.producer()
+    value = b'{"id": 1, "name": "one", "at": {"lat": 0.5}, "more": 1}'
+    for n, (key, body) in enumerate([(b'"k"', value), (b"7", b'{"id": "x"}'), (b'"k" 1', b"{}")]):
+        producer.produce(bench.topic.name, body, key, partition=0)
+        assert producer.flush(120) == 0, n
+    source = {
+        "value_schema": {"file": str(file)},
+        "key_format": "json",
+        "key_schema": '{"type": "string"}',
+        "on_bad_record": "dead_letter",
+    }
+    head = bench.pipeline(source=source).run().head
+    assert bench.table.query("select id, name, at, key from events") == [
+        (1, "one", {"lat": 0.5}, "k")
+    ]
+    assert head.counts.unknown_fields == ("more",)
+    found = bench.table.query("select error from events_dead_letters order by 1")
+    assert [each for (each,) in found] == [
+        "the key does not fit the schema",
+        "the value does not fit the schema",
+    ]
+    assert bench.pipeline(source=source).audit().passed
+    written = {**source, "value_schema": whole}
+    again = bench.pipeline(source=written, name="other", sink={"table": "other"})
+    again.run()
+    assert bench.table.query("select id, name, at, key from other") == [
+        (1, "one", {"lat": 0.5}, "k")
+    ]
 
 
 def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from eo_pipeline.embedded.registry import EmbeddedRegistry
@@ -94,6 +96,9 @@ def test_an_avro_key_is_a_record_or_a_plain_value(bench: Bench, inline_records: 
     [
         ({"key_format": "json"}, "key_schema belongs to key_format json, avro and protobuf"),
         ({"key_schema": "id INT"}, "key_schema belongs to key_format json, avro and protobuf"),
+        ({"key_format": "json", "key_schema": "{"}, "key_schema, a JSON Schema, is not JSON"),
+        ({"key_format": "json", "key_schema": '{"type": "array"}'}, "is not an object with"),
+        ({"value_schema": '{"type": "string"}'}, "value_schema, a JSON Schema, is not an object"),
         ({"key_format": "avro", "key_schema": "{"}, "key_schema, an Avro schema as JSON, is not"),
         ({"key_format": "protobuf"}, "key_schema belongs to key_format json, avro and protobuf"),
         ({"key_format": "protobuf", "key_schema": "{"}, "key_schema, a .proto file, cannot be"),
@@ -148,6 +153,55 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
     send(bench, None)
     with pytest.raises(RegistryUnavailableError, match="does not answer"):
         bench.pipeline(source=source).run()
+
+
+def test_json_keys_behind_a_registry_are_objects_or_plain_and_are_read_as_then_without_it(
+    bench: Bench, registry: EmbeddedRegistry
+) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+
+    def write(schema: dict[str, Any], *keys: Any) -> None:
+        serialize = JSONSerializer(json.dumps(schema), client)
+        context = SerializationContext(bench.topic.name, MessageField.KEY)
+        send(bench, *(serialize(key, context) for key in keys))
+
+    city, zip_code = {"type": "string"}, {"type": "integer"}
+    first = {"title": "Place", "type": "object", "properties": {"city": city}}
+    second = {**first, "properties": {"city": city, "zip": zip_code}}
+    known = {"url": registry.url, "client": QUICKLY}
+    source = {"key_format": "json", "registry": known, "on_bad_record": "dead_letter"}
+    write(first, {"city": "Ulm"})
+    bench.pipeline(source=source).run()
+    write(second, {"city": "Bonn", "zip": 1})
+    send(bench, b"{}", b"\0\0\0\xff\xff{}", None)
+    head = bench.pipeline(source=source).run().head
+    places = 'select key_city, key_zip from events order by "_eo_offset"'
+    read = [("Ulm", None), ("Bonn", 1), (None, None)]
+    assert bench.table.query(places) == read
+    assert errors(bench) == {
+        2: "the key does not begin with the number of a schema in a registry",
+        3: "the key: the registry has no JSON schema 65535",
+    }
+    used = head.counts.key_schemas
+    assert used is not None
+    assert set(used.types.values()) == {"JSON"}
+    plain = {**source, "registry": {**known, "key_subject": f"{bench.topic.name}-plain"}}
+    text = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "string"}'
+    numbered = client.register_schema(f"{bench.topic.name}-plain", Schema(text, "JSON"))
+    prefix = struct.pack(">bI", 0, numbered)
+    send(bench, prefix + b'"k"', prefix + b"{}x", prefix + b'"k", "more": 1')
+    start = {"offsets": {bench.topic.name: {"0": 5}}, "or_else": "earliest"}
+    named = {"name": "plain", "sink": {"table": "plain"}}
+    other = bench.pipeline(source={**plain, "start": start}, **named)
+    other.run()
+    assert bench.table.query("select key from plain") == [("k",)]
+    said = bench.table.query('select error from plain_dead_letters order by "offset"')
+    assert said == [("the key does not fit the schema",), ("the key is not one JSON value",)]
+    registry.kill()
+    pipeline = bench.pipeline(source=source)
+    assert pipeline.audit().passed
+    pipeline.replay(1, head.version)
+    assert bench.table.query(places) == read
 
 
 def test_a_plain_key_behind_a_registry_is_one_column_beside_an_avro_value(

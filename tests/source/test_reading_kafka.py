@@ -21,7 +21,7 @@ from eo_pipeline.errors import BadRecordError, ConfigError
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import braced
+from eo_pipeline.source.json_values import braced
 from eo_pipeline.spark import SparkSettings
 from tests.engine import Bench, staged_attempts
 from tests.servers import SASL_USERS, MakeTopic

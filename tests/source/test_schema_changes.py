@@ -156,7 +156,7 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
 @pytest.mark.parametrize(
     ("value_format", "policy", "said"),
     [
-        ("json", "rescue", "name the kinds"),
+        ("json", {"dropped_field": "rescue"}, "dropped_field"),
         ("protobuf", {"dropped_field": "rescue"}, "dropped_field"),
         ("avro", {"dropped_field": "rescue"}, "dropped_field"),
         ("avro", "thaw", "schema_changes"),

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
+from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.files import local_folder
@@ -15,6 +16,7 @@ from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
 from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.options import each_once
+from eo_pipeline.storage import Storage, checked_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +37,19 @@ def _checked_partitioning(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
+def _local(warehouse: Any) -> Any:
+    """A folder, for the embedded catalog: a file in a bucket is no database."""
+    if not isinstance(warehouse, str):
+        return warehouse
+    if (folder := local_folder(warehouse)) is None:
+        raise ValueError(
+            f"{warehouse!r} is no folder, and the embedded catalog is a file in it. Give the "
+            "catalog that the table is registered in: catalog: {name: ..., properties: {type: sql "
+            f"or rest, uri: ..., warehouse: {warehouse!r}}}}}"
+        )
+    return folder if "://" in warehouse else Path(warehouse)
+
+
 class IcebergCatalog(Settings):
     """A PyIceberg catalog by name and properties, as ``.pyiceberg.yaml`` has them.
 
@@ -49,6 +64,18 @@ class IcebergCatalog(Settings):
     def values(self) -> dict[str, str]:
         return {key: value.get_secret_value() for key, value in self.properties.items()}
 
+    @property
+    def warehouse(self) -> str | None:
+        """Where its tables lie by default, if it says so: to a REST catalog the name of a warehouse
+        may mean something else.
+        """
+        values = self.values()
+        found = values.get("warehouse")
+        is_rest = values.get("type", "rest" if "http" in values.get("uri", "") else "") == "rest"
+        if found is None or (is_rest and "://" not in found and not found.startswith("/")):
+            return None
+        return found
+
 
 class IcebergSink(FolderSink):
     """An Iceberg table, with the ledger in a hidden folder ``_eo_ledger`` at its location.
@@ -58,21 +85,23 @@ class IcebergSink(FolderSink):
         catalog: where the table is registered. Without one: an SQL catalog in a SQLite file
             ``catalog.db`` in the ``warehouse``, for one machine.
         warehouse: the folder of the embedded catalog and its tables.
-        location: the table's folder. Without one: ``<warehouse>/<namespace>/<table>``, the
-            warehouse being the catalog's own property if it is a folder. A file system that Spark
-            and this process share.
+        location: the table's folder, or ``s3://bucket/path``. Without one:
+            ``<warehouse>/<namespace>/<table>``, the warehouse being the catalog's own property if
+            that is a place. Spark and this process must both reach it.
         mode: ``append``. Rows that replace each other by key: see ``type: delta``.
         partition_by: columns, or ``year|month|day|hour(column)``; used when the table is created,
             and then the same as the table's.
+        storage: how a bucket is reached, if the pipeline's own ``storage`` does not say it.
     """
 
     type: Literal["iceberg"] = "iceberg"
     table: Annotated[str, AfterValidator(_checked_table)]
     catalog: IcebergCatalog | None = None
-    warehouse: Path = Path(".eo/warehouse")
-    location: str | None = None
+    warehouse: Annotated[Path, BeforeValidator(_local)] = Path(".eo/warehouse")
+    location: Annotated[str, AfterValidator(checked_place)] | None = None
     mode: Literal["append"] = "append"
     partition_by: Annotated[tuple[str, ...], AfterValidator(_checked_partitioning)] = ()
+    storage: Storage | None = None
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
@@ -92,33 +121,36 @@ class IcebergSink(FolderSink):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if self.location is not None and local_folder(self.location) is None:
+        warehouse = self._warehouse()
+        if self.location is None and warehouse is None:
             raise ValueError(
-                f"location: {self.location!r} is not supported yet: rows are staged in a folder of "
-                "the table, which must be a file system that Spark and this process share"
+                "location: is required, the folder of the table or its place in a bucket: the "
+                "catalog's warehouse does not say it"
             )
-        if self.location is None and self._warehouse() is None:
-            raise ValueError(
-                "location: is required, the folder of the table: the catalog's warehouse is not a "
-                "folder that Spark and this process share"
-            )
+        if self.location is None and warehouse is not None:
+            try:
+                checked_place(warehouse)
+            except ValueError as error:
+                raise ValueError(f"{self.folder_field}: {error}") from error
         return self
 
-    def _warehouse(self) -> Path | None:
-        if self.catalog is None:
-            return self.warehouse.absolute()
-        found = self.catalog.properties.get("warehouse")
-        return local_folder(found.get_secret_value()) if found else None
+    def _warehouse(self) -> str | None:
+        return str(self.warehouse.absolute()) if self.catalog is None else self.catalog.warehouse
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Place:
+        storage = self.storage or Storage()
         if self.location is not None:
-            folder = local_folder(self.location)
-        else:
-            warehouse = self._warehouse()
-            folder = warehouse.joinpath(*self.identifier) if warehouse else None
-        assert folder is not None, "checked when the sink was made"
-        return folder
+            return storage.place(self.location)
+        warehouse = self._warehouse()
+        assert warehouse is not None, "checked when the sink was made"
+        place = storage.place(warehouse)
+        for name in self.identifier:
+            place = place / name
+        return place
+
+    def reached_by(self, storage: Storage) -> Self:
+        return self if self.storage else self.model_copy(update={"storage": storage})
 
     @property
     def folder_field(self) -> str:

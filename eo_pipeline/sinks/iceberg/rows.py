@@ -7,7 +7,9 @@ import warnings
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.partitioning import partition_values, refuse_unclear
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.bounds import refuse_unbounded_file, refuse_unbounded_rows
@@ -42,7 +44,12 @@ def file_uris(
             refuse_unbounded_file(path, TYPES.store)
     for path in paths if sources else []:
         refuse_unclear(path, sources)
-    return [f"file://{path}" for path in paths]
+    return [uri_of(path) for path in paths]
+
+
+def uri_of(place: Place) -> str:
+    """As Iceberg's metadata names a file or a folder: nothing in it is encoded."""
+    return str(place) if isinstance(place, BucketPath) else f"file://{place}"
 
 
 def take_back(transaction: Transaction, entry: LedgerEntry, summary: dict[str, str]) -> None:

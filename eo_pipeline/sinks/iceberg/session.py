@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -19,8 +18,9 @@ from pyiceberg.transforms import parse_transform
 
 from eo_pipeline.errors import EoPipelineError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
-from eo_pipeline.sinks.iceberg.rows import file_uris, take_back
+from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
 from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
@@ -121,7 +121,7 @@ class IcebergSession(LakeSession[Table]):
     def _refuse_going_back(self, entry: LedgerEntry, table: Table | None) -> None:
         """The shared table apart, any table of this sink gives rows back: it is append only."""
 
-    def _side_folders(self) -> tuple[Path, ...]:
+    def _side_folders(self) -> tuple[Place, ...]:
         return (self.inline_folder,)
 
 
@@ -153,7 +153,7 @@ class IcebergPublication(LakePublication[Table]):
             return catalog.create_table_transaction(
                 sink.identifier,
                 schema=result if result.names else NO_ROWS,
-                location=f"file://{sink.root}",
+                location=uri_of(sink.root),
                 properties=new_properties(sink.partition_fields),
             )
         except TableAlreadyExistsError as error:

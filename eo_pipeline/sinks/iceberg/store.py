@@ -24,6 +24,7 @@ from pyiceberg.table import CommitTableResponse, Table, TableProperties
 from pyiceberg.transforms import parse_transform
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import (
     ConfigError,
     EoPipelineError,
@@ -32,6 +33,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import IcebergSink
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField
 from eo_pipeline.sinks.iceberg.types import TYPES
@@ -40,6 +42,9 @@ from eo_pipeline.sinks.lake.ledger import Pointer
 #: The embedded catalog: its name and file.
 EMBEDDED = "eo"
 _FILE = "catalog.db"
+
+#: A table in a bucket may have been made by Hadoop's names for the same place.
+_S3_SCHEMES = ("s3", "s3a", "s3n")
 
 #: What a catalog that cannot be asked raises.
 UNREACHABLE = (OSError, RESTError, SQLAlchemyError)
@@ -75,7 +80,8 @@ def connect(sink: IcebergSink) -> Catalog:
 
 def _catalog(sink: IcebergSink) -> Catalog:
     if sink.catalog is not None:
-        return load_catalog(sink.catalog.name, **sink.catalog.values())
+        told = sink.root.bucket.iceberg if isinstance(sink.root, BucketPath) else {}
+        return load_catalog(sink.catalog.name, **{**told, **sink.catalog.values()})
     warehouse = sink.warehouse.absolute()
     try:
         warehouse.mkdir(parents=True, exist_ok=True)
@@ -241,8 +247,7 @@ def check(table: Table, sink: IcebergSink) -> None:
     Raises:
         ConfigError: names the field.
     """
-    location = Path(urlsplit(table.location()).path)
-    if location.resolve() != sink.root.resolve():
+    if not _lies_at(table.location(), sink.root):
         raise ConfigError(
             f"sink.location: the table {sink.table} lies at {table.location()}, not at {sink.root}"
         )
@@ -253,6 +258,16 @@ def check(table: Table, sink: IcebergSink) -> None:
             f"by {_in_words(wanted)}. Only columns and year, month, day or hour of one are possible"
         )
     _check_bounds(table)
+
+
+def _lies_at(location: str, root: Place) -> bool:
+    url = urlsplit(location)
+    if isinstance(root, BucketPath):
+        return url.scheme in _S3_SCHEMES and (url.netloc, url.path.strip("/")) == (
+            root.bucket.name,
+            root.key,
+        )
+    return url.scheme in ("", "file") and Path(url.path).resolve() == root.resolve()
 
 
 def _check_bounds(table: Table) -> None:

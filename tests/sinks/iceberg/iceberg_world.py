@@ -16,6 +16,7 @@ from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of
+from tests.stores import Bucket
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 
@@ -34,6 +35,23 @@ def staged(checkpoint: int, **columns: Any) -> StagedOutput:
 @pytest.fixture
 def sink(tmp_path: Path) -> IcebergSink:
     return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")
+
+
+def catalog_in(folder: Path, warehouse: str, **more: str) -> dict[str, Any]:
+    """An SQL catalog in a file, as a document has it; its tables lie in ``warehouse``."""
+    uri = f"sqlite:///{folder}/catalog.db"
+    return {"name": "eo", "properties": {"type": "sql", "uri": uri, "warehouse": warehouse, **more}}
+
+
+def sink_in(bucket: Bucket, folder: Path, **more: Any) -> IcebergSink:
+    """A table in a bucket, whose catalog is a file in ``folder``."""
+    values = {
+        "table": "ops.flights",
+        "catalog": catalog_in(folder, f"{bucket.uri}/warehouse"),
+        "storage": bucket.storage,
+        **more,
+    }
+    return IcebergSink.model_validate(values)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import TableReplacedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
@@ -22,8 +23,18 @@ from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
 def catalog_of(sink: Sink) -> Catalog:
     """A reader's own catalog, as :class:`IcebergSink` documents the embedded one."""
     assert isinstance(sink, IcebergSink)
+    if sink.catalog is not None:
+        reached = sink.root.bucket.iceberg if isinstance(sink.root, BucketPath) else {}
+        return load_catalog(sink.catalog.name, **{**reached, **sink.catalog.values()})
     folder = sink.warehouse
     return load_catalog("eo", type="sql", uri=f"sqlite:///{folder}/catalog.db")
+
+
+def folder_of(sink: Sink) -> Path:
+    """Of a table that is not in a bucket."""
+    assert isinstance(sink, IcebergSink)
+    assert isinstance(sink.root, Path)
+    return sink.root
 
 
 def read(sink: Sink) -> list[dict[str, Any]]:
@@ -32,19 +43,19 @@ def read(sink: Sink) -> list[dict[str, Any]]:
         table = catalog_of(sink).load_table(sink.table)
     except NoSuchTableError:
         return []
-    files = [task.file.file_path for task in table.scan().plan_files()]
     # PyIceberg's own reader makes an empty list of structs where there is none
-    tables = [pq.ParquetFile(path.removeprefix("file://")).read() for path in files]
+    tables = [
+        pq.ParquetFile(table.io.new_input(task.file.file_path).open()).read()
+        for task in table.scan().plan_files()
+    ]
     return rows_of(pa.concat_tables([pa.table({}), *tables], promote_options="permissive"))
 
 
-class TestAppend(IdentityContract, GoingBackContract):
+class OnIceberg(IdentityContract, GoingBackContract):
+    """Of a sink in whatever catalog, wherever its files are."""
+
     refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
     refused_names: ClassVar[frozenset[str]] = frozenset({"the character of no character"})
-
-    @pytest.fixture
-    def sink(self, tmp_path: Path) -> Sink:
-        return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")
 
     def read_rows(self, sink: Sink) -> list[dict[str, Any]]:
         return read(sink)
@@ -78,3 +89,9 @@ class TestAppend(IdentityContract, GoingBackContract):
         )
         with pytest.raises(TableReplacedError, match="made anew"):
             self.look(sink)
+
+
+class TestAppend(OnIceberg):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Sink:
+        return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")

@@ -196,7 +196,25 @@ class TestConfiguration:
         ("config", "words"),
         [
             ({"table": "flights"}, "namespace.table"),
-            ({"table": "a.b", "location": "s3://bucket/x"}, "not supported yet"),
+            ({"table": "a.b", "location": "gs://bucket/x"}, "gs:// is not supported"),
+            ({"table": "a.b", "warehouse": "s3://bucket/x"}, "the embedded catalog is a file"),
+            (
+                {
+                    "table": "a.b",
+                    "catalog": {"name": "p", "properties": {"warehouse": "abfss://c@a/x"}},
+                },
+                "catalog.properties.warehouse: abfss:// is not supported",
+            ),
+            (
+                {
+                    "table": "a.b",
+                    "catalog": {
+                        "name": "p",
+                        "properties": {"uri": "https://catalog:1", "warehouse": "a name"},
+                    },
+                },
+                "location: is required",
+            ),
             ({"table": "a.b", "catalog": {"name": "prod"}}, "location: is required"),
             ({"table": "a.b", "mode": "upsert"}, "mode: upsert is not possible"),
             ({"table": "a.b", "partition_by": ["x", "x"]}, "named twice"),

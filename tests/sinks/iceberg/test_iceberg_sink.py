@@ -39,7 +39,7 @@ from tests.sinks.iceberg.iceberg_world import (
     staged,
     table_of,
 )
-from tests.sinks.iceberg.test_iceberg_contract import catalog_of
+from tests.sinks.iceberg.test_iceberg_contract import catalog_of, folder_of
 
 __all__ = ["session", "sink"]
 
@@ -61,7 +61,7 @@ def meanwhile(act: Callable[[], object], times: int = 1) -> Reach:
 
 
 def ledger_files(sink: IcebergSink) -> list[Path]:
-    return sorted((sink.root / "_eo_ledger").rglob("*.json"))
+    return sorted((folder_of(sink) / "_eo_ledger").rglob("*.json"))
 
 
 def race(sink: IcebergSink, *attempts: tuple[LedgerEntry, StagedOutput]) -> list[object]:
@@ -280,7 +280,7 @@ class TestOutcomes:
         publish(session, 1, head)
         session.recover()
         assert len(ledger_files(sink)) == 3
-        assert len(list((sink.root / "data/eo_rows").rglob("*.parquet"))) == 2
+        assert len(list((folder_of(sink) / "data/eo_rows").rglob("*.parquet"))) == 2
 
     def test_a_changed_head_property_is_said(
         self, sink: IcebergSink, session: IcebergSession

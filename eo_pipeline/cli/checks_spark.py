@@ -1,0 +1,173 @@
+"""The doctor's look at a Spark that is elsewhere: what its driver and its executors lack."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from eo_pipeline.bucket import BucketPath
+from eo_pipeline.cli.checks import Check, State, connector, examined, fail, ok, skipped, warn
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.places import Place
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.spark import AVRO, CONNECTOR, JARS_VARIABLE
+from eo_pipeline.spark.launch import is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_S3 = "org.apache.hadoop:hadoop-aws, of the Hadoop that Spark has, and what it needs"
+_PACKAGES = "spark.jars.packages"
+
+#: A task may have to wait for an executor to start.
+_TASK_S = 60.0
+
+
+def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
+    """A Spark Connect server that lets us in, and what it and its executors have; or the jars that
+    a Spark of ours would be started with.
+    """
+    settings = pipeline.spark
+    if not settings.server:
+        there = connector("local" if is_local(settings.master) else f"driver of {settings.master}")
+        yield there
+        if _bucket(pipeline) is not None and there.state is not State.FAIL:
+            yield _s3_of_ours(settings.config)
+        return
+    patient = settings.model_copy(update={"connect_timeout": timeout})
+    found: list[SparkSession] = []
+
+    def look() -> Check:
+        found.append(patient.session())
+        return ok("spark", f"Spark Connect, Spark {found[0].version}")
+
+    remedy = "Start the Spark Connect server, or correct spark.remote or SPARK_REMOTE."
+    yield examined("spark", look, remedy)
+    if not found:
+        yield skipped("spark jars", "the server could not be asked")
+        return
+    yield _jars(found[0], pipeline)
+    yield _workers(found[0], pipeline.source)
+
+
+def _bucket(pipeline: Pipeline) -> BucketPath | None:
+    """Where rows wait, if that is a bucket."""
+    place: Place = pipeline.sink.staging_folders().manifests or pipeline.staging
+    return place if isinstance(place, BucketPath) else None
+
+
+def _s3_of_ours(config: Any) -> Check:
+    folder = os.environ.get(JARS_VARIABLE)
+    named = config.get(_PACKAGES, "") + config.get("spark.jars", "")
+    there = folder and any(Path(folder).glob("hadoop-aws-*.jar"))
+    if there or "hadoop-aws" in named or any("extraClassPath" in key for key in config):
+        return ok("spark s3", "Hadoop's file system for S3 is among the jars")
+    return fail(
+        "spark s3",
+        f"rows wait in a bucket, and Spark has no {_S3}",
+        f"Name it in spark.config: {_PACKAGES}, or put the jars into a folder named by "
+        f"{JARS_VARIABLE}; docs/object-stores.md has the list.",
+    )
+
+
+def _jars(spark: SparkSession, pipeline: Pipeline) -> Check:
+    """What analysing a plan takes; no job is run."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    from eo_pipeline.spark import options_of, path_to_read
+
+    def kafka() -> Any:
+        options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+        return spark.read.format("kafka").options(**options).load().schema
+
+    looks = {CONNECTOR: ("Failed to find data source: kafka", kafka)}
+    if "avro" in (pipeline.source.value_format, pipeline.source.key_format):
+        empty = spark.range(0).select(from_avro(F.lit(b""), '"string"'))
+        looks[AVRO] = ("AVRO_NOT_LOADED", lambda: empty.schema)
+    if bucket := _bucket(pipeline):
+        nothing = bucket / "_eo_doctor"
+        reader = spark.read.options(**options_of(nothing))
+        looks[_S3] = ("S3AFileSystem", lambda: reader.parquet(path_to_read(nothing)).schema)
+    lacking, said = [], []
+    for jar, (sign, look) in looks.items():
+        why = _why_not(look)
+        if why and sign in why:
+            lacking.append(jar)
+        elif why and "PATH_NOT_FOUND" not in why:
+            said.append(f"{jar}: {why.splitlines()[0][:200]}")
+    if lacking or said:
+        text = "; ".join([*(f"{jar} is missing" for jar in lacking), *said])
+        remedy = "Put them on the server's class path (--packages, or spark.jars): deployment.md."
+        return fail("spark jars", text, remedy)
+    return ok("spark jars", f"the server has {', '.join(each.split(':')[1] for each in looks)}")
+
+
+def _why_not(look: Any) -> str:
+    from eo_pipeline.spark import SPARK_ERRORS
+
+    try:
+        look()
+    except SPARK_ERRORS as error:
+        return str(error)
+    return ""
+
+
+def _workers(spark: SparkSession, source: KafkaSource) -> Check:
+    """One task in a Python worker, which tells what it can import."""
+    needed = ["pyarrow"]
+    if "protobuf" in (source.value_format, source.key_format):
+        needed += ["ptars", "google.protobuf"]
+    done: Future[str] = Future()
+    tag = "eo-doctor"
+
+    def ask() -> None:
+        from eo_pipeline.spark import SPARK_ERRORS
+
+        try:
+            spark.addTag(tag)
+            done.set_result(str(_asked(spark, needed)))
+        except SPARK_ERRORS as error:
+            done.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
+    if wait([done], _TASK_S).not_done:
+        spark.interruptTag(tag)
+        said = f"no executor has run a task within {_TASK_S:.0f} s"
+        return warn("spark workers", said, "See that the cluster has a free core for this server.")
+    remedy = (
+        "PYSPARK_PYTHON of the server names the executors' Python: of this release, with pyarrow"
+        f"{', ptars and protobuf' if len(needed) > 1 else ''}. Only Python functions take it."
+    )
+    if error := done.exception():
+        return warn("spark workers", str(error).splitlines()[0][:300], remedy)
+    told = json.loads(done.result())
+    if told["missing"]:
+        named = ", ".join(told["missing"])
+        return fail("spark workers", f"Python {told['python']} without {named}", remedy)
+    return ok("spark workers", f"Python {told['python']} with {', '.join(needed)}")
+
+
+def _asked(spark: SparkSession, needed: list[str]) -> Any:
+    from pyspark.sql import functions as F
+
+    def look(names: str) -> str:
+        import importlib
+        import json
+        import platform
+
+        missing = []
+        for name in names.split():
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                missing.append(name)
+        return json.dumps({"python": platform.python_version(), "missing": missing})
+
+    asked = spark.range(1).select(F.udf(look, "string")(F.lit(" ".join(needed))).alias("told"))
+    return asked.collect()[0]["told"]

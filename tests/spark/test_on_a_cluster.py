@@ -1,0 +1,322 @@
+"""One document, unchanged but for its URIs, on a cluster that shares nothing but a bucket."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+from deltalake import DeltaTable
+
+from eo_pipeline.cli.checks import State
+from eo_pipeline.cli.checks_spark import spark_checks
+from eo_pipeline.errors import SetupError, SparkUnavailableError
+from eo_pipeline.places import files_below
+from tests.chaos import rest_is_chaos
+from tests.clusters import Cluster
+from tests.engine import SCHEMA, TABLE, Bench, Coordinates, Table, Topic
+from tests.servers import wait_until
+from tests.stores import Bucket
+
+LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
+TRANSFORMS = "tests.spark.cluster_transforms"
+
+
+@dataclass(frozen=True)
+class DeltaTableInABucket:
+    """An observer with delta-rs, no engine code."""
+
+    uri: str
+    bucket: Bucket
+
+    def frame(self) -> pl.DataFrame:
+        return pl.read_delta(self.uri, storage_options=self.bucket.options())
+
+    def coordinates(self) -> Counter[Coordinates]:
+        """How often each record is in the table."""
+        if not DeltaTable.is_deltatable(self.uri, self.bucket.options()):
+            return Counter()
+        return Counter((t, p, o) for t, p, o in self.frame().select(LINEAGE).iter_rows())
+
+    def assert_holds_once(self, written: Iterable[Coordinates]) -> None:
+        assert self.coordinates() == Counter(set(written))
+
+    def names(self) -> list[str]:
+        return self.frame()["name"].to_list()
+
+
+class PostgresTable(Table):
+    def names(self) -> list[str]:
+        return [name for (name,) in self.query(f"select name from {self.name}")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pipeline whose rows wait in a bucket, and an observer of its table."""
+
+    bench: Bench
+    table: DeltaTableInABucket | PostgresTable
+    bucket: Bucket
+
+    def staged(self) -> list[str]:
+        """What lies in the bucket where attempts do, but for witnesses and the table's own rows."""
+        found = (str(place) for place, _ in files_below(self.bucket.storage.place(self.bucket.uri)))
+        kept = ("_witness", "_delta_log", "_eo_ledger", "eo_rows")
+        return [name for name in found if not any(each in name for each in kept)]
+
+
+@pytest.fixture(params=["delta", "postgres"])
+def job(request: pytest.FixtureRequest, events: Topic, bucket: Bucket, database: str) -> Job:
+    config: dict[str, Any] = {
+        "name": "events",
+        "source": {
+            "bootstrap_servers": events.bootstrap_servers,
+            "topics": [events.name],
+            "value_schema": SCHEMA,
+            "max_records": 1_000,
+        },
+        "storage": bucket.document(),
+        "inline_records": 0,
+    }
+    bench = Bench(events, Table(database), config)
+    if request.param == "postgres":
+        config["sink"] = {"type": "postgres", "dsn": database, "table": TABLE}
+        config["staging"] = f"{bucket.uri}/staging"
+        return Job(bench, PostgresTable(database), bucket)
+    uri = f"{bucket.uri}/lake/events"
+    config["sink"] = {"type": "delta", "path": uri}
+    return Job(bench, DeltaTableInABucket(uri, bucket), bucket)
+
+
+IN_DELTA = pytest.mark.parametrize("job", ["delta"], indirect=True)
+IN_BOTH = pytest.mark.parametrize(
+    "job", rest_is_chaos(["delta", "postgres"], but=["delta"]), indirect=True
+)
+
+
+def test_the_same_document_fills_its_table_over_connect(job: Job, cluster: Cluster) -> None:
+    """The transform's function and the modules it imports reach the executors by themselves."""
+    where = {**cluster.over_connect(), "transform": f"{TRANSFORMS}:by_a_module"}
+    job.bench.topic.write(3_000, partitions=range(4))
+    report = job.bench.pipeline(**where).run()
+    assert report.head.version == 3
+    job.table.assert_holds_once(job.bench.topic.written)
+    assert all(name == name.upper() for name in job.table.names())
+    assert job.bench.pipeline(**where).audit().passed
+    assert job.staged() == []
+
+
+@IN_BOTH
+def test_the_same_document_fills_its_table_by_a_driver_of_its_own(
+    job: Job, cluster: Cluster
+) -> None:
+    job.bench.topic.write(3_000, partitions=range(4))
+    where = {**cluster.with_a_driver(), "transform": f"{TRANSFORMS}:by_a_module"}
+    run = job.bench.run_in_a_process(environment=cluster.environment, **where)
+    out, err = run.communicate(timeout=240)
+    assert out.endswith("done\n"), err
+    job.table.assert_holds_once(job.bench.topic.written)
+    assert all(name == name.upper() for name in job.table.names())
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module of this process that lies elsewhere than the transform."""
+    module = tmp_path / "words_of_ours.py"
+    module.write_text("def shouted(word):\n    return word.upper()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield module
+    sys.modules.pop(module.stem, None)
+
+
+@IN_DELTA
+def test_a_module_that_executors_lack_is_named_with_the_setting_that_sends_it(
+    job: Job, cluster: Cluster, library: Path
+) -> None:
+    job.bench.topic.write(20)
+    where = cluster.over_connect()
+    transform = f"{TRANSFORMS}:by_a_library"
+    with pytest.raises(SetupError, match="no module 'words_of_ours'") as lacking:
+        job.bench.pipeline(**where, transform=transform).run()
+    assert "spark.py_files" in str(lacking.value)
+    where["spark"]["py_files"] = [str(library)]
+    job.bench.pipeline(**where, transform=transform).run()
+    job.table.assert_holds_once(job.bench.topic.written)
+
+
+@IN_DELTA
+def test_the_doctor_asks_the_server_for_its_jars_and_an_executor_for_its_python(
+    job: Job, cluster: Cluster
+) -> None:
+    pipeline = job.bench.pipeline(**cluster.over_connect())
+    found = {check.name: check for check in spark_checks(pipeline, 30)}
+    assert {check.state for check in found.values()} == {State.OK}, found
+    assert "spark-sql-kafka-0-10_2.13, hadoop-aws" in found["spark jars"].said
+    assert "pyarrow" in found["spark workers"].said
+
+
+@pytest.mark.chaos
+def test_executors_that_stage_on_disks_of_their_own_commit_nothing(
+    job: Job, cluster: Cluster, tmp_path: Path
+) -> None:
+    job.bench.topic.write(20)
+    folder = str(tmp_path / "staging")
+    sink = {"path": folder} if job.bench.config["sink"]["type"] == "delta" else {}
+    with pytest.raises(SetupError, match="share"):
+        job.bench.pipeline(**cluster.over_connect(), staging=folder, sink=sink).run()
+
+
+def killed_executor(cluster: Cluster) -> None:
+    cluster.executors()[0].kill()
+
+
+def killed_worker(cluster: Cluster) -> None:
+    """And its executor with it."""
+    cluster.servers.workers[0].kill()
+
+
+@pytest.mark.parametrize(
+    ("kill", "transform"),
+    rest_is_chaos(
+        [
+            (kill, transform)
+            for kill in (killed_executor, killed_worker)
+            for transform in ("slowly", "slowly_after_a_shuffle")
+        ],
+        but=[(killed_executor, "slowly_after_a_shuffle")],
+    ),
+)
+@IN_BOTH
+def test_what_dies_of_the_cluster_costs_a_run_nothing_but_time(
+    job: Job, cluster: Cluster, kill: Any, transform: str
+) -> None:
+    """After a shuffle, what the dead one had read is read again: a stage is run twice."""
+    job.bench.topic.write(120, partitions=range(4))
+    pipeline = job.bench.pipeline(**cluster.over_connect(), transform=f"{TRANSFORMS}:{transform}")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(pipeline.run)
+        wait_until(lambda: bool(cluster.begun()) or running.done())
+        kill(cluster)
+        report = running.result(240)
+    job.table.assert_holds_once(job.bench.topic.written)
+    assert (report.head.counts.records, report.head.counts.rows) == (120, 120)
+    assert job.staged() == []
+
+
+@pytest.mark.chaos
+def test_a_connect_server_that_dies_takes_the_run_with_it_and_the_next_one_is_exact(
+    job: Job, cluster: Cluster
+) -> None:
+    job.bench.topic.write(120, partitions=range(4))
+    pipeline = job.bench.pipeline(**cluster.over_connect(), transform=f"{TRANSFORMS}:slowly")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(pipeline.run)
+        wait_until(lambda: bool(cluster.begun()) or running.done())
+        cluster.connect.kill()
+        with pytest.raises(SparkUnavailableError):
+            running.result(240)
+    cluster.start()
+    job.bench.pipeline(**cluster.over_connect()).run()
+    job.table.assert_holds_once(job.bench.topic.written)
+    job.bench.topic.write(20)
+    job.bench.pipeline(**cluster.over_connect()).run()
+    job.table.assert_holds_once(job.bench.topic.written)
+    assert job.staged() == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("way", ["with_a_driver", "over_connect"])
+def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_settle(
+    job: Job, cluster: Cluster, way: str
+) -> None:
+    """Its job goes on where the server does, until the next run of the pipeline ends it."""
+    job.bench.topic.write(1_200, partitions=range(4))
+    where = {**getattr(cluster, way)(), "transform": f"{TRANSFORMS}:slowly"}
+    environment = cluster.environment if way == "with_a_driver" else {}
+    run = job.bench.run_in_a_process(environment=environment, **where)
+    wait_until(lambda: bool(cluster.begun()))
+    run.kill()
+    run.communicate(timeout=240)
+    assert run.returncode == -signal.SIGKILL
+    job.bench.pipeline(**cluster.over_connect()).run()
+    job.table.assert_holds_once(job.bench.topic.written)
+    job.bench.topic.write(20)
+    job.bench.pipeline(**cluster.over_connect()).run()
+    assert job.staged() == []
+
+
+#: As soon as one task has ended, whatever takes longer is tried twice.
+SPECULATING = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+}
+
+
+@pytest.mark.chaos
+def test_of_a_task_that_is_tried_twice_one_attempt_is_published(job: Job, cluster: Cluster) -> None:
+    """Scenario: one executor is frozen in the midst of a task, another one takes that over. The
+    frozen one goes on when its checkpoint has been committed and the next is under way.
+    """
+    job.bench.topic.write(80, partitions=range(4))
+    known = {each.pid for each in cluster.executors()}
+    where = {**cluster.with_a_driver(**SPECULATING), "transform": f"{TRANSFORMS}:slowly"}
+    run = job.bench.run_in_a_process(
+        environment=cluster.environment,
+        source={"max_records": 40},
+        **where,
+    )
+    assert run.stdout is not None
+    started = json.loads(run.stdout.readline())
+    assert started["version"] == 0
+    wait_until(lambda: len(cluster.begun()) >= 2)
+    frozen = psutil.Process(next(e.pid for e in cluster.executors() if e.pid not in known))
+    frozen.suspend()
+    try:
+        assert json.loads(run.stdout.readline())["version"] == 1
+    finally:
+        frozen.resume()
+    out, err = run.communicate(timeout=240)
+    assert out.endswith("done\n"), err
+    job.table.assert_holds_once(job.bench.topic.written)
+
+
+@pytest.mark.chaos
+@IN_DELTA
+def test_no_file_of_an_attempt_that_died_while_it_committed_is_published(
+    job: Job, cluster: Cluster
+) -> None:
+    """Scenario: an executor dies while a task gives its files their names, one by one; when the
+    task is tried again it has other files. Outcome: those alone are the table's.
+    """
+    job.bench.topic.write(120, partitions=range(4))
+    pipeline = job.bench.pipeline(
+        **cluster.over_connect(),
+        transform=f"{TRANSFORMS}:in_random_folders",
+        sink={"partition_by": ["folder"]},
+    )
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(pipeline.run)
+        wait_until(lambda: bool(named(job)) or running.done())
+        assert not running.done()
+        for each in cluster.executors():
+            each.kill()
+        report = running.result(240)
+    assert report.head.counts.rows == 120
+    job.table.assert_holds_once(job.bench.topic.written)
+
+
+def named(job: Job) -> list[str]:
+    """Rows that a task has taken out of its attempt's own folder."""
+    found = (str(place) for place, _ in files_below(job.bucket.storage.place(job.bucket.uri)))
+    return [name for name in found if name.endswith(".parquet") and "/attempt_" not in name]
