@@ -141,7 +141,7 @@ def as_protobuf(url: str, topic: str) -> Callable[[int], bytes]:
     def encode(n: int) -> bytes:
         values = record(n)
         seconds, micros = divmod(values["at"], 1_000_000)
-        at = timestamp_pb2.Timestamp(seconds=seconds, nanos=micros * 1000)
+        at = {"seconds": seconds, "nanos": micros * 1000}
         value: bytes = serialize(make(**{**values, "at": at}), context)
         return value
 
