@@ -48,6 +48,8 @@ class Proxy:
         self._changed: tuple[bytes, bytes] | None = None
         #: how often the client sent something
         self.sent = 0
+        #: what it sent, from when a test puts bytes here
+        self.recorded: bytearray | None = None
         self._listener = socket.create_server((_HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         Thread(target=self._accept, daemon=True).start()
@@ -134,6 +136,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := client.recv(_CHUNK):
                 self.sent += 1
+                if self.recorded is not None:
+                    self.recorded += data
                 if self._stalls(data):
                     continue
                 if found := self._answer(data):

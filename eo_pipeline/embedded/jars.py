@@ -72,6 +72,9 @@ _S3 = (
     Artefact("software.amazon.awssdk", "sts", "2.25.53"),
 )
 
+#: Amazon's login to MSK.
+MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth:2.3.6"
+
 _REGISTRY = Artefact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all", kind="tar.gz")
 
 
@@ -115,6 +118,18 @@ def spark_s3_jars(state: Path) -> tuple[Path, ...]:
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
     found = {jar.name: jar for each in _S3 for jar in resolved(each, state)}
     return tuple(jar for jar in found.values() if _artefact_name(jar) not in in_spark)
+
+
+def spark_msk_jars(state: Path) -> tuple[Path, ...]:
+    """What Spark needs to log in to Amazon MSK, beyond the jars that pyspark already holds;
+    downloaded (6 MB) the first time.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
+    found = resolved(_named(MSK_LOGIN), state)
+    return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
 
 
 def _named(coordinates: str) -> Artefact:
