@@ -23,7 +23,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.embedded.jars import Artefact, _resolved
+from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.protocol import CommitOutcome
@@ -43,7 +43,7 @@ SMALL_RATIO_MAX = 0.2
 def session(scratch: Path) -> SparkSession:
     """Spark on this machine, with delta-spark and its extension."""
     settings = {
-        "spark.jars": ",".join(map(str, _resolved(DELTA, STATE))),
+        "spark.jars": ",".join(map(str, resolved(DELTA, STATE))),
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.ui.enabled": "false",

@@ -26,7 +26,7 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from eo_pipeline.embedded.jars import Artefact, _resolved
+from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.sinks.protocol import CommitOutcome
@@ -147,8 +147,8 @@ def run(statement: str, server: EmbeddedMariaDB) -> int:
 
 def spark_session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    resolved = [jar for driver in DRIVERS for jar in _resolved(driver, STATE)]
-    jars = ",".join(map(str, resolved))
+    drivers = [jar for driver in DRIVERS for jar in resolved(driver, STATE)]
+    jars = ",".join(map(str, drivers))
     builder = SparkSession.builder.master("local[2]").config("spark.jars", jars)
     for name, value in {"ui.enabled": "false", "log.level": "ERROR"}.items():
         builder = builder.config(f"spark.{name}", value)

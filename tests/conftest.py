@@ -19,9 +19,9 @@ pytest_plugins = [
     "tests.stores",
     "tests.engine",
     "tests.registry",
+    "tests.rest_catalog",
     "tests.secured",
     "tests.clusters",
-    "tests.rest_catalog",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

@@ -7,10 +7,14 @@ a server: the fixtures that give a test its own place on it start it again.
 from __future__ import annotations
 
 import itertools
+import json
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import pymysql
@@ -117,6 +121,21 @@ class Bucket:
     @property
     def storage(self) -> Storage:
         return self.server.storage
+
+    def uploads_left(self) -> list[str]:
+        """Uploads of parts that nobody finished or gave up, as the store itself keeps them."""
+        name = self.uri.removeprefix("s3://").partition("/")[0]
+        asked = urllib.request.Request(
+            f"{self.server.filer}/buckets/{name}/.uploads/?limit=100",
+            headers={"Accept": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as said:
+                return [each["FullPath"] for each in json.load(said)["Entries"] or ()]
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:  # there never was one
+                return []
+            raise
 
     def document(self) -> dict[str, str | None]:
         """``storage`` as a document holds it."""

@@ -28,6 +28,7 @@ from pyiceberg.exceptions import (
     ValidationError,
     ValidationException,
 )
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
 from pyiceberg.transforms import parse_transform
@@ -44,6 +45,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place
+from eo_pipeline.sinks.iceberg import objects
 from eo_pipeline.sinks.iceberg.config import IcebergCatalog, IcebergSink
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField
 from eo_pipeline.sinks.iceberg.rest import PatientRestCatalog
@@ -105,7 +107,11 @@ def _catalog(sink: IcebergSink) -> Catalog:
 
 
 def _named(sink: IcebergSink, catalog: IcebergCatalog) -> Catalog:
-    told = dict(sink.root.bucket.iceberg) if isinstance(sink.root, BucketPath) else {}
+    told = (
+        {**sink.root.bucket.iceberg, PY_IO_IMPL: f"{objects.__name__}.WholePutsFileIO"}
+        if isinstance(sink.root, BucketPath)
+        else {}
+    )
     properties = {**told, **catalog.values()}
     known = merge_config(Config().get_catalog_config(catalog.name) or {}, {**properties})
     kind = known.get(TYPE) or infer_catalog_type(catalog.name, known)
