@@ -42,6 +42,16 @@ def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @contextmanager
+def callers_block() -> Iterator[None]:
+    """The same of a ``with`` block of the caller's."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, _OF_CALLER, True)
+        raise
+
+
+@contextmanager
 def boundary(pipeline: str) -> Iterator[None]:
     """Work on one pipeline.
 

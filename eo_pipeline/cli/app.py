@@ -41,6 +41,7 @@ _HOMES = {
     "report": "report",
     "checkpoints": "looking",
     "show": "looking",
+    "as-of": "as_of",
     "diff": "looking",
     "plan": "looking",
     "schema": "schemas",

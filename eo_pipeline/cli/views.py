@@ -11,7 +11,7 @@ from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, num
 from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.ledger.schemas import ReadWith
+from eo_pipeline.ledger.schemas import ReadWith, WrittenWith
 from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.status import RunPlan, Status
@@ -90,6 +90,13 @@ def _cost(costs: Costs) -> str:
     return f"{named}; {number(costs.bytes_out)} bytes staged"
 
 
+def _written(written: WrittenWith) -> str:
+    """``as the columns of version 3, registered: value 7``."""
+    numbers = ", ".join(f"{part} {key}" for part, key in sorted(written.registered.items()))
+    said = f"as the columns of version {written.since}"
+    return f"{said}, registered: {numbers}" if numbers else said
+
+
 def _unknown(counts: Counts) -> str:
     """``2 records with unknown fields (colour, size)``."""
     names = ", ".join(counts.unknown_fields)
@@ -146,6 +153,7 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         *([("cost", _cost(counts.costs))] if counts.costs else []),
         *([("schemas", _schemas(counts.schemas))] if counts.schemas else []),
         *([("key schemas", _schemas(counts.key_schemas))] if counts.key_schemas else []),
+        *([("written", _written(counts.written))] if counts.written else []),
         ("run id", entry.run_id),
         ("transaction", entry.transaction_id),
         ("parent", f"{entry.parent.version} {entry.parent.transaction_id}" if entry.parent else ""),
