@@ -18,6 +18,7 @@ from pathlib import Path
 
 import yaml
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -40,6 +41,12 @@ def publish(servers: str, count: int) -> None:
         producer.produce("orders", json.dumps(value).encode(), str(number % 97).encode())
         producer.poll(0)
     producer.flush(120)
+
+
+def create_topic(servers: str) -> None:
+    """Of three partitions."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic("orders", 3)])["orders"].result(60)
 
 
 def eo(folder: Path, *arguments: str) -> str:
@@ -114,6 +121,7 @@ def main() -> None:
     ):
         os.environ["SPARK_REMOTE"] = spark.remote
         folder = Path(name)
+        create_topic(kafka.bootstrap_servers)
         document(folder, kafka.bootstrap_servers, postgres.dsn)
         history(folder, kafka.bootstrap_servers)
         sys.stdout.write(eo(folder, "costs") + "\n" + eo(folder, "costs", "--by", "day") + "\n")
