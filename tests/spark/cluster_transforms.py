@@ -48,9 +48,3 @@ def slowly(df: DataFrame) -> DataFrame:
 
 def slowly_after_a_shuffle(df: DataFrame) -> DataFrame:
     return slowly(df.repartition(4))
-
-
-def in_random_folders(df: DataFrame) -> DataFrame:
-    """Each attempt of a task has other rows in other folders, however often it is tried."""
-    anything = F.expr("java_method('java.util.UUID', 'randomUUID')")
-    return df.withColumn("folder", F.substring(anything, 1, 2))

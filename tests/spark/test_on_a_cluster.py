@@ -323,34 +323,3 @@ def test_of_a_task_that_is_tried_twice_one_attempt_is_published(job: Job, cluste
     out, err = run.communicate(timeout=240)
     assert out.endswith("done\n"), err
     job.table.assert_holds_once(job.bench.topic.written)
-
-
-@pytest.mark.chaos
-@IN_DELTA
-def test_no_file_of_an_attempt_that_died_while_it_committed_is_published(
-    job: Job, cluster: Cluster
-) -> None:
-    """Scenario: an executor dies while a task gives its files their names, one by one; when the
-    task is tried again it has other files. Outcome: those alone are the table's.
-    """
-    job.bench.topic.write(120, partitions=range(4))
-    pipeline = job.bench.pipeline(
-        **cluster.over_connect(),
-        transform=f"{TRANSFORMS}:in_random_folders",
-        sink={"partition_by": ["folder"]},
-    )
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(pipeline.run)
-        wait_until(lambda: bool(named(job)) or running.done())
-        assert not running.done()
-        for each in cluster.executors():
-            each.kill()
-        report = running.result(240)
-    assert report.head.counts.rows == 120
-    job.table.assert_holds_once(job.bench.topic.written)
-
-
-def named(job: Job) -> list[str]:
-    """Rows that a task has taken out of its attempt's own folder."""
-    found = (str(place) for place, _ in files_below(job.bucket.storage.place(job.bucket.uri)))
-    return [name for name in found if name.endswith(".parquet") and "/attempt_" not in name]
