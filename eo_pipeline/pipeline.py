@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
-from eo_pipeline.boundary import callers, callers_block
+from eo_pipeline.boundary import boundary, callers, callers_block
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.observers import observed
 from eo_pipeline.places import Place
 from eo_pipeline.progress import phase
 from eo_pipeline.run.changes import Changes
@@ -23,6 +24,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.forward import Runner, checkpoints_limit
 from eo_pipeline.run.interruption import watched
+from eo_pipeline.run.observing import NOBODY, ObservedRun, Observer
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
@@ -33,6 +35,7 @@ from eo_pipeline.sinks.registry import SinkField
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.staging.failures import Failures
 from eo_pipeline.staging.scratch import sweep_scratch
 from eo_pipeline.storage import PlaceField, Storage
 
@@ -129,7 +132,7 @@ class Pipeline(Changes, Settings):
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
-        with self._steps(run_id, on_checkpoint, spark) as steps:
+        with self._steps(run_id, on_checkpoint, spark, Operation.FORWARD.value) as steps:
             sweep_scratch(self._scratch)
             return Runner(steps, limit).run()
 
@@ -189,6 +192,13 @@ class Pipeline(Changes, Settings):
         """
         with self._steps(None, on_checkpoint) as steps:
             return steps.recover()
+
+    def failures(self) -> list[Failures]:
+        """Runs that failed, by the kind of error, as they noted it in staging; whoever cannot
+        write there leaves no note. Nothing is asked but staging.
+        """
+        with boundary(self.name):
+            return self._staging_area().failures.all()
 
     @contextmanager
     def as_of(self, version: int | datetime, *, what_is_left: bool = False) -> Iterator[AsOf]:
@@ -276,10 +286,11 @@ class Pipeline(Changes, Settings):
         run_id: str | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         spark: SparkProvider | None = None,
+        operation: str | None = None,
     ) -> Iterator[Steps]:
-        into, where = self.sink.staging_folders(), self.sink.describe()
-        staging = StagingArea(into.manifests or self.staging, self.name, into.rows, where)
-        with watched(self.name, self.sink) as session:
+        staging, run_id = self._staging_area(), run_id or new_transaction_id()
+        watching = self._observed(operation, run_id, staging) if operation else nullcontext(NOBODY)
+        with watching as observer, watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
@@ -289,10 +300,23 @@ class Pipeline(Changes, Settings):
                 session=session,
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
                 spark=callers(spark) if spark else self.spark.session,
-                run_id=run_id or new_transaction_id(),
+                run_id=run_id,
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
+                observer=observer,
             )
+
+    def _staging_area(self) -> StagingArea:
+        into, where = self.sink.staging_folders(), self.sink.describe()
+        return StagingArea(into.manifests or self.staging, self.name, into.rows, where)
+
+    def _observed(
+        self, operation: str, run_id: str, staging: StagingArea
+    ) -> AbstractContextManager[Observer]:
+        transformed = self.transform is not None
+        return observed(
+            ObservedRun(self.name, run_id, operation, self.source, self.sink, staging, transformed)
+        )
 
 
 def _no_listener(_: object) -> None:

@@ -37,6 +37,8 @@ _HOMES = {
     "status": "looking",
     "watch": "watch",
     "metrics": "metrics",
+    "costs": "costs",
+    "report": "report",
     "checkpoints": "looking",
     "show": "looking",
     "as-of": "as_of",

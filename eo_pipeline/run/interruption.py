@@ -121,6 +121,9 @@ class _Watched(SinkSession):
     def agree(self, columns: StructType) -> object:
         return self._session.agree(columns)
 
+    def registered(self) -> Mapping[str, str]:
+        return self._session.registered()
+
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
     ) -> CommitOutcome:

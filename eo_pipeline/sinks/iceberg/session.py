@@ -26,6 +26,7 @@ from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
+    REFUSALS,
     check,
     columns_of,
     connect,
@@ -226,6 +227,11 @@ class IcebergPublication(LakePublication[Table]):
             ValidationException,
         ) as error:
             raise OvertakenError(str(error)) from error
+        except REFUSALS as error:
+            raise RefusedError(
+                f"{self.session.sink.table}: the catalog refused the commit: {error}. Nothing was "
+                "published."
+            ) from error
 
 
 def _scan(table: Table, columns: Iterable[str], since: int) -> Iterator[pa.RecordBatch]:

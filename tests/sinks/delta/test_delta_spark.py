@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.embedded.jars import Artefact, _resolved
+from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.servers import STATE
@@ -60,7 +60,7 @@ print("FOUND", json.dumps(found))
 
 @pytest.mark.timeout(600)  # a cold JVM, seven Delta commands, and a machine that is shared
 def test_delta_spark_reads_skips_and_maintains_the_table(world: World) -> None:
-    jars = _resolved(DELTA, STATE)
+    jars = resolved(DELTA, STATE)
     days = [f"2013-01-0{v}" for v in range(1, 5)]
     world.settings["partition_by"] = ["word"]
     for version, day in enumerate(days, start=1):
