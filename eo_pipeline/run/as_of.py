@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,7 +84,7 @@ class AsOf:
             PastGoneError: at the end: what was given was not all, or more.
             RefusedError, SinkUnavailableError: the store does not give them.
         """
-        return self.past.batches()
+        return self.past.batches(None)
 
     def first(self, count: int) -> list[dict[str, Any]]:
         """Any ``count`` of the rows, fewer if there are no more; the others are not looked at."""
@@ -92,7 +92,7 @@ class AsOf:
             return list(islice(rows, count))
 
     def _rows(self, count: int) -> Generator[dict[str, Any], None, None]:
-        for batch in self.past.batches():
+        for batch in self.past.batches(count):
             yield from batch.slice(0, count).to_pylist()
 
     def to_json(self) -> dict[str, Any]:
@@ -135,12 +135,15 @@ class _ByCheckpoint:
         self._check(found)
         return sum(found.values())
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Checked at the end, if they are to be all."""
         found: dict[int | None, int] = {}
-        for batch in self._asked(lambda: self.steps.session.rows_of(self.selected)):
+        selected = replace(self.selected, limit=limit)
+        for batch in self._asked(lambda: self.steps.session.rows_of(selected)):
             add_counts(found, batch)
             yield batch
-        self._check(found)
+        if limit is None:
+            self._check(found)
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
         try:

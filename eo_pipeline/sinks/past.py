@@ -22,12 +22,14 @@ def is_own_form(field: pa.Field) -> bool:
 @dataclass(frozen=True)
 class Selected:
     """The rows of the checkpoints ``first`` to ``last``, without those of the checkpoints ``but``.
-    Rows that belong to no checkpoint are somebody else's, and never among them.
+    Rows that belong to no checkpoint are somebody else's, and never among them. A store that is
+    asked by SQL gives any ``limit`` of them, if that is set.
     """
 
     first: int
     last: int
     but: tuple[int, ...] = ()
+    limit: int | None = None
 
     def condition(self, name: str) -> str:
         """In SQL, ``name`` being the column of the checkpoint's number, quoted."""
@@ -53,13 +55,13 @@ class Selected:
 
 @dataclass(frozen=True)
 class Past:
-    """A table as it once was, kept by the store itself: ``where``, in words; its rows, read when
-    ``batches`` is called, and counted by ``count``; and the ``queries`` that show it, by the engine
-    that they are for.
+    """A table as it once was, kept by the store itself or told by checkpoint: ``where``, in words;
+    its rows, read when ``batches`` is called (with how many are asked for, None for all), and
+    counted by ``count``; and the ``queries`` that show it, by the engine that they are for.
     """
 
     where: str
-    batches: Callable[[], Iterator[pa.RecordBatch]]
+    batches: Callable[[int | None], Iterator[pa.RecordBatch]]
     count: Callable[[], int]
     queries: Mapping[str, str]
 

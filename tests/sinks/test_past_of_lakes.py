@@ -22,7 +22,7 @@ def seen(session: SinkSession, entry: LedgerEntry) -> dict[int | None, int]:
     """The rows of each checkpoint in the table as ``entry`` left it."""
     past = session.past(entry)
     assert past is not None
-    found = [n for batch in past.batches() for n in batch.column(CHECKPOINT_COLUMN).to_pylist()]
+    found = [n for batch in past.batches(None) for n in batch.column(CHECKPOINT_COLUMN).to_pylist()]
     assert past.count() == len(found)
     return dict(Counter(found))
 
@@ -55,7 +55,7 @@ def test_an_upserted_delta_table_is_had_back_with_what_was_overwritten(world: Wo
     with world.sink().open("p") as session:
         past = session.past(first)
         assert past is not None
-        [old] = past.batches()
+        [old] = past.batches(None)
         assert old.column("word").to_pylist() == ["old"] * 3
         assert seen(session, second) == {2: 3}
 
@@ -114,5 +114,5 @@ def test_a_table_that_was_widened_since_is_shown_with_its_columns_of_then(world:
     with world.sink().open("p") as session:
         past = session.past(first)
         assert past is not None
-        [batch] = past.batches()
+        [batch] = past.batches(None)
         assert batch.schema.names == ["id", CHECKPOINT_COLUMN]

@@ -28,7 +28,7 @@ def past_of(restore: Restore, entry: LedgerEntry) -> Past:
     where = str(restore.table.root)
     return Past(
         f"version {version} of the Delta table",
-        lambda: snapshot.values(0),
+        lambda _: snapshot.values(0),
         lambda: _count(snapshot),
         {"Spark": f"SELECT * FROM delta.`{where}` VERSION AS OF {version}"},
     )

@@ -32,7 +32,7 @@ def _past(table: Table, snapshot_id: int) -> Past:
     scan = table.scan(snapshot_id=snapshot_id)
     return Past(
         f"snapshot {snapshot_id} of the Iceberg table",
-        lambda: TYPES.shown(iter(scan.to_arrow_batch_reader())),
+        lambda _: TYPES.shown(iter(scan.to_arrow_batch_reader())),
         scan.count,
         {"Spark": f"SELECT * FROM {'.'.join(table.name())} VERSION AS OF {snapshot_id}"},
     )

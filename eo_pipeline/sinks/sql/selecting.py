@@ -75,7 +75,9 @@ def read_rows(
         return
     named = ", ".join(column.selected for column in columns)
     condition = selected.condition(quoted(CHECKPOINT_COLUMN))
-    cursor.execute(f"SELECT {named} FROM {table} WHERE {condition}")
+    # a driver may read to the end what was asked for, wanted or not
+    limit = "" if selected.limit is None else f" LIMIT {int(selected.limit)}"
+    cursor.execute(f"SELECT {named} FROM {table} WHERE {condition}{limit}")
     schema = pa.schema([column.field for column in columns])
     given = pa.schema([(column.field.name, column.given) for column in columns])
     pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])

@@ -40,6 +40,7 @@ def test_postgres_gives_every_type_back(world: SqlWorld) -> None:
         assert repr(found) == repr(by_id(of(1, ALL_TYPES).batches()))
         assert session.counts_of(Selected(0, 2)) == {1: 3, 2: 1}
         assert session.counts_of(Selected(0, 2, (1,))) == {2: 1}
+        assert len(by_id(session.rows_of(Selected(0, 2, limit=2)))) == 2
 
 
 @pytest.mark.parametrize("world", MYSQLS, indirect=True)
