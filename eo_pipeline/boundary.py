@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,9 @@ from typing import ParamSpec, TypeVar
 
 from eo_pipeline.bucket import StoreUnreachableError
 from eo_pipeline.errors import EoPipelineError, SetupError, SinkUnavailableError, UnexpectedError
+from eo_pipeline.scrubbing import scrubbed
+
+log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -38,6 +42,16 @@ def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @contextmanager
+def callers_block() -> Iterator[None]:
+    """The same of a ``with`` block of the caller's."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, _OF_CALLER, True)
+        raise
+
+
+@contextmanager
 def boundary(pipeline: str) -> Iterator[None]:
     """Work on one pipeline.
 
@@ -52,6 +66,15 @@ def boundary(pipeline: str) -> Iterator[None]:
         if hasattr(error, _OF_CALLER):
             raise
         raise _ours(f"Pipeline {pipeline!r}", error) from error
+
+
+@contextmanager
+def harmless(what: str) -> Iterator[None]:
+    """Work for somebody who only watches: whatever it raises is logged, and nothing else ends."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - of a library that the run does not depend on
+        log.warning("%s failed: %s: %s", what, type(error).__name__, scrubbed(str(error)))
 
 
 def _ours(what: str, error: Exception) -> EoPipelineError:

@@ -86,7 +86,8 @@ def _of_key(source: KafkaSource) -> Sequence[Field]:
     if source.key_format == "json" and not json_schema.is_one(text):
         return [_prefixed(source, each) for each in fields_of(text)]
     kind = source.schema_type_of(KEY)
-    fields = _of_shape(kind_of(kind, source.message_of(KEY)).shape_of(plain_or_record(kind, text)))
+    found = kind_of(kind, source.message_of(KEY)).shape_of(source.schema_text_of(KEY))
+    fields = _of_shape(found)
     if plain_or_record(kind, text) != text:
         return [replace(each, comment=_KEY) for each in fields]
     return [_prefixed(source, each) for each in fields]

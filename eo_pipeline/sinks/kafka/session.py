@@ -27,7 +27,7 @@ from eo_pipeline.sinks.kafka.evidence import holds_rows
 from eo_pipeline.sinks.kafka.ledger import open_ledger
 from eo_pipeline.sinks.kafka.ledger_records import ShardCounts
 from eo_pipeline.sinks.kafka.pool import READERS_SECONDS, Incomplete, ShardPool, unfinished
-from eo_pipeline.sinks.kafka.registered import WritersClient
+from eo_pipeline.sinks.kafka.registered import Writers
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.store import (
     KafkaStore,
@@ -74,6 +74,7 @@ class KafkaSession(SinkSession):
         self.store.require_topic()
         self.ledger = open_ledger(self.store, sink.ledger_of(pipeline), pipeline)
         self.pool = ShardPool(sink, pipeline, self.store, self.ledger)
+        self._agreed = Schemas()
 
     def recover(self) -> LedgerEntry | None:
         """Also ends the transaction a dead run left open, which would hold back the readers of
@@ -106,16 +107,22 @@ class KafkaSession(SinkSession):
         return super().already_committed(entry, staged)
 
     def agree(self, columns: StructType) -> Schemas:
-        """Which schemas records are written with, where they are Avro.
+        """Which schemas records are written with, where a registry has them.
 
         Raises:
-            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``WritersClient.schemas``.
+            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``Writers.schemas``.
         """
-        return self._registry.schemas(columns)
+        self._agreed = self._registry.schemas(columns)
+        return self._agreed
+
+    def registered(self) -> Mapping[str, str]:
+        """The numbers of those."""
+        parts = {"value": self._agreed.value, "key": self._agreed.key}
+        return {part: str(each.number) for part, each in parts.items() if each}
 
     @cached_property
-    def _registry(self) -> WritersClient:
-        return WritersClient(self.sink)
+    def _registry(self) -> Writers:
+        return Writers(self.sink)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return KafkaPublication(self, entry, staged)
