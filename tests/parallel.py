@@ -30,6 +30,7 @@ LONGEST = (
     "run/test_unfit_rows.py",
     "run/test_counting.py",
     "sinks/kafka/test_kafka_sink_contract.py",
+    "source/test_logins.py",
     "source/test_avro_registry.py",
     "jvm/test_archive.py",
     "dagster/test_going_back.py",

@@ -14,8 +14,10 @@ from eo_pipeline.bucket import BucketPath
 from eo_pipeline.cli.checks import Check, State, connector, examined, fail, ok, skipped, warn
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.places import Place
+from eo_pipeline.source.clients import logs_in_by_iam
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import AVRO, CONNECTOR, JARS_VARIABLE
+from eo_pipeline.spark.kafka_login import MSK_LOGIN
 from eo_pipeline.spark.launch import is_local
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
         yield there
         if _bucket(pipeline) is not None and there.state is not State.FAIL:
             yield _s3_of_ours(settings.config)
+        if logs_in_by_iam(pipeline.source) and there.state is not State.FAIL:
+            yield _msk_of_ours(settings.config)
         return
     patient = settings.model_copy(update={"connect_timeout": timeout})
     found: list[SparkSession] = []
@@ -62,16 +66,32 @@ def _bucket(pipeline: Pipeline) -> BucketPath | None:
 
 
 def _s3_of_ours(config: Any) -> Check:
-    folder = os.environ.get(JARS_VARIABLE)
-    named = config.get(_PACKAGES, "") + config.get("spark.jars", "")
-    there = folder and any(Path(folder).glob("hadoop-aws-*.jar"))
-    if there or "hadoop-aws" in named or any("extraClassPath" in key for key in config):
+    if _has("hadoop-aws", config):
         return ok("spark s3", "Hadoop's file system for S3 is among the jars")
     return fail(
-        "spark s3",
-        f"rows wait in a bucket, and Spark has no {_S3}",
+        "spark s3", f"rows wait in a bucket, and Spark has no {_S3}", _name_it("object-stores.md")
+    )
+
+
+def _msk_of_ours(config: Any) -> Check:
+    if _has("aws-msk-iam-auth", config):
+        return ok("spark msk", "Amazon's login to MSK is among the jars")
+    said = f"sasl.mechanism is AWS_MSK_IAM, and Spark has no {MSK_LOGIN}"
+    return fail("spark msk", said, _name_it("kafka-logins.md"))
+
+
+def _has(artefact: str, config: Any) -> bool:
+    """Whether a Spark of ours would have the jar; a class path of the user's may hold anything."""
+    folder = os.environ.get(JARS_VARIABLE)
+    named = config.get(_PACKAGES, "") + config.get("spark.jars", "")
+    there = folder and any(Path(folder).glob(f"{artefact}-*.jar"))
+    return bool(there) or artefact in named or any("extraClassPath" in key for key in config)
+
+
+def _name_it(page: str) -> str:
+    return (
         f"Name it in spark.config: {_PACKAGES}, or put the jars into a folder named by "
-        f"{JARS_VARIABLE}; docs/object-stores.md has the list.",
+        f"{JARS_VARIABLE}; docs/{page} has the list."
     )
 
 

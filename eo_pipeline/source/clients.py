@@ -11,6 +11,7 @@ from typing import Any
 from eo_pipeline.source import certificates, logins
 from eo_pipeline.source.client_options import connection_settings
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.msk import MSK_IAM
 
 _TRANSLATED = logins.TRANSLATED | certificates.TRANSLATED
 
@@ -47,3 +48,9 @@ def spark_settings(source: KafkaSource) -> dict[str, str]:
     options["kafka.bootstrap.servers"] = source.bootstrap_servers
     options["kafka.isolation.level"] = source.isolation
     return options | {k: v.get_secret_value() for k, v in source.spark_options.items()}
+
+
+def logs_in_by_iam(source: KafkaSource) -> bool:
+    """Whether it is Amazon MSK's login, for which Spark needs a jar."""
+    client = {key: value.get_secret_value() for key, value in source.client.items()}
+    return logins.mechanism_of(client) == MSK_IAM

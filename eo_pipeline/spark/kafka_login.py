@@ -7,7 +7,7 @@ import re
 from eo_pipeline.errors import EoPipelineError, SetupError, SparkJobError
 
 #: What Amazon's login to MSK takes, and how Kafka's client says that Java lacks it.
-_MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth"
+MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth"
 _NO_MSK = re.compile(r"software\.amazon\.msk\.\S+ could not be found|No LoginModule found for sof")
 
 #: Kafka's client takes a token from nowhere that its Java was not told (KIP-1139).
@@ -29,7 +29,7 @@ def login_error(job: str, text: str) -> EoPipelineError | None:
     if _NO_MSK.search(text):
         return SetupError(
             f"{job} could not begin: Spark has nothing that logs in to Amazon MSK. Put "
-            f"{_MSK_LOGIN}, with what it needs, on the class path of Spark, executors too; "
+            f"{MSK_LOGIN}, with what it needs, on the class path of Spark, executors too; "
             "docs/kafka-logins.md shows how."
         )
     if _NOT_ALLOWED.search(text):

@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline import ConsoleSink
+from eo_pipeline.cli.checks import State
+from eo_pipeline.cli.checks_spark import spark_checks
+from eo_pipeline.errors import ConfigError, SetupError, SparkJobError
+from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.msk import TokenSource
+from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.kafka_login import login_error
 from tests.certificates import PASSWORD, Authority, Signed
 
 BEARER = {
@@ -237,3 +243,38 @@ def test_a_token_of_aws_is_shown_again_while_it_is_fresh() -> None:
     assert [tokens()[0], tokens()[0]] == ["token 1", "token 1"]
     tokens = TokenSource(sign)  # one that is not fresh
     assert [tokens()[0], tokens()[0]] == ["token 2", "token 3"]
+
+
+@pytest.mark.parametrize(
+    ("jar", "state"), [("aws-msk-iam-auth-2.3.6.jar", State.OK), ("another.jar", State.FAIL)]
+)
+def test_the_doctor_tells_whether_a_spark_of_ours_can_log_in_to_msk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar: str, state: State
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    for name in (jar, "spark-sql-kafka-0-10_2.13-4.0.0.jar"):
+        (tmp_path / name).touch()
+    pipeline = Pipeline(
+        name="p", source=source({"sasl.mechanism": "AWS_MSK_IAM"}, MSK), sink=ConsoleSink()
+    )
+    checks = {check.name: check for check in spark_checks(pipeline, 1)}
+    assert checks["spark msk"].state is state
+
+
+def test_what_sparks_client_says_of_a_login_is_told_in_words() -> None:
+    refused = "ConfigException: ... Update system property 'org.apache.kafka.sasl.oauthbearer."
+    kinds = {
+        f"{refused}allowed.urls' to allow ...": (SetupError, "with -Dorg.apache.kafka.sasl.oauth"),
+        "Class software.amazon.msk.auth.iam.X could not be found.": (SetupError, "msk-iam-auth"),
+        "KafkaException\nCaused by: java.io.IOException: first\n\tat x.LoginException\n"
+        "Caused by: java.net.ConnectException: Connection refused": (
+            SparkJobError,
+            "same settings: ConnectException: Connection refused. Nothing was committed",
+        ),
+    }
+    for said, (kind, told) in kinds.items():
+        error = login_error("the job", said)
+        assert isinstance(error, kind)
+        assert told in str(error)
+    assert login_error("the job", "Division by zero") is None

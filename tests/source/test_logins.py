@@ -25,6 +25,7 @@ from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkSettings
 from tests.certificates import PASSWORD, Authority
+from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Topic
 from tests.proxy import Proxy
 from tests.secured import CLIENTS, TOKEN_S, USERS, Secured
@@ -81,7 +82,7 @@ def by(secured: Secured, listener: str, client: dict[str, str]) -> dict[str, Any
     return {"bootstrap_servers": secured.kafka.listening(listener), "client": client}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", rest_is_chaos(WAYS, but=["certificates as texts", "tokens"]))
 def test_a_login_given_once_serves_the_planner_and_spark(
     locked: Bench, secured: Secured, way: str
 ) -> None:
@@ -192,7 +193,10 @@ def files(authority: Authority) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case",
+    rest_is_chaos(REFUSED, but=["no certificate", "an expired broker", "another secret"]),
+)
 def test_who_may_not_come_in_is_told_why_within_seconds(secured: Secured, case: str) -> None:
     listener, client, told = REFUSED[case]
     given = by(secured, listener, client(secured))
