@@ -70,10 +70,29 @@ class Checksum:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What an entry had cost by the time it was promised; whole numbers, which every store keeps.
+
+    ``cpu_ms``: processor time of the process that made it, since the promise before (or since its
+    run began), so that a commit counts with what comes after it. ``spark_cpu_ms``: the same of
+    the JVM, if Spark ran in one of this process's own; None: nobody can tell. ``phases_ms``: time
+    by phase. ``bytes_out``: of what was staged, Parquet's or, of a small batch, Arrow's.
+    ``lag``: offsets that still waited after what it read, when it was planned.
+    """
+
+    cpu_ms: int = 0
+    spark_cpu_ms: int | None = None
+    phases_ms: Mapping[str, int] = field(default_factory=dict)
+    bytes_out: int = 0
+    lag: int | None = None
+
+
+@dataclass(frozen=True)
 class Counts:
     """What one checkpoint read and wrote.
 
-    ``records``: Kafka records read. ``bytes``: of their values. ``rows``: written to the table.
+    ``records``: Kafka records read. ``bytes``: of their values, ``key_bytes`` of their keys (None:
+    not counted, by an older version). ``rows``: written to the table.
     ``dead_letters``: written to the dead-letter table. ``tombstones``: records without a value
     that were skipped on request. ``rows_total``: rows written by this pipeline up to and
     including this version, so that nobody has to count the table. ``unknown``: records that became
@@ -83,7 +102,7 @@ class Counts:
     version or because the sink could not give them back to be compared). ``schemas`` are those of
     a registry that the records were read with (None: there is no registry), ``key_schemas`` those
     of their keys. ``written`` is what the rows were written as (None: by an older version, or there
-    are none).
+    are none). ``costs`` is what it took (None: not measured).
     """
 
     records: int = 0
@@ -99,6 +118,8 @@ class Counts:
     schemas: ReadWith | None = None
     key_schemas: ReadWith | None = None
     written: WrittenWith | None = None
+    key_bytes: int | None = None
+    costs: Costs | None = None
 
 
 @dataclass(frozen=True)
