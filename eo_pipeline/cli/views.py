@@ -78,13 +78,6 @@ def _schemas(read: ReadWith) -> str:
     return f"{written}; unknown: {', '.join(read.unknown)}" if read.unknown else written
 
 
-def _written(written: WrittenWith) -> str:
-    """``as the columns of version 3, registered: value 7``."""
-    numbers = ", ".join(f"{part} {key}" for part, key in sorted(written.registered.items()))
-    said = f"as the columns of version {written.since}"
-    return f"{said}, registered: {numbers}" if numbers else said
-
-
 def _cost(costs: Costs) -> str:
     """``cpu 1.2 s, spark cpu 5.0 s, plan 0.2 s, stage 3.0 s; 12,345 bytes staged``."""
     of_spark = costs.spark_cpu_ms
@@ -95,6 +88,13 @@ def _cost(costs: Costs) -> str:
     }
     named = ", ".join(f"{name} {duration(ms / 1_000)}" for name, ms in spent.items())
     return f"{named}; {number(costs.bytes_out)} bytes staged"
+
+
+def _written(written: WrittenWith) -> str:
+    """``as the columns of version 3, registered: value 7``."""
+    numbers = ", ".join(f"{part} {key}" for part, key in sorted(written.registered.items()))
+    said = f"as the columns of version {written.since}"
+    return f"{said}, registered: {numbers}" if numbers else said
 
 
 def _unknown(counts: Counts) -> str:

@@ -13,7 +13,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.source import json_schema
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.ddl import Field, fields_of
-from eo_pipeline.source.kinds import is_plain, kind_of, plain_or_record
+from eo_pipeline.source.kinds import kind_of, plain_or_record
 from eo_pipeline.source.parts import KEY, KEY_COLUMN, VALUE
 from eo_pipeline.source.shapes import Shape
 
@@ -85,11 +85,10 @@ def _of_key(source: KafkaSource) -> Sequence[Field]:
         return ()
     if source.key_format == "json" and not json_schema.is_one(text):
         return [_prefixed(source, each) for each in fields_of(text)]
-    schema_type = source.schema_type_of(KEY)
-    kind = kind_of(schema_type, source.message_of(KEY))
-    whole = kind.self_contained(plain_or_record(schema_type, text), {})
-    fields = _of_shape(kind.shape_of(whole))
-    if is_plain(schema_type, whole):
+    kind = source.schema_type_of(KEY)
+    found = kind_of(kind, source.message_of(KEY)).shape_of(source.schema_text_of(KEY))
+    fields = _of_shape(found)
+    if plain_or_record(kind, text) != text:
         return [replace(each, comment=_KEY) for each in fields]
     return [_prefixed(source, each) for each in fields]
 

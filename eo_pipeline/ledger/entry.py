@@ -101,8 +101,8 @@ class Counts:
     ``dead_letters_checksum`` of the dead letters as they were staged (None: not made, by an older
     version or because the sink could not give them back to be compared). ``schemas`` are those of
     a registry that the records were read with (None: there is no registry), ``key_schemas`` those
-    of their keys. ``written`` is what the rows were written as (None: by an older version, or there
-    are none). ``costs`` is what it took (None: not measured).
+    of their keys. ``costs`` is what it took (None: not measured). ``written`` is what the rows were
+    written as (None: by an older version, or there are none).
     """
 
     records: int = 0
@@ -117,9 +117,9 @@ class Counts:
     dead_letters_checksum: Checksum | None = None
     schemas: ReadWith | None = None
     key_schemas: ReadWith | None = None
-    written: WrittenWith | None = None
     key_bytes: int | None = None
     costs: Costs | None = None
+    written: WrittenWith | None = None
 
 
 @dataclass(frozen=True)

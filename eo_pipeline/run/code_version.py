@@ -38,8 +38,9 @@ def code_version(
     for part in (VALUE, KEY):
         if source.by_registry(part):
             decoding[part.subject_field] = source.subject_of(part)
-    if source.message:
-        decoding["message"] = source.message
+    for name in ("message", "key_message"):
+        if named := getattr(source, name):
+            decoding[name] = named
     name = getattr(transform, "__qualname__", "")
     whole = json.dumps([decoding, lineage, name, text], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]

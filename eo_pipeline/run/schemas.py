@@ -284,8 +284,8 @@ class SchemaBook:
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
                 f"{self._subject} some are followed and some are not "
-                f"({'; '.join(map(str, decided.all))}), and both need the type {error}, each in "
-                "another form. Nothing was read. Give these kinds of changes one policy in "
+                f"({'; '.join(map(str, decided.all))}), and both need {error}, each in another "
+                "form. Nothing was read. Give these kinds of changes one policy in "
                 "source.schema_changes."
             ) from error
         if kind.shape_of(made) == kind.shape_of(before) and not decided.enums:

@@ -18,16 +18,10 @@ from eo_pipeline.errors import SetupError
 from eo_pipeline.source import wire
 from eo_pipeline.source.avro_schema import OK_FIELD, field_names, left_out, with_ok_field
 from eo_pipeline.source.avro_shapes import partly, shape_of, without
+from eo_pipeline.source.rescue import as_json, fitting, is_scalar
 from eo_pipeline.source.schema_changes import Policy
 from eo_pipeline.source.shapes import Shape, rescaled, unreadable
 from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
-
-#: Spark's own default cuts times to milliseconds.
-_JSON_OPTIONS = {
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 def parsed(keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> DataFrame:
@@ -95,34 +89,31 @@ class _Branch:
         if not (self.keeps or self.cast):
             return self._decoded(self.reader)
         whole, own = self._shapes(self.reader), self._shapes(self.writer)
-        scalars = [name for name in self.rescued if _is_scalar(whole[name], own[name])]
+        scalars = [name for name in self.rescued if is_scalar(whole[name], own[name])]
         direct = [*scalars, *self.cast]
         reader = without(self.reader, {*self.rescued} - {*scalars})
         # as it was written, to see whether it fits
         read = self._decoded(partly(self.writer, reader, direct))
-        fitting = {name: _fitting(read.getField(name), own[name], whole[name]) for name in direct}
+        fits = {name: fitting(read.getField(name), own[name], whole[name]) for name in direct}
         nothing = {name: F.lit(None).cast(str(whole[name])) for name in self.rescued}
-        made = nothing | fitting
+        made = nothing | fits
         fields = [made.get(name, read.getField(name)).alias(name) for name in whole]
         if self.keeps:
-            fields.append(self._kept(fitting).alias(UNKNOWN_COLUMN))
+            fields.append(self._kept(fits).alias(UNKNOWN_COLUMN))
         ok = read.getField(OK_FIELD)
         for name in self.cast:  # one that does not fit makes the record a bad one
-            ok = F.when(read.getField(name).isNull() | fitting[name].isNotNull(), ok)
+            ok = F.when(read.getField(name).isNull() | fits[name].isNotNull(), ok)
         return F.when(ok.isNotNull(), F.struct(*fields, ok.alias(OK_FIELD)))
 
-    def _kept(self, fitting: dict[str, Column]) -> Column:
+    def _kept(self, fits: dict[str, Column]) -> Column:
         """JSON of the fields that are not in the columns, or not as they are; null if none is."""
         written = from_avro(self.body, self.writer, {"mode": "PERMISSIVE"})
         fields = []
         for name in dict.fromkeys((*self.unread, *self.rescued)):
             value = written.getField(name)
-            lost = fitting[name].isNull() if name in fitting else F.lit(True)
+            lost = fits[name].isNull() if name in fits else F.lit(True)
             fields.append(F.when(lost, value).alias(name))
-        if not fields:
-            return F.lit(None).cast("string")
-        text = F.to_json(F.struct(*fields), _JSON_OPTIONS)
-        return F.when(text != "{}", text)
+        return as_json(fields)
 
     def _decoded(self, reader: str) -> Column:
         options = {"avroSchema": with_ok_field(reader), "mode": "PERMISSIVE"}
@@ -137,18 +128,3 @@ class _Branch:
     @staticmethod
     def _shapes(text: str) -> dict[str, Shape]:
         return shape_of(text).fields
-
-
-def _is_scalar(*shapes: Shape) -> bool:
-    """One that can be compared with what it becomes."""
-    return not any(shape.parts for shape in shapes)
-
-
-def _fitting(value: Column, written: Shape, column: Shape) -> Column:
-    """``value`` in the type of its column if it is one of that exactly, otherwise null."""
-    if column.symbols:
-        return F.when(value.isin(*column.symbols), value)
-    if written.type == "string" or column.type == "string":
-        return F.lit(None).cast(column.type)  # a text is no number, whatever it looks like
-    made = value.try_cast(str(column))
-    return F.when(made.try_cast(str(written)).eqNullSafe(value), made)

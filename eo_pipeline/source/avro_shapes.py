@@ -129,7 +129,7 @@ def _written_out(
     if "name" in made:
         if made["name"] in defined:
             if defined[made["name"]] != schema:
-                raise ValueError(made["name"])
+                raise ValueError(f"the type {made['name']}")
             return made["name"]
         defined[made["name"]] = schema
     for inner in made.keys() & {"items", "values"}:

@@ -23,7 +23,7 @@ from eo_pipeline.settings import Settings, one_or_more
 from eo_pipeline.source import json_schema
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
-from eo_pipeline.source.kinds import kind_of, plain_or_record, type_of_format
+from eo_pipeline.source.kinds import SchemaKind, kind_of, plain_or_record, type_of_format
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
@@ -123,10 +123,12 @@ class KafkaSource(Settings):
         message: which message of a Protobuf schema the values are; the first of its file if
             absent. ``Outer.Inner`` for one in another.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
-            (with ``key_schema``, as for values, or with ``registry``) or ``avro`` (with
-            ``key_schema``, an Avro schema, or with ``registry``).
+            (with ``key_schema``, as for values, or with ``registry``), ``avro`` (with
+            ``key_schema``, an Avro schema, or with ``registry``) or ``protobuf`` (with
+            ``key_schema``, a .proto file's text, or with ``registry``).
             A key that is a record becomes a column for each field, any other the column ``key``.
         key_schema: of a key, as ``value_schema`` is of a value.
+        key_message: of a key, as ``message`` is of a value.
         key_prefix: before the names of a key's fields, where they become columns.
         registry: the schema registry that knows the values' schemas.
         unknown_fields: fields of a record that the columns' schema does not name: ``ignore``
@@ -167,8 +169,9 @@ class KafkaSource(Settings):
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
     value_schema: _SchemaText = None
-    key_format: Literal["raw", "text", "json", "avro"] = "raw"
+    key_format: Literal["raw", "text", "json", "avro", "protobuf"] = "raw"
     key_schema: _SchemaText = None
+    key_message: str = ""
     key_prefix: str = "key_"
     message: str = ""
     registry: Registry | None = None
@@ -236,18 +239,16 @@ class KafkaSource(Settings):
                 "schema_changes belongs to a registry; without one unknown_fields says what "
                 "becomes of fields that value_schema does not name"
             )
-        if self.value_format == "protobuf":
-            if self.unknown_fields == "keep":
-                raise ValueError("unknown_fields: keep does not belong to value_format protobuf")
-            if not changes.follows_or_stops:
-                raise ValueError(
-                    "schema_changes: value_format protobuf knows evolve and freeze alone"
-                )
+        if self.value_format == "protobuf" and self.keeps_unknown and self.value_schema:
+            raise ValueError(
+                "unknown_fields: keep needs a registry for value_format protobuf: without one a "
+                "field that the message does not have is a number, with no name and no type"
+            )
 
     def _check_schema(self) -> None:
         if self.value_schema is None or self._is_ddl(self.value_format, self.value_schema):
             return
-        if fault := kind_of(self.schema_type, self.message).fault_of(self.schema_text):
+        if fault := self._kind_of(VALUE).fault_of(self.schema_text):
             raise ValueError(f"value_schema, {_WHAT[self.schema_type]}, {fault}")
 
     @staticmethod
@@ -258,15 +259,25 @@ class KafkaSource(Settings):
     @property
     def schema_text(self) -> str:
         """``value_schema`` as the kind of it takes it."""
-        kind = kind_of(self.schema_type, self.message)
-        text = self.value_schema or ""
-        return kind.self_contained(text, {}) if self.schema_type == PROTOBUF else text
+        return self.schema_text_of(VALUE)
+
+    def schema_text_of(self, part: Part) -> str:
+        """The same of a part."""
+        schema_type, text = self.schema_type_of(part), self.value_schema or ""
+        if part == KEY:
+            text = plain_or_record(schema_type, self.key_schema or "")
+        return self._kind_of(part).self_contained(text, {}) if schema_type == PROTOBUF else text
+
+    def _kind_of(self, part: Part) -> SchemaKind:
+        return kind_of(self.schema_type_of(part), self.message_of(part))
 
     def _check_key(self) -> None:
         by_registry = self.by_registry(KEY)
-        needs_one = self.key_format in ("json", "avro") and not by_registry
+        needs_one = self.key_format not in ("raw", "text") and not by_registry
         if needs_one != (self.key_schema is not None):
-            raise ValueError("key_schema belongs to key_format json and avro, which need one")
+            raise ValueError("key_schema belongs to key_format json, avro and protobuf")
+        if self.key_message and self.key_format != "protobuf":
+            raise ValueError("key_message belongs to key_format protobuf")
         named = self.registry.key_subject if self.registry else None
         if by_registry and len(self.topics) != 1 and not named:
             raise ValueError(
@@ -274,22 +285,19 @@ class KafkaSource(Settings):
                 "more than one topic may be read"
             )
         if named and not by_registry:
-            raise ValueError(
-                "registry.key_subject belongs to key_format json and avro without key_schema"
-            )
+            raise ValueError("registry.key_subject belongs to a key_format without key_schema")
         text = self.key_schema
         if text is None or self._is_ddl(self.key_format, text):
             return
-        kind = self.schema_type_of(KEY)
-        if fault := kind_of(kind).fault_of(plain_or_record(kind, text)):
-            raise ValueError(f"key_schema, {_WHAT[kind]}, {fault}")
+        if fault := self._kind_of(KEY).fault_of(self.schema_text_of(KEY)):
+            raise ValueError(f"key_schema, {_WHAT[self.schema_type_of(KEY)]}, {fault}")
 
     def by_registry(self, part: Part) -> bool:
         """Whether it is the registry that has the schemas of this part of a record."""
         if self.registry is None:
             return False
         if part == KEY:
-            return self.key_format in ("json", "avro") and self.key_schema is None
+            return self.key_format not in ("raw", "text") and self.key_schema is None
         return self.value_format != "raw" and self.value_schema is None
 
     @property
@@ -318,7 +326,7 @@ class KafkaSource(Settings):
 
     def message_of(self, part: Part) -> str:
         """Which message of a Protobuf schema a part is; empty: the first, or none is one."""
-        return "" if part == KEY else self.message
+        return self.key_message if part == KEY else self.message
 
     @property
     def keeps_unknown(self) -> bool:

@@ -117,6 +117,7 @@ class Decoded:
             source.keeps_unknown,
             source.key_format,
             key.reader_text if key else source.key_schema,
+            source.key_message,
             source.key_prefix,
         )
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.schemas import AVRO
 from eo_pipeline.source import json_schema, wire
-from eo_pipeline.source.avro_schema import as_record, is_plain
+from eo_pipeline.source.avro_schema import is_plain
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.parts import KEY, KEY_COLUMN
@@ -28,15 +28,17 @@ def decoded(
     raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None
 ) -> tuple[DataFrame, Mapping[str, Column]]:
     """``raw`` with what is wrong with each key, and with its unknown fields, each null if nothing;
-    and the columns of the key by their names. Of the formats ``text`` and ``avro``.
+    and the columns of the key by their names. Of all formats but ``json``.
     """
     if source.key_format == "text":
         text = F.col("key").cast("string")
         error = F.when(~F.is_valid_utf8(text), "the key is not text in UTF-8")
         looked = raw.withColumn(_ERROR, error)
         return looked.withColumn(_UNKNOWN, _none()), {KEY_COLUMN: text.alias(KEY_COLUMN)}
-    alone = WireSchemas.alone(as_record(source.key_schema or ""), AVRO, part=KEY)
-    return _by_schema(raw, source, schemas or alone)
+    if schemas is None:
+        schema_type, message = source.schema_type_of(KEY), source.message_of(KEY)
+        schemas = WireSchemas.alone(source.schema_text_of(KEY), schema_type, message, KEY)
+    return _by_schema(raw, source, schemas)
 
 
 def _by_schema(
@@ -50,7 +52,7 @@ def _by_schema(
     if source.unknown_fields == "fail":
         more = "the key has fields that the schema does not name"
         error = error.when(F.col(_UNKNOWN).isNotNull(), more)
-    plain = is_plain(schemas.reader_text)
+    plain = schemas.type == AVRO and is_plain(schemas.reader_text)
     columns = {
         name: struct.getField(field).alias(name)
         for field in schemas.kind.field_names(schemas.reader_text)

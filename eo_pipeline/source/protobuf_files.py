@@ -33,6 +33,9 @@ _BUILT_IN = {
 
 _COMPILE_TIMEOUT_S = 60
 
+#: Messages that ptars takes for one value and changes on the way: a date without a day has one.
+_PLAIN = "google.type"
+
 
 class ProtoError(ConfigError):
     """The text says what is wrong with a schema."""
@@ -84,6 +87,28 @@ def pool_of(text: str) -> Any:
         except TypeError as error:
             raise ProtoError(f"does not fit together: {error}") from error
     return pool
+
+
+@lru_cache(maxsize=64)
+def plain_files(text: str) -> tuple[bytes, ...]:
+    """:func:`files_of` with other names for the messages of :data:`_PLAIN`, so that they are
+    messages as any.
+    """
+    return tuple(map(_renamed, files_of(text)))
+
+
+def _renamed(file: bytes) -> bytes:
+    found = library("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString(file)
+    if found.package == _PLAIN:
+        found.package = f"eo.{_PLAIN}"
+    messages: list[Any] = [*found.message_type]
+    while messages:
+        message = messages.pop()
+        messages.extend(message.nested_type)
+        for field in message.field:
+            if field.type_name.startswith(f".{_PLAIN}."):
+                field.type_name = f".eo{field.type_name}"
+    return bytes(found.SerializeToString())
 
 
 def own_file(text: str) -> Any:

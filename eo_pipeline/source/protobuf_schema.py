@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eo_pipeline.source import protobuf_files
+from eo_pipeline.source import protobuf_files, protobuf_made
 from eo_pipeline.source.protobuf_files import ProtoError, own_file
-from eo_pipeline.source.shapes import ARRAY, MAP, STRUCT, Shape
+from eo_pipeline.source.shapes import ARRAY, MAP, STRUCT, Shape, is_wider
 
 _TAKEN = frozenset({"_kafka", "_eo_ok"})
 
@@ -93,13 +93,9 @@ class Protobuf:
         found = self.descriptor(text)
         return _shape_of(found, frozenset()) if found else Shape(STRUCT)
 
-    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:  # noqa: ARG002
-        """Never: a message is followed as a whole or not at all.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(self.message or "of the message")
+    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+        """See :class:`eo_pipeline.source.kinds.SchemaKind`."""
+        return protobuf_made.partly(self._found(before), self._found(now), as_before)
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
         """See :class:`eo_pipeline.source.kinds.SchemaKind`."""
@@ -111,6 +107,36 @@ class Protobuf:
         if written is None:
             return None
         return next(_clashes(written, self._found(reader), ()), None)
+
+    def castable(self, writer: str, reader: str) -> list[str]:
+        """Columns whose bytes mean something else to ``reader``, but whose values are all ones that
+        it could have.
+        """
+        read = self._found(reader).fields_by_name
+        found = []
+        for field in self._found(writer).fields:
+            other = read.get(field.name)
+            if other is None or other.number != field.number or _reads(field, other):
+                continue
+            was, now = (_of_field(each, frozenset()) for each in (field, other))
+            if not (was.parts or now.parts) and (was == now or is_wider(now.type, was.type)):
+                found.append(field.name)
+        return found
+
+    def presentable(self, text: str) -> list[str]:
+        """The names of the fields that could be columns."""
+        found = self._found(text)
+        faulty = {path[0] for path, _ in _faults(found, (), frozenset())}
+        return [field.name for field in found.fields if field.name not in faulty]
+
+    def when_absent(self, text: str, name: str) -> Any:
+        """What a scalar field is that is not there."""
+        field = self._found(text).fields_by_name[name]
+        if field.has_presence:
+            return None
+        if field.enum_type is not None:
+            return field.enum_type.values_by_number[field.default_value].name
+        return field.default_value
 
     def indexes(self, text: str) -> tuple[int, ...] | None:
         """Where in its file the message is: its place, or those of the messages that it is in and
@@ -218,19 +244,24 @@ def _clashes(writer: Any, reader: Any, path: tuple[str, ...]) -> Iterator[str]:
         if other is None:
             continue
         below = (*path, field.name)
-        was, now = _said(field), _said(other)
         written, read = _inner(field), _inner(other)
-        same = was == now or now in _READ_AS.get(was, ())
-        if field.is_repeated and not other.is_repeated:
-            same = False
-        if not same:
-            many = "repeated " if field.is_repeated else ""
-            yield f"field {'.'.join(below)}, number {field.number}, is {many}{was} in it, not {now}"
+        if not _reads(field, other):
+            was = f"{'repeated ' if field.is_repeated else ''}{type_of(field)}"
+            said = f"is {was} in it, not {type_of(other)}"
+            yield f"field {'.'.join(below)}, number {field.number}, {said}"
         elif written is not None and read is not None:
             yield from _clashes(written, read, below)
 
 
-def _said(field: Any) -> str:
+def _reads(field: Any, other: Any) -> bool:
+    """Whether what was written as the one is the same value to the other, messages aside."""
+    was, now = type_of(field), type_of(other)
+    if field.is_repeated and not other.is_repeated:
+        return False
+    return was == now or now in _READ_AS.get(was, ())
+
+
+def type_of(field: Any) -> str:
     """The type as a .proto file names it; of one value by its full name."""
     message = field.message_type
     if message is not None and is_value(message):
@@ -278,3 +309,22 @@ def _of_one(field: Any, around: frozenset[str]) -> Shape:
     if kind == "enum":
         return Shape("string", symbols=tuple(each.name for each in field.enum_type.values))
     return Shape(_SPARK.get(kind, kind))
+
+
+def prefixes(indexes: Sequence[int] | None) -> list[bytes]:
+    """What says in front of a message which of its file's it is, in all forms: how many indexes,
+    and the indexes; or for the first one, which comes first, one zero. None is none.
+    """
+    if indexes is None:
+        return []
+    written = b"".join(_varint(each) for each in (len(indexes), *indexes))
+    return [b"\x00", written] if tuple(indexes) == (0,) else [written]
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag, of a number that is not negative."""
+    rest, made = number << 1, bytearray()
+    while rest > 0x7F:
+        made.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*made, rest])

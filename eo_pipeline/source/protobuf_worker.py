@@ -3,12 +3,14 @@ of this package: the module is sent along.
 
 Google's own decoder says whether bytes are a message, and writes them anew; what it makes of a
 field that is there twice, or of two members of a oneof, other decoders do not all agree on. Of
-that ptars makes columns, a batch at once.
+that ptars makes columns. Both take a batch at once: its messages are one field of one message that
+is made for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,100 +22,270 @@ _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 #: Microseconds of Protobuf's longest duration, 10,000 years.
 _LONGEST = 315_576_000_000_000_000
 
-#: Names of unknown fields by the numbers that lead to them.
-Names = Mapping[tuple[int, ...], str]
+#: Bytes that are decoded at once: a message of Protobuf's has two gigabytes at most.
+_AT_ONCE = 32 << 20
+
+#: What stands in front of each element of field number 1 of a message, and then how long it is.
+_ELEMENT = b"\x0a"
+
+#: Names of unknown fields by the numbers that lead to them; None for those that nobody counts.
+Names = Mapping[tuple[int, ...], str | None]
 
 
-def arrow_type(files: Sequence[bytes], message: str) -> pa.StructType:
-    """What a ``message`` of ``files``, serialized FileDescriptorProtos, becomes."""
+@dataclass(frozen=True)
+class Message:
+    """One of ``files``, serialized FileDescriptorProtos, by its full ``name``."""
+
+    files: tuple[bytes, ...]
+    name: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How records of one writer are read: as ``message``, whose fields are some of the columns or
+    all, with ``names`` for what it has not. What it ``also`` is becomes the column of that name.
+    """
+
+    message: Message
+    names: Names
+    also: tuple[str, Message] | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the column of serialized messages, which is left out, of the one that holds the
+    place of the writer's schema, and of two that are added: the message, null if it cannot be read,
+    and the names of its unknown fields, null if there are none.
+    """
+
+    body: str
+    writer: str
+    struct: str
+    unknown: str
+
+
+def arrow_type(message: Message) -> pa.StructType:
+    """What a ``message`` becomes."""
     import ptars
 
-    found = ptars.get_schema(_pool(files).FindMessageTypeByName(message), _config())
+    found = ptars.get_schema(_pool(message.files).FindMessageTypeByName(message.name), _config())
     return pa.struct([pa.field(f.name, _fitted(f.type)) for f in found])
 
 
 def batches_decoder(
-    files: Sequence[bytes],
-    message: str,
-    names: Sequence[Names],
-    columns: tuple[str, str, str, str],
+    whole: Message, readings: Sequence[Reading], columns: Columns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """For ``mapInArrow``.
-
-    Args:
-        files: as :func:`arrow_type` takes them.
-        message: the full name.
-        names: for each writer's schema, how its fields are called that ``message`` has not.
-        columns: the names of the column of serialized messages, which is left out, of the one that
-            holds the place of the writer's schema, and of two that are added: the message, null if
-            it cannot be read, and the names of its unknown fields, null if there are none.
+    """For ``mapInArrow``: ``whole`` has all columns, ``readings`` are by the place of the writer's
+    schema. What a reading ``also`` is comes last, in their order.
     """
-    body, writer, struct, unknown = columns
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = _Reader(files, message)
+        decoder = _Decoder(whole, readings)
         for batch in batches:
-            by = batch.column(writer).to_pylist()
-            rest = [name for name in batch.schema.names if name != body]
-            values, more = reader.read(batch.column(body), [names[i or 0] for i in by])
-            arrays = [*(batch.column(name) for name in rest), values, more]
-            yield pa.RecordBatch.from_arrays(arrays, [*rest, struct, unknown])
+            rest = [name for name in batch.schema.names if name != columns.body]
+            bodies, writers = batch.column(columns.body), batch.column(columns.writer)
+            made = decoder.decoded(bodies, writers)
+            also = [each.also[0] for each in readings if each.also]
+            names = [*rest, columns.struct, columns.unknown, *also]
+            yield pa.RecordBatch.from_arrays([*map(batch.column, rest), *made], names)
 
     return decode
+
+
+class _Decoder:
+    """Decodes messages of several writers."""
+
+    def __init__(self, whole: Message, readings: Sequence[Reading]) -> None:
+        self._readings = readings
+        self._type = arrow_type(whole)
+        wanted = {whole, *(each.message for each in readings)}
+        wanted |= {each.also[1] for each in readings if each.also}
+        self._readers = {message: _Reader(message) for message in wanted}
+
+    def decoded(self, bodies: pa.Array, writers: pa.Array) -> list[pa.Array]:
+        """The messages, the names of their unknown fields, and what they are besides."""
+        # the place of the writer is null where there is no body either
+        present = [i for i in pc.unique(writers).to_pylist() if i is not None]
+        messages = {self._readings[i].message for i in present}
+        if len(messages) == 1:
+            names = [self._readings[i or 0].names for i in range(len(self._readings))]
+            values, unknown = self._readers[messages.pop()].read(bodies, names, writers)
+            made = [self._whole(values), unknown]
+        else:
+            made = self._by_message(bodies, writers, present)
+        for i, each in enumerate(self._readings):
+            if each.also:
+                here = pc.fill_null(pc.equal(writers, i), False)
+                own = pc.if_else(here, bodies, pa.scalar(None, bodies.type))
+                made.append(self._readers[each.also[1]].read(own, (), writers)[0])
+        return made
+
+    def _by_message(
+        self, bodies: pa.Array, writers: pa.Array, present: Sequence[int]
+    ) -> list[pa.Array]:
+        """The first two, of readings as several messages, or of none."""
+        values = pa.nulls(len(bodies), self._type)
+        unknown = pa.nulls(len(bodies), pa.list_(pa.string()))
+        names = [each.names for each in self._readings]
+        for message in {self._readings[i].message: None for i in present}:
+            ours = [i for i in present if self._readings[i].message == message]
+            here = pc.fill_null(pc.is_in(writers, pa.array(ours, writers.type)), False)
+            own = pc.if_else(here, bodies, pa.scalar(None, bodies.type))
+            read, more = self._readers[message].read(own, names, writers)
+            values = pc.if_else(here, self._whole(read), values)
+            unknown = pc.if_else(here, more, unknown)
+        return [values, unknown]
+
+    def _whole(self, values: pa.Array) -> pa.Array:
+        """With a null for each column that is not there."""
+        if values.type == self._type:
+            return values
+        there = dict(zip((f.name for f in values.type), values.flatten(), strict=True))
+        arrays = [there.get(f.name, pa.nulls(len(values), f.type)) for f in self._type]
+        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=values.is_null())
 
 
 class _Reader:
     """Reads messages of one type."""
 
-    def __init__(self, files: Sequence[bytes], name: str) -> None:
+    def __init__(self, message: Message) -> None:
         import ptars
-        from google.protobuf import message, message_factory
+        from google.protobuf import message as messages
+        from google.protobuf import message_factory
 
-        descriptor = _pool(files).FindMessageTypeByName(name)
+        pool = _pool((*message.files, _batch_file(message)))
+        descriptor = pool.FindMessageTypeByName(message.name)
+        batch = pool.FindMessageTypeByName("eo.Batch")
         self._message = message_factory.GetMessageClass(descriptor)
-        self._refused = message.DecodeError
-        pool = ptars.HandlerPool([descriptor.file], config=_config())
-        self._handler = pool.get_for_message(descriptor)
+        self._batch = message_factory.GetMessageClass(batch)
+        self._refused = messages.DecodeError
+        self._handler = ptars.HandlerPool([batch.file], config=_config()).get_for_message(batch)
+        self._type = arrow_type(message)
+        self._requires = _requires(descriptor)
 
-    def read(self, bodies: pa.Array, names: Sequence[Names]) -> tuple[pa.Array, pa.Array]:
-        """The messages, and the names of their unknown fields."""
-        written, unknown = self._anew(bodies.to_pylist(), names)
-        batch = self._handler.array_to_record_batch(pa.array(written, pa.binary()))
-        bad = [each is None for each in written]
-        if any(_is_beyond(column) for column in batch.columns):
-            bad = [
-                no or any(_is_beyond(column) for column in batch.slice(i, 1).columns)
-                for i, no in enumerate(bad)
-            ]
-        fields = [pa.field(f.name, _fitted(f.type)) for f in batch.schema]
-        arrays = [a.cast(f.type) for a, f in zip(batch.columns, fields, strict=True)]
-        values = pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(bad, pa.bool_()))
+    def read(
+        self, bodies: pa.Array, names: Sequence[Names], writers: pa.Array
+    ) -> tuple[pa.Array, pa.Array]:
+        """The messages, null for null and for what is none, and the names of unknown fields."""
+        starts = self._starts(bodies)
+        read = [
+            self._read(bodies.slice(start, n), names, writers.slice(start, n))
+            for start, n in starts
+        ]
+        if len(read) == 1:
+            return read[0]
+        values, unknown = zip(*read, strict=True)
+        return pa.concat_arrays(values), pa.concat_arrays(unknown)
+
+    def _starts(self, bodies: pa.Array) -> list[tuple[int, int]]:
+        """Of parts of at most so many bytes, or of one message, and how long each is."""
+        if bodies.nbytes <= _AT_ONCE:
+            return [(0, len(bodies))]
+        found, start, size = [], 0, 0
+        for i, length in enumerate(pc.binary_length(bodies).to_pylist()):
+            if size and size + (length or 0) > _AT_ONCE:
+                found.append((start, i - start))
+                start, size = i, 0
+            size += length or 0
+        return [*found, (start, len(bodies) - start)]
+
+    def _read(
+        self, bodies: pa.Array, names: Sequence[Names], writers: pa.Array
+    ) -> tuple[pa.Array, pa.Array]:
+        places = pc.indices_nonzero(bodies.is_valid()).cast(pa.int64())
+        given = bodies.drop_null()
+        found = self._parsed(given)
+        if found is None:  # some are none
+            good = pa.array([self._is_message(each.as_py()) for each in given], pa.bool_())
+            places, given = places.filter(good), given.filter(good)
+            found = self._parsed(given)
+        assert found is not None
+        whole = found.SerializePartialToString()
+        found.DiscardUnknownFields()
+        known = found.SerializePartialToString()  # quicker than to ask how long it is
+        values = self._columns(known, len(given))
+        unknown: list[list[str] | None] = [None] * len(bodies)
+        if len(known) != len(whole):
+            again = self._batch.FromString(whole)
+            for place, left, every in zip(places.to_pylist(), found.m, again.m, strict=True):
+                if left.ByteSize() != every.ByteSize():
+                    named = names[writers[place].as_py()] if names else {}
+                    told = {named.get(at, name) for at, name in _unknown(every, (), "")}
+                    unknown[place] = sorted(name for name in told if name is not None) or None
+        if len(places) < len(bodies):
+            back: list[int | None] = [None] * len(bodies)
+            for i, place in enumerate(places.to_pylist()):
+                back[place] = i
+            values = values.take(pa.array(back, pa.int64()))
         return values, pa.array(unknown, pa.list_(pa.string()))
 
-    def _anew(
-        self, bodies: Sequence[bytes | None], names: Sequence[Names]
-    ) -> tuple[list[bytes | None], list[list[str] | None]]:
-        """Messages as Google's decoder understands them, None for what it does not; and what of
-        each is unknown. In one loop without calls of ours: it is most of the decoding.
-        """
-        parse, refused = self._message.FromString, self._refused
-        written: list[bytes | None] = [None] * len(bodies)
-        unknown: list[list[str] | None] = [None] * len(bodies)
-        for i, body in enumerate(bodies):
-            if body is None:
-                continue
-            try:
-                found = parse(body)
-            except refused:
-                continue
-            if not found.IsInitialized():
-                continue
-            whole = written[i] = found.SerializePartialToString()
-            found.DiscardUnknownFields()
-            if found.ByteSize() != len(whole):
-                paths = _unknown(parse(body), (), "")
-                unknown[i] = sorted({names[i].get(numbers, name) for numbers, name in paths})
-        return written, unknown
+    def _parsed(self, given: pa.Array) -> Any:
+        """All as one message; None if one of them is none."""
+        lengths = pc.binary_length(given).dictionary_encode()
+        fronts = [_ELEMENT + _varint(each) for each in lengths.dictionary.to_pylist()]
+        front = pa.array(fronts, given.type).take(lengths.indices)
+        joined = pc.binary_join_element_wise(front, given, pa.scalar(b"", given.type))
+        try:
+            found = self._batch.FromString(b"".join(joined.to_pylist()))
+        except self._refused:
+            return None
+        return found if not self._requires or found.IsInitialized() else None
+
+    def _is_message(self, body: bytes) -> bool:
+        try:
+            return bool(self._message.FromString(body).IsInitialized())
+        except self._refused:
+            return False
+
+    def _columns(self, whole: bytes, count: int) -> pa.Array:
+        """Of so many messages; null if a time in one is none that Protobuf allows."""
+        batch = self._handler.array_to_record_batch(pa.array([whole], pa.binary()))
+        read = batch.column(0).flatten()
+        columns = read.flatten()
+        beyond = [False] * count
+        if any(_is_beyond(column) for column in columns):
+            beyond = [
+                any(_is_beyond(column) for column in read.slice(i, 1).flatten())
+                for i in range(count)
+            ]
+        arrays = [a.cast(f.type) for a, f in zip(columns, self._type, strict=True)]
+        if not arrays:
+            return pa.array([None if bad else {} for bad in beyond], self._type)
+        mask = pa.array(beyond, pa.bool_())
+        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask)
+
+
+def _batch_file(message: Message) -> bytes:
+    """Of a message ``eo.Batch`` with many of that one."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+
+    file = FileDescriptorProto(name="eo/batch.proto", package="eo", syntax="proto3")
+    for each in message.files:
+        file.dependency.append(FileDescriptorProto.FromString(each).name)
+    file.message_type.add(name="Batch").field.add(
+        name="m",
+        number=1,
+        label=FieldDescriptorProto.LABEL_REPEATED,
+        type=FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=f".{message.name}",
+    )
+    return bytes(file.SerializeToString())
+
+
+def _requires(descriptor: Any) -> bool:
+    """Whether a message has fields that must be there, also in others; none is within itself."""
+    return any(
+        field.is_required or (field.message_type is not None and _requires(field.message_type))
+        for field in descriptor.fields
+    )
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])
 
 
 def _pool(files: Sequence[bytes]) -> Any:

@@ -50,11 +50,6 @@ class SchemaChanges(Settings):
         """True if there may be values that do not fit their column, beside whole fields."""
         return Policy.RESCUE in (self.widened_type, self.changed_type, self.new_enum_value)
 
-    @property
-    def follows_or_stops(self) -> bool:
-        """True if no change is for some records and not for others."""
-        return {self.of(kind) for kind in ChangeKind} <= {Policy.EVOLVE, Policy.FREEZE}
-
     def of(self, kind: ChangeKind) -> Policy:
         policy: Policy = getattr(self, kind.value)
         return policy

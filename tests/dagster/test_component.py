@@ -180,6 +180,7 @@ def test_a_schema_in_a_file_is_looked_for_beside_the_document(mine: Path) -> Non
 
 PLACE = """{"type": "record", "name": "P", "fields": [{"name": "city", "type": "string"}]}"""
 CITY = """{"type": "object", "properties": {"city": {"type": "string"}}}"""
+CODE = """syntax = "proto3"; message P { int32 code = 1; }"""
 VALUES = "value_schema: id BIGINT"
 
 
@@ -192,8 +193,9 @@ VALUES = "value_schema: id BIGINT"
         ("""key_format: json\n  key_schema: '{"type": "integer"}'""", {"key": "BIGINT"}),
         (f"key_format: avro\n  key_prefix: k_\n  key_schema: '{PLACE}'", {"k_city": "STRING"}),
         ("key_format: avro\n  key_schema: long", {"key": "BIGINT"}),
+        (f"key_format: protobuf\n  key_schema: '{CODE}'", {"key_code": "INT"}),
     ],
-    ids=["text", "ddl", "json schema", "plain json", "avro", "plain avro"],
+    ids=["text", "ddl", "json schema", "plain json", "avro", "plain avro", "protobuf"],
 )
 def test_the_columns_of_keys_are_shown_of_topic_and_table(
     mine: Path, keys: str, columns: dict[str, str]

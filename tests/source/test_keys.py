@@ -31,8 +31,8 @@ def send(bench: Bench, *keys: bytes | None) -> None:
     assert producer.flush(120) == 0
 
 
-def rows(bench: Bench, columns: str) -> list[tuple[Any, ...]]:
-    return bench.table.query(f"select {columns} from events order by id")
+def rows(bench: Bench, columns: str, order: str = "id") -> list[tuple[Any, ...]]:
+    return bench.table.query(f'select {columns} from events order by "{order}"')
 
 
 def errors(bench: Bench) -> dict[int, str]:
@@ -94,13 +94,16 @@ def test_an_avro_key_is_a_record_or_a_plain_value(bench: Bench, inline_records: 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ({"key_format": "json"}, "key_schema belongs to key_format json and avro"),
-        ({"key_schema": "id INT"}, "key_schema belongs to key_format json and avro"),
+        ({"key_format": "json"}, "key_schema belongs to key_format json, avro and protobuf"),
+        ({"key_schema": "id INT"}, "key_schema belongs to key_format json, avro and protobuf"),
         ({"key_format": "json", "key_schema": "{"}, "key_schema, a JSON Schema, is not JSON"),
         ({"key_format": "json", "key_schema": '{"type": "array"}'}, "is not an object with"),
         ({"value_schema": '{"type": "string"}'}, "value_schema, a JSON Schema, is not an object"),
         ({"key_format": "avro", "key_schema": "{"}, "key_schema, an Avro schema as JSON, is not"),
-        ({"key_format": "protobuf"}, "'raw', 'text', 'json' or 'avro'"),
+        ({"key_format": "protobuf"}, "key_schema belongs to key_format json, avro and protobuf"),
+        ({"key_format": "protobuf", "key_schema": "{"}, "key_schema, a .proto file, cannot be"),
+        ({"key_message": "Place"}, "key_message belongs to key_format protobuf"),
+        ({"key_format": "thrift"}, "'raw', 'text', 'json', 'avro' or 'protobuf'"),
     ],
 )
 def test_what_a_document_cannot_ask_for(bench: Bench, source: dict[str, Any], said: str) -> None:

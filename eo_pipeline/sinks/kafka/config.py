@@ -20,6 +20,7 @@ from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
 from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
 from eo_pipeline.source.client_options import ClientSettings
+from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import Registry
 
 if TYPE_CHECKING:
@@ -75,10 +76,12 @@ class KafkaSink(Sink):
         key: column that becomes the record's key: text, binary or an integer.
         value: column that is the record's value as it is; null is a tombstone. Without it the
             value is an object of all columns that are nothing else.
-        value_format: ``json``; or ``avro``, in Confluent's wire format, with a schema that the
-            ``registry`` holds: one record of all columns that are nothing else, or the column
-            ``value``.
-        key_format: ``text`` (as its text), or ``avro`` in the same manner.
+        value_format: ``json``; or ``avro`` or ``protobuf``, in Confluent's wire format, with a
+            schema that the ``registry`` holds: one record of all columns that are nothing else, or
+            the column ``value``.
+        key_format: ``text`` (as its text), or ``avro`` or ``protobuf`` in the same manner.
+        message, key_message: which message of a Protobuf schema that somebody else registered
+            values and keys are; the first of its file if absent.
         registry: where the schemas are; see :class:`WritersRegistry`.
         headers: a column of ``array<struct<key string, value binary>>``, or column by header name.
         timestamp: column that becomes the record's timestamp (milliseconds).
@@ -103,8 +106,10 @@ class KafkaSink(Sink):
     semantics: Guarantee = Guarantee.EXACTLY_ONCE
     key: str | None = None
     value: str | None = None
-    value_format: Literal["json", "avro"] = "json"
-    key_format: Literal["text", "avro"] = "text"
+    value_format: Literal["json", "avro", "protobuf"] = "json"
+    key_format: Literal["text", "avro", "protobuf"] = "text"
+    message: str = ""
+    key_message: str = ""
     registry: WritersRegistry | None = None
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
@@ -123,13 +128,19 @@ class KafkaSink(Sink):
     _schemas: Schemas = PrivateAttr(default_factory=Schemas)
 
     @model_validator(mode="after")
-    def _has_what_avro_needs(self) -> Self:
+    def _has_what_schemas_need(self) -> Self:
         if self.needs_agreement != (self.registry is not None):
-            raise ValueError("registry belongs to value_format or key_format avro, which need one")
-        if self.key_format == "avro" and self.key is None:
-            raise ValueError("key_format: avro needs key, the column that is the key")
-        if self.registry and self.registry.key_subject and self.key_format != "avro":
-            raise ValueError("registry.key_subject belongs to key_format: avro")
+            raise ValueError(
+                "registry belongs to value_format or key_format avro or protobuf, which need one"
+            )
+        if "key" in self._encoded and self.key is None:
+            raise ValueError(f"key_format: {self.key_format} needs key, the column that is the key")
+        if self.registry and self.registry.key_subject and "key" not in self._encoded:
+            raise ValueError("registry.key_subject belongs to key_format: avro or protobuf")
+        for part in (VALUE, KEY):
+            if self.message_of(part) and self.format_of(part) != "protobuf":
+                name = "key_message" if part == KEY else "message"
+                raise ValueError(f"{name} belongs to {part.name}_format protobuf")
         return self
 
     @field_validator("client")
@@ -170,17 +181,27 @@ class KafkaSink(Sink):
         """Which column becomes what."""
         return Layout(
             *(self.key, self.value, self.headers, self.timestamp, self.partitioning),
-            avro=frozenset(
-                part
-                for part, told in (("value", self.value_format), ("key", self.key_format))
-                if told == "avro"
-            ),
+            encoded=self._encoded,
             schemas=self._schemas,
         )
 
     @property
+    def _encoded(self) -> frozenset[str]:
+        """The parts of a record that have a schema."""
+        with_schemas = ("avro", "protobuf")
+        return frozenset(p.name for p in (VALUE, KEY) if self.format_of(p) in with_schemas)
+
+    def format_of(self, part: Part) -> str:
+        """What a part of each record is written as."""
+        return self.key_format if part == KEY else self.value_format
+
+    def message_of(self, part: Part) -> str:
+        """Which message of a Protobuf schema a part is; empty: the first."""
+        return self.key_message if part == KEY else self.message
+
+    @property
     def needs_agreement(self) -> bool:
-        return "avro" in (self.value_format, self.key_format)
+        return bool(self._encoded)
 
     def agreed(self, agreement: Schemas) -> KafkaSink:
         """The same, with what its records are written with."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
-from eo_pipeline.ledger.schemas import AVRO
-from eo_pipeline.sinks.kafka.avro_schema import derived, misfits, record_name
+from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
+from eo_pipeline.sinks.kafka import avro_schema, protobuf_schema
 from eo_pipeline.sinks.kafka.config import KafkaSink
-from eo_pipeline.sinks.kafka.encoding import Agreed, Schemas, whole
-from eo_pipeline.source.registry import RegistryClient
+from eo_pipeline.sinks.kafka.encoding import Agreed, AgreedAvro, Schemas, whole
+from eo_pipeline.sinks.kafka.protobuf_encoding import AgreedProtobuf
+from eo_pipeline.source.kinds import type_of_format
+from eo_pipeline.source.parts import KEY, VALUE, Part
+from eo_pipeline.source.protobuf_schema import Protobuf
+from eo_pipeline.source.registry import Registered, RegistryClient
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -20,76 +25,104 @@ _NOT_TAKEN = frozenset({409, 422})
 _NOT_ALLOWED = frozenset({401, 403})
 
 
-class WritersClient(RegistryClient):
+class Writers:
     """Asks the registry of a sink. One for a session: what was agreed on is not asked for again."""
 
-    where: ClassVar[str] = "sink.registry"
-
     def __init__(self, sink: KafkaSink) -> None:
-        assert sink.registry is not None
-        super().__init__(sink.registry, AVRO)
         self._sink = sink
-        self._key_subject = sink.registry.key_subject
-        self._may_register = sink.registry.auto_register
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._clients: dict[str, WritersClient] = {}
 
     def schemas(self, columns: StructType) -> Schemas:
         """What records of the result ``columns`` are written with.
 
         Raises:
-            ConfigError: a column the configuration names is absent; or see :meth:`agreed`.
-            SchemaChangeError, RegistryUnavailableError: see :meth:`agreed`.
+            ConfigError: a column the configuration names is absent; or see
+                :meth:`WritersClient.agreed`.
+            SchemaChangeError, RegistryUnavailableError: see :meth:`WritersClient.agreed`.
         """
         sink, layout = self._sink, self._sink.layout
         layout.check_named(columns.names)
         value = key = None
-        if sink.value_format == "avro":
-            subject = self._registry.subject or f"{sink.topic}-value"
-            value = self.agreed("Value", subject, layout.value_type(columns))
-        if sink.key_format == "avro" and sink.key is not None:
-            subject = self._key_subject or f"{sink.topic}-key"
-            key = self.agreed("Key", subject, columns[sink.key].dataType)
+        if "value" in layout.encoded:
+            value = self._of(VALUE).agreed(layout.value_type(columns))
+        if "key" in layout.encoded and sink.key is not None:
+            key = self._of(KEY).agreed(columns[sink.key].dataType)
         return Schemas(value, key)
 
-    def agreed(self, part: str, subject: str, data_type: DataType) -> Agreed:
-        """What values of ``data_type`` are written with, the ``Key`` or ``Value`` of a record.
+    def _of(self, part: Part) -> WritersClient:
+        if part.name not in self._clients:
+            make = {"avro": AvroWriters, "protobuf": ProtobufWriters}[self._sink.format_of(part)]
+            self._clients[part.name] = make(self._sink, part)
+        return self._clients[part.name]
+
+
+class WritersClient(RegistryClient):
+    """The same of one part of each record."""
+
+    where: ClassVar[str] = "sink.registry"
+
+    def __init__(self, sink: KafkaSink, part: Part) -> None:
+        assert sink.registry is not None
+        message = sink.message_of(part)
+        super().__init__(sink.registry, type_of_format(sink.format_of(part)), message)
+        named = sink.registry.key_subject if part == KEY else sink.registry.subject
+        self.subject = named or part.subject(sink.topic)
+        #: of the column that is it, if one is
+        self.column = sink.key if part == KEY else sink.value
+        self.topic = sink.topic
+        self.name = part.name.capitalize()
+        self.may_register = sink.registry.auto_register
+
+    def agreed(self, data_type: DataType) -> Agreed:
+        """What values of ``data_type`` are written with.
 
         Raises:
-            SchemaChangeError: Avro has nothing for it; or the registry's schema does not fit, or
-                its subject does not take one that does.
+            SchemaChangeError: the kind of schema has nothing for it; or the registry's does not
+                fit, or its subject does not take one that does.
             ConfigError: it must be there, and is not.
             RegistryUnavailableError: the registry does not answer.
         """
-        if self._may_register:
-            text = json.dumps(derived(data_type, record_name(self._sink.topic, part)))
-            if (subject, text) not in self._numbers:
-                self._numbers[subject, text] = self.register(subject, text)
-            return Agreed(self._numbers[subject, text], text, data_type, is_ours=True)
-        latest = self.found(subject)
+        raise NotImplementedError
+
+    def there(self) -> Registered:
+        """The subject's latest schema, which is not ours to change.
+
+        Raises:
+            ConfigError: there is none.
+            RegistryUnavailableError: the registry does not answer.
+        """
+        latest = self.found(self.subject)
         if latest is None:
             raise ConfigError(
-                f"The schema registry at {self._registry.url} has no subject {subject!r}, and "
+                f"The schema registry at {self._registry.url} has no subject {self.subject!r}, and "
                 "sink.registry.auto_register is false. Nothing was read. Register the schema, or "
                 "let the pipeline do it."
             )
-        if faults := [*misfits(data_type, whole(latest.text))]:
+        return latest
+
+    def refuse(self, latest: Registered, faults: Sequence[str]) -> None:
+        """Return if there are no ``faults``.
+
+        Raises:
+            SchemaChangeError: there are.
+        """
+        if faults:
             raise SchemaChangeError(
-                f"The latest schema of {subject!r} (number {latest.keys[0]}) does not take the "
-                f"columns: {'; '.join(faults)}. Nothing was read. Register one that does, or "
+                f"The latest schema of {self.subject!r} (number {latest.keys[0]}) does not take "
+                f"the columns: {'; '.join(faults)}. Nothing was read. Register one that does, or "
                 "correct the transform."
             )
-        return Agreed(int(latest.keys[0]), latest.text, data_type, is_ours=False)
 
-    def register(self, subject: str, text: str) -> int:
-        """The number of ``text``, which is registered under ``subject`` unless it is already.
+    def register(self, text: str, references: Sequence[Any] = ()) -> int:
+        """The number of ``text``, which is registered unless it is already.
 
         Raises:
             SchemaChangeError: the subject does not take it.
             ConfigError: this login may not register.
             RegistryUnavailableError: the registry does not answer.
         """
-        errors = self._schema_registry.error
-        schema = self._schema_registry.Schema(text, AVRO)
+        errors, subject = self._schema_registry.error, self.subject
+        schema = self._schema_registry.Schema(text, self._type, list(references))
 
         def question(client: Any) -> int:
             try:
@@ -114,3 +147,72 @@ class WritersClient(RegistryClient):
         if number is None:
             raise self._away(f"has no place for subject {subject!r}")
         return number
+
+
+class AvroWriters(WritersClient):
+    """Of Avro: the schema of the columns is registered as it is."""
+
+    def __init__(self, sink: KafkaSink, part: Part) -> None:
+        super().__init__(sink, part)
+        assert self._type == AVRO
+        self._numbers: dict[str, int] = {}
+
+    def agreed(self, data_type: DataType) -> Agreed:
+        """See :meth:`WritersClient.agreed`."""
+        if self.may_register:
+            name = avro_schema.record_name(self.topic, self.name)
+            text = json.dumps(avro_schema.derived(data_type, name))
+            if text not in self._numbers:
+                self._numbers[text] = self.register(text)
+            return AgreedAvro(self._numbers[text], text, data_type, is_ours=True)
+        latest = self.there()
+        self.refuse(latest, [*avro_schema.misfits(data_type, whole(latest.text))])
+        return AgreedAvro(int(latest.keys[0]), latest.text, data_type, is_ours=False)
+
+
+class ProtobufWriters(WritersClient):
+    """Of Protobuf: what is registered is the subject's latest schema, grown where columns are new,
+    since a field is its number.
+    """
+
+    def __init__(self, sink: KafkaSink, part: Part) -> None:
+        super().__init__(sink, part)
+        assert self._type == PROTOBUF
+        self._agreed: dict[str, AgreedProtobuf] = {}
+
+    def agreed(self, data_type: DataType) -> Agreed:
+        """See :meth:`WritersClient.agreed`."""
+        columns = protobuf_schema.as_message(data_type, self.column)
+        if not self.may_register:
+            latest = self.there()
+            self.refuse(latest, self._faults(latest, columns))
+            return self._made(int(latest.keys[0]), latest.text, data_type)
+        asked = data_type.json()
+        if asked not in self._agreed:
+            self._agreed[asked] = self._made(*self._registered_for(columns), data_type)
+        return self._agreed[asked]
+
+    def _registered_for(self, columns: StructType) -> tuple[int, str]:
+        """The number and the text of a schema that takes ``columns``."""
+        latest = self.found(self.subject)
+        if latest is None:
+            text = protobuf_schema.derived(columns, self.topic, self.name)
+            return self.register(protobuf_schema.own_content(text)), text
+        if not self._faults(latest, columns):
+            return int(latest.keys[0]), latest.text
+        text = protobuf_schema.grown(latest.text, columns, self._protobuf)
+        references = self._latest_version(self.subject).schema.references or ()
+        return self.register(protobuf_schema.own_content(text), references), text
+
+    def _faults(self, latest: Registered, columns: StructType) -> list[str]:
+        if fault := self._protobuf.fault_of(latest.text):  # no columns can mend that
+            self.refuse(latest, [f"it {fault}"])
+        return [*protobuf_schema.misfits(columns, self._protobuf.descriptor(latest.text))]
+
+    def _made(self, number: int, text: str, data_type: DataType) -> AgreedProtobuf:
+        return AgreedProtobuf(number, text, data_type, self._protobuf)
+
+    @property
+    def _protobuf(self) -> Protobuf:
+        assert isinstance(self._kind, Protobuf)
+        return self._kind

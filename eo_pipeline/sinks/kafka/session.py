@@ -27,7 +27,7 @@ from eo_pipeline.sinks.kafka.evidence import holds_rows
 from eo_pipeline.sinks.kafka.ledger import open_ledger
 from eo_pipeline.sinks.kafka.ledger_records import ShardCounts
 from eo_pipeline.sinks.kafka.pool import READERS_SECONDS, Incomplete, ShardPool, unfinished
-from eo_pipeline.sinks.kafka.registered import WritersClient
+from eo_pipeline.sinks.kafka.registered import Writers
 from eo_pipeline.sinks.kafka.shards import Shards
 from eo_pipeline.sinks.kafka.store import (
     KafkaStore,
@@ -107,10 +107,10 @@ class KafkaSession(SinkSession):
         return super().already_committed(entry, staged)
 
     def agree(self, columns: StructType) -> Schemas:
-        """Which schemas records are written with, where they are Avro.
+        """Which schemas records are written with, where a registry has them.
 
         Raises:
-            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``WritersClient.schemas``.
+            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``Writers.schemas``.
         """
         self._agreed = self._registry.schemas(columns)
         return self._agreed
@@ -121,8 +121,8 @@ class KafkaSession(SinkSession):
         return {part: str(each.number) for part, each in parts.items() if each}
 
     @cached_property
-    def _registry(self) -> WritersClient:
-        return WritersClient(self.sink)
+    def _registry(self) -> Writers:
+        return Writers(self.sink)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return KafkaPublication(self, entry, staged)

@@ -17,6 +17,7 @@ from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import JSON_FIELD
 from eo_pipeline.sinks.kafka.encoding import Schemas
+from eo_pipeline.sinks.kafka.protobuf_encoding import AgreedProtobuf, by_workers
 from eo_pipeline.sinks.projection import as_json_columns
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def is_projected(columns: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns by name. ``value`` None: all columns that are nothing else, as one object. What of
-    ``avro`` (``value``, ``key``) is written as that, with the ``schemas`` agreed on.
+    """Columns by name. ``value`` None: all columns that are nothing else, as one object. What is
+    ``encoded`` (``value``, ``key``) is written with the ``schemas`` agreed on.
     """
 
     key: str | None = None
@@ -66,13 +67,13 @@ class Layout:
     headers: str | Mapping[str, str] | None = None
     timestamp: str | None = None
     partitioning: Partitioner = Partitioner.KEY
-    avro: frozenset[str] = frozenset()
+    encoded: frozenset[str] = frozenset()
     schemas: Schemas = field(default_factory=Schemas)
 
     @property
     def lineage_in_headers(self) -> bool:
         """The value has no room for it, or a schema that is other people's affair."""
-        return self.value is not None or "value" in self.avro
+        return self.value is not None or "value" in self.encoded
 
     @property
     def header_columns(self) -> tuple[str, ...]:
@@ -135,14 +136,14 @@ class Layout:
         Raises:
             SchemaChangeError: names the column.
             ConfigError: a column the configuration names is absent.
-            RefusedError: they are to be Avro.
+            RefusedError: they are to be Avro or Protobuf.
         """
         if is_projected(schema.names):
             return
-        if self.avro:
+        if self.encoded:
             raise RefusedError(
-                "sink.value_format or key_format avro: Avro is made by Spark, and these rows were "
-                "staged without it. Nothing was published."
+                "sink.value_format or key_format avro or protobuf: these are made by Spark, and "
+                "these rows were staged without it. Nothing was published."
             )
         self.check_columns(schema.names)
         for name in filter(None, (self.key, self.value)):
@@ -236,6 +237,13 @@ def project(df: DataFrame, layout: Layout) -> DataFrame:
     layout.check_columns(df.columns)
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     _check_types(types, layout)
+    agreed = {VALUE: layout.schemas.value, KEY: layout.schemas.key}
+    protobuf = {name: a for name, a in agreed.items() if isinstance(a, AgreedProtobuf)}
+    return by_workers(_projected(df, layout, types), protobuf)
+
+
+def _projected(df: DataFrame, layout: Layout, types: Mapping[str, str]) -> DataFrame:
+    """The same; what workers make bytes of is structs yet."""
     kept = [name for name in df.columns if name in LINEAGE_COLUMNS]
     parts = [*_parts(layout, types), *(_column(name) for name in kept)]
     if layout.schemas.value is not None:
