@@ -10,7 +10,7 @@ from eo_pipeline.cli.sampling import InferredSchema
 from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.kinds import format_of_type, kind_of
+from eo_pipeline.source.kinds import format_of_type, is_plain, kind_of
 from eo_pipeline.source.parts import KEY, VALUE
 from eo_pipeline.source.registry import latest_reader, type_of_latest
 
@@ -72,7 +72,7 @@ def _names_of_both(source: KafkaSource, subject: str, kind: str) -> list[str]:
         source.registry, source.subject_of(VALUE), source.schema_type, source.message
     )
     names = kind_of(kind).field_names(key.text)
-    plain = names == [KEY.name]
+    plain = is_plain(kind, key.text)
     columns = {(name if plain else f"{source.key_prefix}{name}").lower() for name in names}
     of_value = kind_of(source.schema_type, source.message).field_names(value.text)
     return [name for name in of_value if name.lower() in columns]

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
-from eo_pipeline.source import avro_shapes, json_schema
-from eo_pipeline.source.avro_schema import as_record
+from eo_pipeline.source import avro_schema, avro_shapes, json_schema
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.shapes import Shape
 
@@ -74,4 +73,11 @@ def plain_or_record(schema_type: str, text: str) -> str:
     """A key's schema ``text``; of a plain key, which has no fields, one with a field ``key``."""
     if schema_type == JSON_SCHEMA:
         return json_schema.as_object(text)
-    return as_record(text) if schema_type == AVRO else text
+    return avro_schema.as_record(text) if schema_type == AVRO else text
+
+
+def is_plain(schema_type: str, text: str) -> bool:
+    """Whether :func:`plain_or_record` made the field of it."""
+    if schema_type == JSON_SCHEMA:
+        return json_schema.is_plain(text)
+    return schema_type == AVRO and avro_schema.is_plain(text)

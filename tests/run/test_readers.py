@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.ledger.schemas import ReadWith
-from eo_pipeline.run.readers import reader_changes
+from eo_pipeline.ledger.schemas import ReadWith, written_with
+from eo_pipeline.run.readers import reader_changes, written_changes
 from tests.registry import record
 
 OLD = record(("id", "long"), ("name", "string"))
@@ -51,3 +51,29 @@ def test_what_came_along_with_a_fork_was_not_read() -> None:
     start = entry(0, ReadWith("1", ("1",), (), {"1": OLD}), ranges=())
     [change] = reader_changes([start, entry(1, ReadWith("1", ("1",)))])
     assert (change.entry.transaction_id, change.text) == ("t1", OLD)
+
+
+def test_what_rows_were_written_as_is_told_where_it_changed() -> None:
+    """By the entries alone; one that says nothing changes nothing."""
+    head = LedgerEntry("p", "l", 0, "t0", None, Operation.START, {})
+    entries = [head]
+    for columns, registered in (
+        ({"id": "bigint"}, {}),
+        ({"id": "bigint"}, {}),
+        (None, {}),
+        ({"id": "numeric", "name": "text"}, {}),
+        ({"id": "numeric", "name": "text"}, {"value": "7"}),
+        ({"name": "text"}, {"value": "7"}),
+    ):
+        head = head.child(Operation.FORWARD, "run", {})
+        if columns is not None:
+            held = written_with(head.identity.written, head.version, columns, registered)
+            head = head.with_counts(Counts(rows=1, written=held))
+        entries.append(head)
+    told = [(each.entry.version, each.schema, str(each)) for each in written_changes(entries)]
+    assert told == [
+        (1, "", ""),
+        (4, "", "new: name; id from bigint to numeric"),
+        (5, "value 7", "the same columns"),
+        (6, "value 7", "no longer: id"),
+    ]

@@ -124,7 +124,7 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
     known = {"url": registry.url, "client": QUICKLY}
     source = {"key_format": "avro", "registry": known, "on_bad_record": "dead_letter"}
     write_avro(bench, registry.url, PLACE, {"city": "Ulm", "zip": 1}, {"city": "Bonn", "zip": None})
-    bench.pipeline(source=source).run()
+    first = bench.pipeline(source=source).run().head
     wider = record(("city", "string"), ("country", "string", "DE"), name="Place")
     send(bench, b"\0\0\0\xff\xff\x02", b"Ulm", None)
     write_avro(bench, registry.url, wider, {"city": "Graz", "country": "AT"})
@@ -145,8 +145,17 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
     assert (len(used.writers), len(used.texts), used.unknown) == (2, 1, ("65535",))
     assert head.counts.schemas is None
     assert head.counts.unknown_fields == ("key: zip",)
-    registry.kill()
     pipeline = bench.pipeline(source=source)
+    copied = pipeline.fork(first.version, "copied", {**bench.config["sink"], "table": "copied"})
+    begun = copied.head()
+    assert begun is not None
+    assert begun.counts.key_schemas is not None
+    assert set(begun.counts.key_schemas.texts) == set(first.known_key_schemas.held)
+    copied.run()
+    registry.kill()
+    found = bench.table.query('select key_city, key_country from copied order by "_eo_offset"')
+    assert found == [row[:2] for row in read[2:]], "there never was a column key_zip"
+    assert copied.audit().passed
     assert pipeline.audit().passed
     pipeline.replay(1, head.version)
     assert bench.table.query(f'select {columns} from events order by "_eo_offset"') == read
