@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections import Counter
@@ -93,6 +94,16 @@ def keep(file: Path, runs: Iterable[Run]) -> None:
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps([run.to_json() for run in runs], indent=1) + "\n")
     os.replace(fresh, file)
+
+
+def add(file: Path, run: Run) -> None:
+    """Keep ``run`` among the others, in the place of what was kept of it before."""
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        own = (run.seed, run.machine["date"])
+        others = [each for each in read(file) if (each.seed, each.machine["date"]) != own]
+        keep(file, [*others, run])
+    file.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def together(runs: Iterable[Run]) -> dict[str, Scenario]:

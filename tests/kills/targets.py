@@ -76,7 +76,7 @@ class Target(ABC):
 
     def close(self) -> None:
         if self.server is not None:
-            self.server.stop()
+            self.server.kill()  # nobody needs what it has
         self.disk.close()
 
     @property

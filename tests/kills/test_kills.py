@@ -39,7 +39,7 @@ def test_a_store_meets_only_what_can_be_done_with_it() -> None:
 def test_short_runs_of_several_seeds_together_get_to_every_store() -> None:
     names = ["a", "b", "c", "d"]
     assert {next(order(names, seed))[1] for seed in range(4)} == {*names}
-    assert [name for _, name in islice(order(names, 1), 5)] == ["b", "c", "d", "a", "b"]
+    assert [name for _, name in islice(order(names, 1), 5)] == ["d", "a", "b", "c", "d"]
 
 
 def test_the_page_shows_the_sums_of_all_runs(tmp_path: Path) -> None:

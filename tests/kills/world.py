@@ -50,7 +50,9 @@ class World:
 
     def __enter__(self) -> Self:
         # not below .eo: PostgreSQL runs as another user, who must get there
-        name = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="eo-kills-"))
+        name = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="eo-kills-", ignore_cleanup_errors=True)
+        )
         self.folder = Path(name)
         self.folder.chmod(0o755)
         os.environ["SPARK_CONF_DIR"] = str(ROOT / "tests" / "spark_conf")
