@@ -13,11 +13,13 @@ WORKERS ?= 2
 IN_PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder -p tests.progress
 # `make chaos SHORT=1`: an eighth, another one every day; SEED= repeats one
 SEED ?= $(shell date +%Y%j)
+# of `make correctness`, and of the part that it has in `make chaos`
+MINUTES ?= 60
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test chaos bench bench-quick lint docs
+.PHONY: help setup run dev stop clean test chaos correctness bench bench-quick lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,13 +47,21 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=
 	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
-chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives (SHORT=1: an eighth)
+chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives, `make correctness` (SHORT=1: an eighth)
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
 	@$(BIN)/python -m tests.install_jars
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m tests.kills --minutes $(if $(SHORT),8,$(MINUTES)) --seed $(SEED))
+
+correctness: $(VENV)/.ready-dev ## an hour of random kills on every store, judged from outside (MINUTES=60 SEED=)
+	@$(DEMO) setup
+	@sh tests/install_stores.sh
+	@sh tests/install_mysql.sh
+	@$(BIN)/python -m tests.install_jars
+	@$(BIN)/python -m tests.kills --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: an hour or more
 	@$(DEMO) setup
@@ -81,7 +91,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,metrics,msk,mysql,redis,registry,s3,dev]" || $(call pip_failed)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3,dev]" || $(call pip_failed)
 	@touch $@
 
 define check_python

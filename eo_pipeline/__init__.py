@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from eo_pipeline import on_demand
 
 if TYPE_CHECKING:
-    from eo_pipeline.audit import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
+    from eo_pipeline.audit import (
+        AuditReport,
+        CheckpointAudit,
+        CheckpointPreview,
+        Difference,
+        Finding,
+        FindingKind,
+        Repair,
+        ReplayPreview,
+        RowExample,
+    )
     from eo_pipeline.crashpoints import CrashPoint
     from eo_pipeline.errors import (
         BadRecordError,
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
         Loss,
         ManifestDamagedError,
         NothingToDoError,
+        PastGoneError,
         RangesGoneError,
         RefusedError,
         RegistryUnavailableError,
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
     from eo_pipeline.pipeline import Pipeline
     from eo_pipeline.run.accept_loss import AcceptLossPlan
     from eo_pipeline.run.adopt import AdoptPlan
+    from eo_pipeline.run.as_of import AsOf
     from eo_pipeline.run.fork import ForkPlan
     from eo_pipeline.run.plans import ChangePlan, ChangeReport
     from eo_pipeline.run.replay import ReplayPlan
@@ -74,12 +86,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AcceptLossPlan",
     "AdoptPlan",
+    "AsOf",
     "AuditReport",
     "BadRecordError",
     "ChangePlan",
     "ChangeReport",
     "Checkpoint",
     "CheckpointAudit",
+    "CheckpointPreview",
     "CheckpointReport",
     "CommitOutcome",
     "CommitUnknownError",
@@ -91,6 +105,7 @@ __all__ = [
     "DamagedError",
     "DataLossError",
     "DeltaSink",
+    "Difference",
     "EntryId",
     "EoPipelineError",
     "FencedError",
@@ -112,6 +127,7 @@ __all__ = [
     "OffsetRange",
     "Operation",
     "ParquetSink",
+    "PastGoneError",
     "Pipeline",
     "PostgresSink",
     "RangesGoneError",
@@ -120,8 +136,10 @@ __all__ = [
     "RegistryUnavailableError",
     "Repair",
     "ReplayPlan",
+    "ReplayPreview",
     "ResetPlan",
     "RewindPlan",
+    "RowExample",
     "RunPlan",
     "RunReport",
     "SchemaChangeError",
@@ -152,9 +170,13 @@ _HOMES = {
     "eo_pipeline.audit": (
         "AuditReport",
         "CheckpointAudit",
+        "CheckpointPreview",
+        "Difference",
         "Finding",
         "FindingKind",
         "Repair",
+        "ReplayPreview",
+        "RowExample",
     ),
     "eo_pipeline.crashpoints": ("CrashPoint",),
     "eo_pipeline.errors": (
@@ -172,6 +194,7 @@ _HOMES = {
         "Loss",
         "ManifestDamagedError",
         "NothingToDoError",
+        "PastGoneError",
         "RangesGoneError",
         "RefusedError",
         "RegistryUnavailableError",
@@ -203,6 +226,7 @@ _HOMES = {
     "eo_pipeline.pipeline": ("Pipeline",),
     "eo_pipeline.run.accept_loss": ("AcceptLossPlan",),
     "eo_pipeline.run.adopt": ("AdoptPlan",),
+    "eo_pipeline.run.as_of": ("AsOf",),
     "eo_pipeline.run.fork": ("ForkPlan",),
     "eo_pipeline.run.plans": (
         "ChangePlan",

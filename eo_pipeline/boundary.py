@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from eo_pipeline.errors import EoPipelineError, SetupError, UnexpectedError
+from eo_pipeline.bucket import StoreUnreachableError
+from eo_pipeline.errors import EoPipelineError, SetupError, SinkUnavailableError, UnexpectedError
+from eo_pipeline.scrubbing import scrubbed
+
+log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -37,6 +42,16 @@ def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @contextmanager
+def callers_block() -> Iterator[None]:
+    """The same of a ``with`` block of the caller's."""
+    try:
+        yield
+    except Exception as error:
+        setattr(error, _OF_CALLER, True)
+        raise
+
+
+@contextmanager
 def boundary(pipeline: str) -> Iterator[None]:
     """Work on one pipeline.
 
@@ -53,11 +68,25 @@ def boundary(pipeline: str) -> Iterator[None]:
         raise _ours(f"Pipeline {pipeline!r}", error) from error
 
 
+@contextmanager
+def harmless(what: str) -> Iterator[None]:
+    """Work for somebody who only watches: whatever it raises is logged, and nothing else ends."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - of a library that the run does not depend on
+        log.warning("%s failed: %s: %s", what, type(error).__name__, scrubbed(str(error)))
+
+
 def _ours(what: str, error: Exception) -> EoPipelineError:
     if isinstance(error, OSError) and error.errno in _FOR_A_PERSON:
         return SetupError(
             f"{what}: {error.filename or 'a file'} cannot be written or read: {error.strerror}. "
             "Free space there, or let this process have it; what was reported as committed stays."
+        )
+    if isinstance(error, StoreUnreachableError):
+        return SinkUnavailableError(
+            f"{what}: {error.filename} cannot be reached: {error.strerror}. What was reported as "
+            "committed stays; try again."
         )
     place = traceback.extract_tb(error.__traceback__)[-1]
     return UnexpectedError(

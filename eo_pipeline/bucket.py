@@ -28,6 +28,10 @@ class StoreUnfitError(OSError):
     """A store that does not do what exactness rests on, whatever it answers."""
 
 
+class StoreUnreachableError(ConnectionError):
+    """A store that gives no answer, or the wrong one, however often it is asked."""
+
+
 @dataclass(frozen=True)
 class Bucket:
     """A bucket, and how each of those who must reach it is told where it is and who asks."""
@@ -329,7 +333,7 @@ def _errors(place: BucketPath) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise PermissionError(errno.EACCES, _text(error), str(place)) from error
     except exceptions.BaseError as error:
-        raise OSError(errno.EIO, _text(error), str(place)) from error
+        raise StoreUnreachableError(errno.EIO, _text(error), str(place)) from error
 
 
 def _text(error: Exception) -> str:

@@ -15,6 +15,7 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
+    ├── PastGoneError               the table as it once was cannot be had back, or not all of it
     ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
     ├── UnexpectedError             a fault of this package, or of a library it uses
     ├── NothingToDoError            a change was asked for that is not needed
@@ -200,6 +201,20 @@ class RangesGoneError(GoingBackError):
 
 class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
+
+
+class PastGoneError(EoPipelineError):
+    """The table as it stood at ``version`` cannot be shown: its rows were taken out, replaced or
+    overwritten since, and the store keeps no earlier states, or not that one.
+    """
+
+    def __init__(self, pipeline: str, version: int, found: str, remedy: str) -> None:
+        self.pipeline = pipeline
+        self.version = version
+        super().__init__(
+            f"Pipeline {pipeline!r}: the table as it stood at version {version} cannot be shown: "
+            f"{found}. {remedy}"
+        )
 
 
 class ManifestDamagedError(EoPipelineError):

@@ -21,6 +21,7 @@ from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.status import Status
+from eo_pipeline.staging.failures import Failures
 
 #: Entries one request takes of a ledger that is read for the first time.
 _PER_REQUEST = 1_000
@@ -34,6 +35,7 @@ _GAUGES = {
     "eo_last_record_timestamp_seconds": "When the newest version that read records was committed.",
     "eo_last_checkpoint_seconds": "From plan to commit of the newest version that read records.",
     "eo_obstacles": "Losses and damaged promises at which the next run stops.",
+    "eo_last_failure_timestamp_seconds": "When a run last failed.",
     "eo_look_timestamp_seconds": "When the pipeline was last looked at.",
 }
 _COUNTERS = {
@@ -42,6 +44,7 @@ _COUNTERS = {
     "eo_bytes_read": "Bytes of those records' values.",
     "eo_rows_written": "Rows written by runs and replays.",
     "eo_dead_letters": "Records set aside by runs and replays.",
+    "eo_run_failures": "Runs that failed, by the kind of error, as they noted it in staging.",
     "eo_look_errors": "Looks of this process that failed, by the kind of error.",
 }
 
@@ -65,6 +68,8 @@ class Observed:
     #: when it ended, by this machine's clock
     looked_at: float | None = None
     errors: Counter[str] = field(default_factory=Counter)
+    #: of runs, which this process need not have seen
+    failures: Sequence[Failures] = ()
     _totals: _Totals = field(default_factory=lambda: _Totals())
     _pipeline: Pipeline | None = None
     _told: str = ""
@@ -73,6 +78,7 @@ class Observed:
         """Ask the sink, then Kafka; what fails is counted."""
         try:
             self._pipeline = self._pipeline or self.load()
+            self.failures = self._pipeline.failures()
             totals = self._totals.followed(self._pipeline)
             self.status, self._totals, self.up = self._pipeline.status(), totals, True
             self._told = ""
@@ -89,6 +95,9 @@ class Observed:
         yield "eo_up", float(self.up)
         if self.looked_at is not None:
             yield "eo_look_timestamp_seconds", self.looked_at
+        if self.failures:
+            last = max(each.last for each in self.failures)
+            yield from _moment("eo_last_failure_timestamp_seconds", last)
         if self.status is None:
             return
         yield "eo_lag_records", self.status.lag
@@ -107,6 +116,7 @@ class Observed:
         """Values by the names of :data:`_COUNTERS`, each with what it is a count of, or nothing."""
         totals = self._totals
         yield from (("eo_checkpoints", kind, n) for kind, n in totals.operations.items())
+        yield from (("eo_run_failures", each.kind, each.count) for each in self.failures)
         yield from (("eo_look_errors", kind, n) for kind, n in tuple(self.errors.items()))
         yield "eo_records_read", "", totals.records
         yield "eo_bytes_read", "", totals.bytes
@@ -179,8 +189,15 @@ class PipelineMetrics(Collector):
         return [*gauges.values(), *counters.values()]
 
 
+_LABELS = {
+    "eo_checkpoints": ["operation"],
+    "eo_run_failures": ["kind"],
+    "eo_look_errors": ["kind"],
+}
+
+
 def _label(name: str) -> list[str]:
-    return {"eo_checkpoints": ["operation"], "eo_look_errors": ["kind"]}.get(name, [])
+    return _LABELS.get(name, [])
 
 
 def look_at_all(observed: Sequence[Observed]) -> None:

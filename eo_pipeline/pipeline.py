@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
-from eo_pipeline.boundary import callers
+from eo_pipeline.boundary import boundary, callers, callers_block
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, new_transaction_id
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.observers import observed
+from eo_pipeline.places import Place
 from eo_pipeline.progress import phase
 from eo_pipeline.run.changes import Changes
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.forward import Runner, checkpoints_limit
 from eo_pipeline.run.interruption import watched
+from eo_pipeline.run.observing import NOBODY, ObservedRun, Observer
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
@@ -32,10 +35,16 @@ from eo_pipeline.sinks.registry import SinkField
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.staging.failures import Failures
+from eo_pipeline.staging.scratch import sweep_scratch
 from eo_pipeline.storage import PlaceField, Storage
 
 if TYPE_CHECKING:
-    from eo_pipeline.audit import AuditReport
+    from datetime import datetime
+
+    from eo_pipeline.audit import AuditReport, ReplayPreview
+    from eo_pipeline.run.as_of import AsOf
+    from eo_pipeline.run.replay import ReplayPlan
 
 
 class Pipeline(Changes, Settings):
@@ -123,7 +132,8 @@ class Pipeline(Changes, Settings):
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
-        with self._steps(run_id, on_checkpoint, spark) as steps:
+        with self._steps(run_id, on_checkpoint, spark, Operation.FORWARD.value) as steps:
+            sweep_scratch(self._scratch)
             return Runner(steps, limit).run()
 
     def head(self) -> LedgerEntry | None:
@@ -183,6 +193,34 @@ class Pipeline(Changes, Settings):
         with self._steps(None, on_checkpoint) as steps:
             return steps.recover()
 
+    def failures(self) -> list[Failures]:
+        """Runs that failed, by the kind of error, as they noted it in staging; whoever cannot
+        write there leaves no note. Nothing is asked but staging.
+        """
+        with boundary(self.name):
+            return self._staging_area().failures.all()
+
+    @contextmanager
+    def as_of(self, version: int | datetime, *, what_is_left: bool = False) -> Iterator[AsOf]:
+        """The table as it stood when ``version`` was the head (of a moment: the newest committed
+        by then), also of a version that a rewind left behind. Of use within the ``with`` block.
+
+        Args:
+            version: of the ledger, or a moment with its time zone.
+            what_is_left: also if rows are gone that were there; ``AsOf.missing`` says which.
+
+        Raises:
+            UnknownCheckpointError: there is no such version.
+            PastGoneError: its rows were taken out, replaced or overwritten, and the store keeps no
+                earlier states, or not that one.
+        """
+        from eo_pipeline.run.as_of import open_as_of
+
+        with self._steps() as steps:
+            found = open_as_of(steps, version, what_is_left=what_is_left)
+            with callers_block():
+                yield found
+
     def forked(self, name: str, sink: Sink | Mapping[str, Any]) -> Self:
         """This declaration under another name, into another sink; nothing is written."""
         return self.from_config({**dict(self), "name": name, "sink": sink})
@@ -209,11 +247,38 @@ class Pipeline(Changes, Settings):
         """
         from eo_pipeline.audit import Audit
 
+        with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
+            return Audit(steps, self._scratch, on_progress or _no_listener).run(last)
+
+    def preview_replay(
+        self, plan: ReplayPlan, *, key: Sequence[str] = (), spark: SparkProvider | None = None
+    ) -> ReplayPreview:
+        """How many rows a planned replay would add, remove and change, and which, before it.
+
+        Kafka is read, the transform applied, and the result staged where nobody publishes it.
+
+        Args:
+            key: the columns that say which rows are the same row; the record they came from if
+                absent, or all their values where rows do not say from which record they are.
+            spark: a session to use instead of ``self.spark``.
+
+        Raises:
+            StalePlanError: the ledger has moved on since the plan was made.
+            ConfigError: the rows have no such key.
+            RefusedError: rows cannot be read back from this sink.
+            EoPipelineError: whatever a replay would meet in reading and staging.
+        """
+        from eo_pipeline.audit.preview import preview_replay
+
+        with phase(f"{self.name}: preview"), self._steps(spark=spark) as steps:
+            return preview_replay(steps, self._scratch, plan, key)
+
+    @property
+    def _scratch(self) -> Place:
+        """Where an audit or a preview keeps its files; see :mod:`eo_pipeline.staging.scratch`."""
         # where Spark's executors are elsewhere, a bucket is all that they and this process share
         own = self.sink.staging_folders().manifests
-        staging = own if isinstance(own, BucketPath) else self.staging
-        with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
-            return Audit(steps, staging / self.name, on_progress or _no_listener).run(last)
+        return (own if isinstance(own, BucketPath) else self.staging) / self.name
 
     @contextmanager
     def _steps(
@@ -221,10 +286,11 @@ class Pipeline(Changes, Settings):
         run_id: str | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         spark: SparkProvider | None = None,
+        operation: str | None = None,
     ) -> Iterator[Steps]:
-        into, where = self.sink.staging_folders(), self.sink.describe()
-        staging = StagingArea(into.manifests or self.staging, self.name, into.rows, where)
-        with watched(self.name, self.sink) as session:
+        staging, run_id = self._staging_area(), run_id or new_transaction_id()
+        watching = self._observed(operation, run_id, staging) if operation else nullcontext(NOBODY)
+        with watching as observer, watched(self.name, self.sink) as session:
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
@@ -234,10 +300,23 @@ class Pipeline(Changes, Settings):
                 session=session,
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
                 spark=callers(spark) if spark else self.spark.session,
-                run_id=run_id or new_transaction_id(),
+                run_id=run_id,
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
+                observer=observer,
             )
+
+    def _staging_area(self) -> StagingArea:
+        into, where = self.sink.staging_folders(), self.sink.describe()
+        return StagingArea(into.manifests or self.staging, self.name, into.rows, where)
+
+    def _observed(
+        self, operation: str, run_id: str, staging: StagingArea
+    ) -> AbstractContextManager[Observer]:
+        transformed = self.transform is not None
+        return observed(
+            ObservedRun(self.name, run_id, operation, self.source, self.sink, staging, transformed)
+        )
 
 
 def _no_listener(_: object) -> None:

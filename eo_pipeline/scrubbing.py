@@ -40,6 +40,8 @@ _PATTERNS = (
         re.compile(rf"([\"']{_NAME}[\"']\s*:\s*)(?:{_QUOTED}|[^\s,;}}\])\"']+)", re.IGNORECASE),
         rf"\g<1>{HIDDEN}",
     ),
+    # a token that is signed (RFC 7519): three parts, the first an object as JSON
+    (re.compile(r"()\beyJ[\w-]+\.[\w-]+\.[\w-]*"), rf"\g<1>{HIDDEN}"),
     (re.compile(r"(\b(?:Bearer|Basic)\s+)[\w.~+/=\-]{8,}"), rf"\g<1>{HIDDEN}"),
 )
 

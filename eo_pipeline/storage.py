@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -38,6 +39,9 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 _DEFAULT_REGION = "us-east-1"
 
+#: Of ``request_timeout``: how long requests are tried again before the store is said not to answer.
+_RETRIED_FOR = 6
+
 
 class Storage(Settings):
     """An S3 store, where tables or staging are in buckets (``s3://bucket/path``).
@@ -51,6 +55,8 @@ class Storage(Settings):
         session_token: of temporary credentials. Never shown.
         path_style: the bucket's name is in the path and not in the host's name; by default where
             there is an endpoint.
+        request_timeout: how many seconds a request may go without an answer. It is then tried
+            again, for six times as long in all; Spark's tasks do so for sixteen times as long.
     """
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/@]+$")
@@ -59,6 +65,7 @@ class Storage(Settings):
     secret_access_key: SecretStr | None = None
     session_token: SecretStr | None = None
     path_style: bool | None = None
+    request_timeout: float = Field(default=30.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _has_both_halves_of_a_key(self) -> Self:
@@ -142,11 +149,16 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
         if (value := getattr(storage, part)) is not None
     }
     told = {"region": region, **({"endpoint": endpoint} if endpoint else {}), **secrets}
+    waits, gives_up = storage.request_timeout, _RETRIED_FOR * storage.request_timeout
     store: dict[str, Any] = {**told, "virtual_hosted_style_request": not path_style}
     hadoop = {
         "fs.s3a.endpoint.region": region,
         "fs.s3a.path.style.access": str(path_style).lower(),
         "fs.s3a.connection.ssl.enabled": str(not plain).lower(),
+        # of its SDK, each of which Hadoop itself repeats seven times
+        "fs.s3a.attempts.maximum": "2",
+        "fs.s3a.connection.timeout": f"{round(1000 * waits)}ms",
+        "fs.s3a.connection.establish.timeout": f"{round(1000 * waits)}ms",
         # files get their names from the driver, when all tasks have ended well. By version 2 tasks
         # give them: what one names that dies meanwhile stays, and one that was given up and goes on
         # removes what has the names it wants. And nothing else is put there
@@ -169,15 +181,23 @@ def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> B
     return Bucket(
         scheme=SCHEME,
         name=name,
-        obstore={**store, "client_options": {"allow_http": plain}},
+        obstore={
+            **store,
+            "client_options": {"allow_http": plain, "timeout": timedelta(seconds=waits)},
+            "retry_config": {"retry_timeout": timedelta(seconds=gives_up)},
+        },
         delta={
             **{f"aws_{part}": value for part, value in told.items()},
             "aws_virtual_hosted_style_request": str(not path_style).lower(),
             "aws_allow_http": str(plain).lower(),
+            "timeout": f"{round(1000 * waits)}ms",
+            "retry_timeout": f"{round(1000 * gives_up)}ms",
         },
         hadoop=hadoop,
         iceberg={
             **{f"s3.{part.replace('_', '-')}": value for part, value in told.items()},
             "s3.force-virtual-addressing": str(not path_style).lower(),
+            "s3.connect-timeout": str(waits),
+            "s3.request-timeout": str(waits),
         },
     )

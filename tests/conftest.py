@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.registry",
     "tests.secured",
     "tests.clusters",
+    "tests.rest_catalog",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

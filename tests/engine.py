@@ -320,9 +320,11 @@ def staged_attempts(bench: Bench) -> list[str]:
 
 
 def left_over(bench: Bench) -> list[Path]:
-    """Every file in staging but the witnesses of the newest commit."""
+    """Every file in staging but the witnesses of the newest commit, and notes of failures."""
     found = Path(bench.config["staging"]).rglob("*")
-    return sorted(path for path in found if path.is_file() and "_witness" not in path.parts)
+    return sorted(
+        path for path in found if path.is_file() and not {"_witness", "_failures"} & set(path.parts)
+    )
 
 
 def whole_ranges(written: Iterable[Coordinates]) -> dict[TopicPartition, int]:

@@ -36,6 +36,7 @@ LONGEST = (
     "dagster/test_terminate.py",
     "cli/test_cli.py",
     "spark/test_spark_connect.py",
+    "spark/test_on_a_cluster.py",
     "run/test_going_back.py",
     "source/test_topics_that_return.py",
     "dagster/test_a_project_of_ones_own.py",

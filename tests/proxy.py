@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
 from enum import Enum
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,14 @@ class Cut(Enum):
 
     BEFORE_THE_REQUEST = "the server never hears it"
     BEFORE_THE_REPLY = "the server did it, the client never hears"
+
+
+@dataclass
+class _Reply:
+    """What becomes of the next one on a link."""
+
+    lost: bool = False
+    instead: bytes | None = None
 
 
 class Proxy:
@@ -33,10 +42,14 @@ class Proxy:
         self._links: list[socket.socket] = []
         self._trigger: tuple[bytes, Cut] | None = None
         self._refusing = False
-        self._answers: list[tuple[bytes, bytes]] = []
+        self._answers: list[tuple[bytes, bytes, bool]] = []
+        self._stalling = False
+        self._stall: bytes | None = None
         self._changed: tuple[bytes, bytes] | None = None
         #: how often the client sent something
         self.sent = 0
+        #: what it sent, from when a test puts bytes here
+        self.recorded: bytearray | None = None
         self._listener = socket.create_server((_HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         Thread(target=self._accept, daemon=True).start()
@@ -46,12 +59,25 @@ class Proxy:
         with self._lock:
             self._trigger = (word, cut)
 
-    def answer_at(self, word: bytes, answer: bytes, times: int = 1) -> None:
-        """Give ``answer`` the next times the client sends ``word``, which the server never hears;
-        then the link breaks.
+    def answer_at(self, word: bytes, answer: bytes, times: int = 1, *, heard: bool = False) -> None:
+        """Give ``answer`` the next times the client sends ``word``; then the link breaks. Unless it
+        is ``heard``, and its own answer lost, the server knows nothing of it.
         """
         with self._lock:
-            self._answers += [(word, answer)] * times
+            self._answers += [(word, answer, heard)] * times
+
+    def stall(self, stalling: bool = True) -> None:
+        """Take what comes and pass nothing on, while connections stay open; or go on. What was sent
+        meanwhile is lost with its connection.
+        """
+        self._stalling = stalling
+        if not stalling:
+            self.cut()
+
+    def stall_at(self, word: bytes) -> None:
+        """:meth:`stall` as soon as the client sends ``word``."""
+        with self._lock:
+            self._stall = word
 
     def change(self, said: bytes, heard: bytes) -> None:
         """From now on the client hears one thing where the server says another."""
@@ -60,7 +86,7 @@ class Proxy:
     @property
     def is_through(self) -> bool:
         """Whether all that it was told to do at a word was done."""
-        return self._trigger is None and not self._answers
+        return self._trigger is None and not self._answers and self._stall is None
 
     def cut(self) -> None:
         """Break every connection now."""
@@ -102,43 +128,59 @@ class Proxy:
             server = socket.create_connection(self._server)
             with self._lock:
                 self._links += [client, server]
-            lose_reply = Event()
+            reply = _Reply()
             for pump in (self._requests, self._replies):
-                Thread(target=pump, args=(client, server, lose_reply), daemon=True).start()
+                Thread(target=pump, args=(client, server, reply), daemon=True).start()
 
-    def _requests(self, client: socket.socket, server: socket.socket, lose_reply: Event) -> None:
+    def _requests(self, client: socket.socket, server: socket.socket, reply: _Reply) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(_CHUNK):
                 self.sent += 1
-                if answer := self._answer(data):
-                    client.sendall(answer)
-                    client.shutdown(socket.SHUT_WR)
-                    return
+                if self.recorded is not None:
+                    self.recorded += data
+                if self._stalls(data):
+                    continue
+                if found := self._answer(data):
+                    _, answer, heard = found
+                    if not heard:
+                        client.sendall(answer)
+                        client.shutdown(socket.SHUT_WR)
+                        return
+                    reply.instead = answer
                 cut = self._triggered(data)
                 if cut is Cut.BEFORE_THE_REQUEST:
                     self.cut()
                     return
                 if cut is Cut.BEFORE_THE_REPLY:
-                    lose_reply.set()
+                    reply.lost = True
                 server.sendall(data)
             server.shutdown(socket.SHUT_WR)
 
-    def _replies(self, client: socket.socket, server: socket.socket, lose_reply: Event) -> None:
+    def _replies(self, client: socket.socket, server: socket.socket, reply: _Reply) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(_CHUNK):
-                if lose_reply.is_set():
+                if reply.lost:
                     self.cut()
                     return
+                if reply.instead is not None:
+                    client.sendall(reply.instead)
+                    break
                 client.sendall(data.replace(*self._changed) if self._changed else data)
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_WR)
 
-    def _answer(self, data: bytes) -> bytes | None:
+    def _stalls(self, data: bytes) -> bool:
+        with self._lock:
+            if self._stall is not None and self._stall in data:
+                self._stall, self._stalling = None, True
+        return self._stalling
+
+    def _answer(self, data: bytes) -> tuple[bytes, bytes, bool] | None:
         with self._lock:
             found = next((each for each in self._answers if each[0] in data), None)
             if found:
                 self._answers.remove(found)
-        return found[1] if found else None
+        return found
 
     def _triggered(self, data: bytes) -> Cut | None:
         with self._lock:

@@ -78,15 +78,21 @@ class RegistryTopic:
         """Confluent's own."""
         raise NotImplementedError
 
-    def write(self, schema: Any, *values: Any, partition: int = 0) -> None:
-        """Registers ``schema``, as a producer does with its first record, and writes ``values``."""
+    def write(
+        self, schema: Any, *values: Any, partition: int = 0, key: tuple[Any, Any] | None = None
+    ) -> None:
+        """Registers ``schema``, as a producer does with its first record, and writes ``values``;
+        all with that ``key``, a schema and a value.
+        """
         serializer = self.serializer(schema)
         producer = self.topic.producer()
         for value in values:
             headers: list[tuple[str, str | bytes | None]] = []
             context = SerializationContext(self.topic.name, MessageField.VALUE, headers)
             written = serializer(value, context)
-            self._send(producer, written, headers, partition)
+            of_key = SerializationContext(self.topic.name, MessageField.KEY, headers)
+            key_bytes = self.serializer(key[0])(key[1], of_key) if key else None
+            self._send(producer, written, headers, partition, key_bytes)
         assert producer.flush(120) == 0
 
     def register(self, schema: str) -> int:
@@ -99,10 +105,12 @@ class RegistryTopic:
         value: bytes,
         headers: Sequence[tuple[str, str | bytes | None]],
         partition: int,
+        key: bytes | None = None,
     ) -> None:
         producer.produce(
             self.topic.name,
             value=value,
+            key=key,
             headers=list(headers),
             partition=partition,
             on_delivery=self.topic._delivered,
@@ -138,9 +146,12 @@ class ProtobufTopic(RegistryTopic):
 
     kind = "PROTOBUF"
 
-    def write(self, schema: Any, *values: Any, partition: int = 0) -> None:
+    def write(
+        self, schema: Any, *values: Any, partition: int = 0, key: tuple[Any, Any] | None = None
+    ) -> None:
         """``schema`` is a message class, ``values`` are its fields."""
-        super().write(schema, *(schema(**value) for value in values), partition=partition)
+        made = (schema(**value) for value in values)
+        super().write(schema, *made, partition=partition, key=key)
 
     def serializer(self, schema: Any) -> Any:
         """Takes messages of the class ``schema``."""

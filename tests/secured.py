@@ -22,7 +22,7 @@ from tests.certificates import Authority, Signed
 from tests.oauth import AUDIENCE, SCOPE, OAuthServer
 from tests.servers import STATE
 
-CLIENTS = {"pipeline": "the client's secret"}
+CLIENTS = {"pipeline": "of-the-client"}
 USERS = {"writer": "of-the-writer"}
 
 #: Seconds a token lasts: a connection that shows none after that is closed.

@@ -278,11 +278,18 @@ def test_settings_reach_both_clients_each_in_its_own_words() -> None:
     assert "kafka.sasl.password" not in spark
 
 
+class Conf(dict[str, str]):
+    """Stands in for the settings of a session."""
+
+    set = dict.__setitem__
+
+
 class Reader:
     """Stands in for Spark's reader, and remembers what it was told."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
+        self.conf = Conf()
 
     @property
     def read(self) -> Reader:

@@ -12,10 +12,11 @@ from importlib.abc import MetaPathFinder
 
 STORES = ("deltalake", "pyiceberg", "pymysql", "redis")
 REGISTRY = ("authlib", "fastavro", "grpc_tools", "httpx2", "ptars")
+WATCHING = ("openlineage", "opentelemetry", "prometheus_client")
 
 class Absent(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in (*STORES, *REGISTRY, "dagster"):
+        if name.partition(".")[0] in (*STORES, *REGISTRY, *WATCHING, "dagster"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

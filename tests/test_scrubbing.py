@@ -26,6 +26,8 @@ from eo_pipeline.scrubbing import scrubbed
         "{'AWS_SECRET_ACCESS_KEY': 'hunter2'}",
         "Map(ssl.keystore.password -> x, ssl.key.password=hunter2)",
         "Authorization: Bearer hunter2hunter2",
+        "invalid token eyJhbGciOiJSUzI1NiJ9.hunter2.hunter2",
+        'OAuthBearerLoginModule required clientId="me" clientSecret="hunter2";',
         "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
     ],
 )

@@ -12,9 +12,24 @@ and which rows that should have made, is found out anew.
    are compared again one by one, as their runs read them.
 4. **judge** (:mod:`judge`, :mod:`kafka_records`): what the counts mean.
 5. **repair** (:mod:`repair`): the replays that would put it right, and why one cannot.
+
+:mod:`preview` compares in the same way what a replay would make of rows with those that are there.
 """
 
 from eo_pipeline.audit.audit import Audit
+from eo_pipeline.audit.difference import Difference, RowExample
+from eo_pipeline.audit.preview import CheckpointPreview, ReplayPreview
 from eo_pipeline.audit.report import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
 
-__all__ = ["Audit", "AuditReport", "CheckpointAudit", "Finding", "FindingKind", "Repair"]
+__all__ = [
+    "Audit",
+    "AuditReport",
+    "CheckpointAudit",
+    "CheckpointPreview",
+    "Difference",
+    "Finding",
+    "FindingKind",
+    "Repair",
+    "ReplayPreview",
+    "RowExample",
+]

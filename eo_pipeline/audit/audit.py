@@ -22,8 +22,7 @@ from eo_pipeline.audit.report import (
     CheckpointAudit,
     FindingKind,
 )
-from eo_pipeline.audit.scratch import Scratch, scratch
-from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, look_again, take_snapshot
+from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, take_snapshot
 from eo_pipeline.audit.values import Look, Values, not_compared
 from eo_pipeline.errors import (
     LOSSES_NAMED,
@@ -39,8 +38,9 @@ from eo_pipeline.places import Place
 from eo_pipeline.progress import current
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
-from eo_pipeline.run.targets import head_as_it_is
+from eo_pipeline.run.targets import head_as_it_is, look_again
 from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.staging.scratch import Scratch, scratch
 
 log = logging.getLogger(__name__)
 

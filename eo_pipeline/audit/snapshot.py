@@ -14,6 +14,7 @@ from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
 from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.run.targets import look_again
 from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
 from eo_pipeline.sinks.protocol import SinkSession
 
@@ -22,8 +23,6 @@ READS_MAX = 3
 
 #: Rows in one row group of the table's lineage; what waits in memory.
 _ROWS_A_GROUP = 200_000
-
-_GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,6 @@ def take_snapshot(
         if snapshot.settled:
             break
     return snapshot
-
-
-def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
-    """The newest version, and whether the ledger has gone back since ``head``."""
-    newest, went_back = head.version, False
-    for entry in session.history(head.version + 1):
-        newest, went_back = entry.version, went_back or entry.operation in _GOES_BACK
-    return newest, went_back
 
 
 def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapshot:

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.audit.scratch import Scratch
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, new_transaction_id
@@ -34,6 +33,7 @@ from eo_pipeline.spark import (
     path_to_read,
     staging_settings,
 )
+from eo_pipeline.staging.scratch import Scratch
 
 #: Why nothing can be said of some rows.
 NOT_MADE = "no checksum was made when they were written"

@@ -25,6 +25,7 @@ from eo_pipeline.cli.options import (
     version_or_time,
 )
 from eo_pipeline.cli.output import Output, counted, number
+from eo_pipeline.cli.previewing import Key, Preview, show_preview
 from eo_pipeline.cli.selection import choose
 from eo_pipeline.cli.telling import note
 from eo_pipeline.cli.views import (
@@ -142,6 +143,8 @@ def replay(
     reason: Reason = "",
     accept_compacted: AcceptCompacted = False,
     dry_run: DryRun = False,
+    preview: Preview = False,
+    key: Key = None,
     yes: Yes = False,
     files: Files = None,
     name: Name = None,
@@ -150,12 +153,16 @@ def replay(
     """Read the ranges of checkpoints again, with today's transform, and replace their rows.
 
     One transaction each: readers see the old rows or the new ones. With --json one line
-    {"checkpoint": ...} each, and {"replay": ...} at the end.
+    {"checkpoint": ...} each, and {"replay": ...} at the end. --preview says how many rows would
+    change, and which, and changes nothing.
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    keep_promises(pipeline, dry_run)
+    keep_promises(pipeline, dry_run or preview)
     plan = _plan_replay(pipeline, version, last, also, accept_compacted=accept_compacted)
+    if preview:
+        show_preview(output, pipeline, plan, key or ())
+        return
     apply_replay(output, plan, "replay", reason=reason, dry_run=dry_run, yes=yes)
 
 

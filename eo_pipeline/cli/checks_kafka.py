@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from eo_pipeline.cli.checks import Check, State, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import counted
 from eo_pipeline.errors import EoPipelineError, SourceUnavailableError
+from eo_pipeline.source import certificates
 from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import NO_TOPIC_ID, Cluster
 from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.logins import mechanism_of, token_endpoint
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import latest_reader
 
@@ -24,6 +28,9 @@ _TOPIC_IDS_SINCE = "2.8"
 #: retention and compaction.
 _NEEDED = {"READ": AclOperation.READ, "DESCRIBE": AclOperation.DESCRIBE}
 _TO_GO_BACK = {"DESCRIBE_CONFIGS": AclOperation.DESCRIBE_CONFIGS}
+
+#: A client's certificate that ends so soon is worth a word.
+_SOON = timedelta(days=14)
 
 _AWAY = "Start the brokers, or correct source.bootstrap_servers and source.client."
 
@@ -43,7 +50,24 @@ def kafka_checks(source: KafkaSource) -> list[Check]:
     topics = _topics(source, cluster)
     if topics.state is State.FAIL:
         return [_with_version(first, cluster), topics, skipped("permissions", "there is no topic")]
-    return [_with_version(first, cluster), topics, _permissions(source, cluster)]
+    return [_with_version(first, cluster), topics, _permissions(source, cluster), *_login(source)]
+
+
+def _login(source: KafkaSource) -> list[Check]:
+    """As whom this client came in, if it had to say so; and until when its certificate is good."""
+    client = {key: value.get_secret_value() for key, value in source.client.items()}
+    said, mechanism = [], mechanism_of(client)
+    if mechanism:
+        endpoint = token_endpoint(client)
+        said.append(mechanism + (f", tokens of {endpoint}" if endpoint else ""))
+    shown = certificates.identity(client)
+    if shown is None:
+        return [ok("login", "; ".join(said))] if said else []
+    said.append(f"certificate {shown.name}, until {shown.ends:%Y-%m-%d}")
+    if shown.ends - datetime.now(UTC) < _SOON:
+        remedy = "Put a new one into ssl.certificate.location before then; runs take it from there."
+        return [warn("login", "; ".join(said), remedy)]
+    return [ok("login", "; ".join(said))]
 
 
 def _client(source: KafkaSource) -> AdminClient:

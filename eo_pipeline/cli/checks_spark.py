@@ -105,7 +105,8 @@ def _jars(spark: SparkSession, pipeline: Pipeline) -> Check:
         text = "; ".join([*(f"{jar} is missing" for jar in lacking), *said])
         remedy = "Put them on the server's class path (--packages, or spark.jars): deployment.md."
         return fail("spark jars", text, remedy)
-    return ok("spark jars", f"the server has {', '.join(each.split(':')[1] for each in looks)}")
+    there = ", ".join(each.split(":")[1].partition(",")[0] for each in looks)
+    return ok("spark jars", f"the server has {there}")
 
 
 def _why_not(look: Any) -> str:

@@ -29,8 +29,9 @@ _Dumper.add_representer(_Block, _block)
 def document_text(values: Mapping[str, Any], remarks: Iterable[str]) -> str:
     """``values`` as YAML, the schema one field a line, below ``remarks`` as comments."""
     source = dict(values["source"])
-    if isinstance(source.get("value_schema"), str):
-        source["value_schema"] = _Block(source["value_schema"])
+    for name in ("value_schema", "key_schema"):
+        if isinstance(source.get(name), str):
+            source[name] = _Block(source[name])
     comments = [
         line
         for remark in ("Written by `eo init`.", *remarks)

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from eo_pipeline.cli.document_text import document_text
+from eo_pipeline.cli.init_keys import json_keys, registry_keys
 from eo_pipeline.cli.init_registry import (
     registry_format,
     registry_policies,
@@ -112,17 +113,20 @@ def init(
         login = pairs(registry_client, "--registry-client")
         found = registry_format(source, registry, subject, login)
         found |= registry_policies(inferred)
+        of_keys, more = registry_keys(source | found, infer_schema(read.keys))
     else:
         found = _format(inferred, not_null=not_null)
+        of_keys, more = json_keys(infer_schema(read.keys), inferred)
     values: dict[str, Any] = {
         "name": name,
-        "source": source | found,
+        "source": source | found | of_keys,
         "sink": target,
     }
     unset = _unset_variables(values)
     if not unset:
         Pipeline.from_config(expanded(values))
     remarks = registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
+    remarks += more
     text = document_text(_kept(values, inferred, schema_file, path, force, not_null), remarks)
     _write(path, text, target)
     _tell(output, path, values, inferred, read, unset, remarks)

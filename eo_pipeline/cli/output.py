@@ -45,6 +45,7 @@ NUMBERS = frozenset(
         "offsets",
         "partition",
     }
+    | {"rows then", "changed", "added", "removed"}
     | {"moved", "checkpoint", "missing", "duplicated", "foreign", "unproved"}
 )
 

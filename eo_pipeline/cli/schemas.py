@@ -1,7 +1,8 @@
-"""`eo schema`: which schemas of a registry a pipeline's columns were of, and what comes next."""
+"""`eo schema`: which schemas a pipeline's columns were read and written with, and what is next."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -11,7 +12,14 @@ from eo_pipeline.cli.options import AsJson, Files, Name
 from eo_pipeline.cli.output import Output, instant
 from eo_pipeline.cli.selection import choose
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run.readers import NextReader, next_columns, reader_changes
+from eo_pipeline.run.readers import (
+    NextReader,
+    ReaderChange,
+    WrittenChange,
+    next_columns,
+    reader_changes,
+    written_changes,
+)
 from eo_pipeline.source.parts import KEY, VALUE
 from eo_pipeline.source.schema_changes import Policy
 
@@ -39,10 +47,10 @@ def schema(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """The schemas of a registry that the table's columns were of, from the ledger alone.
+    """What the table's columns were of, and were written as, from the ledger alone.
 
     `eo schema diff` asks the registry, and says what the next run would change in the table, by
-    kind and policy. --json of the history has the schemas' texts.
+    kind and policy. --json of the history has the schemas' texts and the columns' types.
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
@@ -54,16 +62,21 @@ def schema(
 
 def _show_history(output: Output, pipeline: Pipeline, *, as_json: bool) -> None:
     history = list(pipeline.history())
-    changes = {part: list(reader_changes(history, part)) for part in (VALUE, KEY)}
+    values, keys = (list(reader_changes(history, part)) for part in (VALUE, KEY))
+    written = list(written_changes(history))
     if as_json:
-        read = {part: [change.to_json() for change in found] for part, found in changes.items()}
-        keys = {"key_schemas": read[KEY]} if read[KEY] else {}
-        output.document({"pipeline": pipeline.name, "schemas": read[VALUE], **keys})
-    elif not any(changes.values()):
+        document = {"schemas": [change.to_json() for change in values]}
+        if keys:
+            document["key_schemas"] = [change.to_json() for change in keys]
+        document["written"] = [change.to_json() for change in written]
+        output.document({"pipeline": pipeline.name, **document})
+    elif not (values or keys):
         output.say(f"{pipeline.name}: no checkpoint was read with a schema of a registry")
+    told: dict[str, Sequence[ReaderChange | WrittenChange]]
+    told = {"value": values, "key": keys, "table": written}
     rows = [
-        (str(c.entry.version), part.name, c.schema, instant(c.entry.committed_at), str(c))
-        for part, found in changes.items()
+        (str(c.entry.version), of, c.schema, instant(c.entry.committed_at), str(c))
+        for of, found in told.items()
         for c in found
     ]
     rows.sort(key=lambda row: int(row[0]))

@@ -36,10 +36,13 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """``values`` of the oldest and the newest records of each partition; ``cluster`` then."""
+    """``values`` and ``keys`` of the oldest and the newest records of each partition; ``cluster``
+    then.
+    """
 
     cluster: Cluster
     values: list[bytes | None]
+    keys: list[bytes | None]
 
 
 def sample(source: KafkaSource, each: int) -> Sample:
@@ -57,11 +60,14 @@ def sample(source: KafkaSource, each: int) -> Sample:
             "correct the name."
         )
     each = max(1, min(each, RECORDS_MAX // len(cluster.bounds)))
-    values: list[bytes | None] = []
+    found: list[_Pair] = []
     for window in _windows(cluster.bounds, each):
-        values += _read(source, window)
-    return Sample(cluster, values)
+        found += _read(source, window)
+    return Sample(cluster, [value for _, value in found], [key for key, _ in found])
 
+
+#: A record's key and its value.
+_Pair = tuple[bytes | None, bytes | None]
 
 #: What to read of each partition: from, to.
 _Window = Mapping[TopicPartition, tuple[int, int]]
@@ -78,8 +84,8 @@ def _filled(window: _Window) -> _Window:
     return {tp: span for tp, span in window.items() if span[0] < span[1]}
 
 
-def _read(source: KafkaSource, window: _Window) -> Iterator[bytes | None]:
-    """The values in ``window``; fewer where transactions or compaction left holes."""
+def _read(source: KafkaSource, window: _Window) -> Iterator[_Pair]:
+    """Keys and values in ``window``; fewer where transactions or compaction left holes."""
     if not window:
         return
     group = {"group.id": f"eo-init-{uuid.uuid4().hex}"}
@@ -91,14 +97,14 @@ def _read(source: KafkaSource, window: _Window) -> Iterator[bytes | None]:
                 for tp, (start, _) in window.items()
             ]
         )
-        yield from _values(consumer, source, window)
+        yield from _pairs(consumer, source, window)
     except KafkaException as error:
         raise _unavailable(source, error.args[0]) from error
     finally:
         consumer.close()
 
 
-def _values(consumer: Consumer, source: KafkaSource, window: _Window) -> Iterator[bytes | None]:
+def _pairs(consumer: Consumer, source: KafkaSource, window: _Window) -> Iterator[_Pair]:
     waiting = set(window)
     deadline = time.monotonic() + source.request_timeout
     while waiting and time.monotonic() < deadline:
@@ -108,7 +114,7 @@ def _values(consumer: Consumer, source: KafkaSource, window: _Window) -> Iterato
                 waiting.discard(tp)
             elif (message.offset() or 0) < window[tp][1]:
                 deadline = time.monotonic() + source.request_timeout
-                yield message.value()
+                yield message.key(), message.value()
             if (message.offset() or 0) + 1 >= window[tp][1]:
                 waiting.discard(tp)
     if waiting:

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, number
 from eo_pipeline.ledger.branch import live_branch
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.ledger.schemas import ReadWith
+from eo_pipeline.ledger.schemas import ReadWith, WrittenWith
 from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.status import RunPlan, Status
@@ -78,6 +78,25 @@ def _schemas(read: ReadWith) -> str:
     return f"{written}; unknown: {', '.join(read.unknown)}" if read.unknown else written
 
 
+def _cost(costs: Costs) -> str:
+    """``cpu 1.2 s, spark cpu 5.0 s, plan 0.2 s, stage 3.0 s; 12,345 bytes staged``."""
+    of_spark = costs.spark_cpu_ms
+    spent = {
+        "cpu": costs.cpu_ms,
+        **({} if of_spark is None else {"spark cpu": of_spark}),
+        **costs.phases_ms,
+    }
+    named = ", ".join(f"{name} {duration(ms / 1_000)}" for name, ms in spent.items())
+    return f"{named}; {number(costs.bytes_out)} bytes staged"
+
+
+def _written(written: WrittenWith) -> str:
+    """``as the columns of version 3, registered: value 7``."""
+    numbers = ", ".join(f"{part} {key}" for part, key in sorted(written.registered.items()))
+    said = f"as the columns of version {written.since}"
+    return f"{said}, registered: {numbers}" if numbers else said
+
+
 def _unknown(counts: Counts) -> str:
     """``2 records with unknown fields (colour, size)``."""
     names = ", ".join(counts.unknown_fields)
@@ -131,8 +150,10 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         ("dead letters", number(counts.dead_letters)),
         ("tombstones", number(counts.tombstones)),
         *([("unknown fields", _unknown(counts))] if counts.unknown else []),
+        *([("cost", _cost(counts.costs))] if counts.costs else []),
         *([("schemas", _schemas(counts.schemas))] if counts.schemas else []),
         *([("key schemas", _schemas(counts.key_schemas))] if counts.key_schemas else []),
+        *([("written", _written(counts.written))] if counts.written else []),
         ("run id", entry.run_id),
         ("transaction", entry.transaction_id),
         ("parent", f"{entry.parent.version} {entry.parent.transaction_id}" if entry.parent else ""),

@@ -21,6 +21,7 @@ from eo_pipeline.errors import (
     RangesGoneError,
 )
 from eo_pipeline.run.interruption import notes
+from eo_pipeline.run.observing import Starter, started_by
 
 StepContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
@@ -55,7 +56,8 @@ def failing(
     with its sentence. An interruption goes on to Dagster; the run's log says what it left behind.
     """
     try:
-        with into_run_log(context):
+        starter = Starter(context.run.job_name, context.run.run_id)
+        with into_run_log(context), started_by(starter):
             yield
     except EoPipelineError as error:
         raise dg.Failure(

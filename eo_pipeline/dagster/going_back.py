@@ -15,7 +15,7 @@ import dagster as dg
 from eo_pipeline.dagster.checkpoints import REPLAY, replay_versions
 from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.fork_document import fork_document
-from eo_pipeline.dagster.metadata import plan_metadata
+from eo_pipeline.dagster.metadata import plan_metadata, preview_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.one_step import Plan, one_step_job
 from eo_pipeline.dagster.reporting import EventReporter
@@ -117,10 +117,30 @@ def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
         f"Reads the ranges of any checkpoints of {declared.pipeline.name!r} again, with today's "
         "transform, and replaces their rows, a transaction for each. Also checkpoints that do not "
         "lie side by side, in one run.",
-        plan=_look(declared, _replay_plan),
+        plan=_replay_look(declared),
         resources=[declared.spark],
         pool=declared.pool,
     )
+
+
+def _replay_look(declared: DagsterPipeline) -> Plan[ReplayRequest]:
+    """As :func:`_look`; a preview is a dry run that adds what would change."""
+
+    def plan(context: dg.OpExecutionContext, config: ReplayRequest) -> tuple[dict[str, Any], bool]:
+        with retried(context, declared):
+            found = _replay_plan(declared, config)
+            shown = _shown(context, found)
+            if config.preview:
+                preview = declared.pipeline.preview_replay(
+                    found,
+                    key=config.key or (),
+                    spark=lambda: getattr(context.resources, declared.spark).spark_session,
+                )
+                context.log.info(f"preview: {preview}")
+                shown |= preview_metadata(preview)
+            return shown, not (config.dry_run or config.preview)
+
+    return plan
 
 
 def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan:

@@ -7,7 +7,7 @@ over time, and what only belongs to one checkpoint is text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -18,6 +18,9 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.plans import RereadingPlan
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.sinks.config import Sink
+
+if TYPE_CHECKING:
+    from eo_pipeline.audit import ReplayPreview
 
 #: Kafka partitions shown in a table; a topic may have 10,000, and an event is kept for ever.
 SHOWN_MAX = 100
@@ -130,6 +133,24 @@ def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
         "checkpoints_table": _checkpoints(plan.checkpoints[:SHOWN_MAX]),
         "ranges": _ranges(plan.ranges),
         **({"warnings": "\n".join(plan.warnings)} if plan.warnings else {}),
+    }
+
+
+def preview_metadata(preview: ReplayPreview) -> dict[str, Any]:
+    """What a replay would change, by a preview of it."""
+    rows = preview.rows
+    examples = [each.to_json() for each in rows.examples[:SHOWN_MAX]]
+    columns: Columns = {"column": "string", "changes": "int"}
+    changes = [{"column": name, "changes": count} for name, count in rows.columns.items()]
+    return {
+        "preview": str(preview),
+        "rows_changed": rows.changed,
+        "rows_added": rows.added,
+        "rows_removed": rows.removed,
+        "rows_unchanged": rows.unchanged,
+        **({"columns_changed": table(columns, changes)} if changes else {}),
+        **({"examples": dg.MetadataValue.json(examples)} if examples else {}),
+        **({"not_compared": ", ".join(preview.left_out)} if preview.left_out else {}),
     }
 
 

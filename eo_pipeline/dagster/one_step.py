@@ -49,7 +49,7 @@ def one_step_job(
     def step(context: dg.OpExecutionContext) -> None:
         compute(context, request(**context.op_config))
 
-    planner = _planner(declared, operation, request, plan) if plan else None
+    planner = _planner(declared, operation, request, plan, resources) if plan else None
 
     @dg.job(
         name=f"{declared.identifier}_{operation}",
@@ -68,13 +68,18 @@ def one_step_job(
 
 
 def _planner(
-    declared: DagsterPipeline, operation: str, request: type[Request], plan: Plan[Request]
+    declared: DagsterPipeline,
+    operation: str,
+    request: type[Request],
+    plan: Plan[Request],
+    resources: Collection[str],
 ) -> dg.OpDefinition:
     @dg.op(
         name=f"{declared.op}_{operation}_plan",
         description="Makes every check and shows the plan; changes nothing.",
         out={_PLAN: dg.Out(dg.Nothing), _GO: dg.Out(dg.Nothing, is_required=False)},
         tags=declared.automation.op_tags,
+        required_resource_keys=set(resources),
         config_schema=request.to_fields_dict(),
     )
     def planned(context: dg.OpExecutionContext) -> Iterator[dg.Output[None]]:

@@ -66,6 +66,13 @@ class ReplayRequest(ReplayPartitions):
     )
     last: int | None = Field(None, description="... to this one; without it, first alone.")
     dry_run: bool = _DRY_RUN
+    preview: bool = Field(
+        False,
+        description="A dry run that reads and transforms, and says how many rows would change.",
+    )
+    key: list[str] | None = Field(
+        None, description="For the preview: the columns that say which row is which."
+    )
 
 
 class ForkRequest(dg.Config):

@@ -24,13 +24,13 @@ from eo_pipeline.spark import AVRO, CONNECTOR
 
 KAFKA_VERSION = "4.1.0"
 
-#: What Ivy takes to fetch an archive: its command line knows no classifier.
-_ARCHIVE = """\
+#: What Ivy takes to fetch one file of several: its command line knows no classifier.
+_CLASSIFIED = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="eo-pipeline" module="embedded"/>
   <dependencies>
     <dependency org="{0.organisation}" name="{0.name}" rev="{0.version}" transitive="false">
-      <artifact name="{0.name}" type="tar.gz" ext="tar.gz" m:classifier="{0.classifier}"/>
+      <artifact name="{0.name}" type="{0.kind}" ext="{0.kind}" m:classifier="{0.classifier}"/>
     </dependency>
   </dependencies>
 </ivy-module>
@@ -43,7 +43,7 @@ _RESOLVE_TIMEOUT_S = 600
 
 class Artefact(NamedTuple):
     """One Maven artefact, resolved together with all that it depends on; or, with a ``classifier``,
-    an archive of it, unpacked.
+    that jar of it alone, or that archive, unpacked: a ``kind`` of file.
     """
 
     organisation: str
@@ -52,9 +52,16 @@ class Artefact(NamedTuple):
     classifier: str = ""
     #: without what it depends on
     alone: bool = False
+    kind: str = "jar"
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.name}:{self.version}"
+
+    @property
+    def jar(self) -> str:
+        """The name that its own jar has, without the ending."""
+        own = {"tar.gz": "-runner"}.get(self.kind, f"-{self.classifier}" if self.classifier else "")
+        return f"{self.name}-{self.version}{own}"
 
 
 #: Hadoop's file system for S3, of the release that Spark 4.0 has, and those of the parts of its
@@ -65,7 +72,10 @@ _S3 = (
     Artefact("software.amazon.awssdk", "sts", "2.25.53"),
 )
 
-_REGISTRY = Artefact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all")
+#: Amazon's login to MSK.
+MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth:2.3.6"
+
+_REGISTRY = Artefact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all", kind="tar.gz")
 
 
 def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
@@ -76,7 +86,7 @@ def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
-    broker = _resolved(Artefact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), state)
+    broker = resolved(Artefact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), state)
     logging = [
         jar
         for name in ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
@@ -94,7 +104,7 @@ def spark_connector_jars(state: Path) -> tuple[Path, ...]:
     """
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
     wanted = [_named(each) for each in (CONNECTOR, AVRO)]
-    found = [jar for each in wanted for jar in _resolved(each, state)]
+    found = [jar for each in wanted for jar in resolved(each, state)]
     return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
 
 
@@ -106,8 +116,20 @@ def spark_s3_jars(state: Path) -> tuple[Path, ...]:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
-    found = {jar.name: jar for each in _S3 for jar in _resolved(each, state)}
+    found = {jar.name: jar for each in _S3 for jar in resolved(each, state)}
     return tuple(jar for jar in found.values() if _artefact_name(jar) not in in_spark)
+
+
+def spark_msk_jars(state: Path) -> tuple[Path, ...]:
+    """What Spark needs to log in to Amazon MSK, beyond the jars that pyspark already holds;
+    downloaded (6 MB) the first time.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
+    found = resolved(_named(MSK_LOGIN), state)
+    return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
 
 
 def _named(coordinates: str) -> Artefact:
@@ -121,7 +143,7 @@ def registry_jar(state: Path) -> Path:
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
-    return next(jar for jar in _resolved(_REGISTRY, state) if jar.stem.endswith("-runner"))
+    return next(jar for jar in resolved(_REGISTRY, state) if jar.stem.endswith("-runner"))
 
 
 def _artefact_name(jar: Path) -> str:
@@ -133,9 +155,14 @@ def _spark_jars() -> Path:
     return pyspark_home() / "jars"
 
 
-def _resolved(artefact: Artefact, state: Path) -> tuple[Path, ...]:
-    """The artefact's jars in ``state``. The folder has its name only once it is complete."""
-    folder = state / "jars" / f"{artefact.name}-{artefact.version}"
+def resolved(artefact: Artefact, state: Path) -> tuple[Path, ...]:
+    """The artefact's jars in ``state``, downloaded the first time. The folder has its name only
+    once it is complete.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    folder = state / "jars" / artefact.jar.removesuffix("-runner")
     if not folder.is_dir():
         with _one_at_a_time(folder.parent):
             if not folder.is_dir():
@@ -171,8 +198,7 @@ def _resolve(artefact: Artefact, folder: Path) -> None:
     code = _run_ivy(artefact, partial, cache, log)
     if code == 0:
         _unpack(partial)
-    suffix = "-runner" if artefact.classifier else ""
-    if code != 0 or not (partial / f"{artefact.name}-{artefact.version}{suffix}.jar").is_file():
+    if code != 0 or not (partial / f"{artefact.jar}.jar").is_file():
         shutil.rmtree(partial)  # the cache stays: the next try need not download all again
         full = "No space left" in log.read_text(errors="replace")
         raise SetupError(
@@ -201,7 +227,7 @@ def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
     command = [str(java.command), *trusting, "-jar", str(ivy), "-cache", str(cache)]
     if artefact.classifier:
         wanted = into / "ivy.xml"
-        wanted.write_text(_ARCHIVE.format(artefact))
+        wanted.write_text(_CLASSIFIED.format(artefact))
         command += ["-ivy", str(wanted), "-retrieve", str(retrieve)]
     else:
         command += ["-dependency", *artefact[:3], "-confs", "default"]

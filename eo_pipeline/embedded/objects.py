@@ -49,6 +49,11 @@ class EmbeddedObjectStore(EmbeddedServer):
         return self._of["s3.port"]
 
     @property
+    def filer(self) -> str:
+        """Where the server shows what it keeps behind the gateway, to whoever asks."""
+        return f"http://{HOST}:{self._of['filer.port']}"
+
+    @property
     def storage(self) -> Storage:
         """How it is reached."""
         return self.storage_by(f"http://{HOST}:{self.port}")

@@ -88,6 +88,12 @@ def driver_is_dead() -> bool:
     return process is not None and process.poll() is not None
 
 
+def driver_pid() -> int | None:
+    """The process of the JVM that this one started for Spark; None if there is none of its own."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return None if process is None else int(process.pid)
+
+
 def _forget_driver() -> None:
     """What PySpark keeps of a JVM for the whole process. It would speak to none other, for ever."""
     with contextlib.suppress(Py4JError, OSError):

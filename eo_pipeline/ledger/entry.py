@@ -21,7 +21,7 @@ from pydantic import Field, PlainSerializer, TypeAdapter
 
 from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
-from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith
+from eo_pipeline.ledger.schemas import KnownSchemas, LastWritten, ReadWith, WrittenWith
 
 #: The version of the entry that holds the resolved start offsets and no rows.
 START_VERSION = 0
@@ -70,10 +70,29 @@ class Checksum:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What an entry had cost by the time it was promised; whole numbers, which every store keeps.
+
+    ``cpu_ms``: processor time of the process that made it, since the promise before (or since its
+    run began), so that a commit counts with what comes after it. ``spark_cpu_ms``: the same of
+    the JVM, if Spark ran in one of this process's own; None: nobody can tell. ``phases_ms``: time
+    by phase. ``bytes_out``: of what was staged, Parquet's or, of a small batch, Arrow's.
+    ``lag``: offsets that still waited after what it read, when it was planned.
+    """
+
+    cpu_ms: int = 0
+    spark_cpu_ms: int | None = None
+    phases_ms: Mapping[str, int] = field(default_factory=dict)
+    bytes_out: int = 0
+    lag: int | None = None
+
+
+@dataclass(frozen=True)
 class Counts:
     """What one checkpoint read and wrote.
 
-    ``records``: Kafka records read. ``bytes``: of their values. ``rows``: written to the table.
+    ``records``: Kafka records read. ``bytes``: of their values, ``key_bytes`` of their keys (None:
+    not counted, by an older version). ``rows``: written to the table.
     ``dead_letters``: written to the dead-letter table. ``tombstones``: records without a value
     that were skipped on request. ``rows_total``: rows written by this pipeline up to and
     including this version, so that nobody has to count the table. ``unknown``: records that became
@@ -82,7 +101,8 @@ class Counts:
     ``dead_letters_checksum`` of the dead letters as they were staged (None: not made, by an older
     version or because the sink could not give them back to be compared). ``schemas`` are those of
     a registry that the records were read with (None: there is no registry), ``key_schemas`` those
-    of their keys.
+    of their keys. ``costs`` is what it took (None: not measured). ``written`` is what the rows were
+    written as (None: by an older version, or there are none).
     """
 
     records: int = 0
@@ -97,6 +117,9 @@ class Counts:
     dead_letters_checksum: Checksum | None = None
     schemas: ReadWith | None = None
     key_schemas: ReadWith | None = None
+    key_bytes: int | None = None
+    costs: Costs | None = None
+    written: WrittenWith | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +132,7 @@ class Identity:
     ``past_topics`` are the positions reached in topics whose names are not subscribed any more or
     mean another topic now, by Kafka's topic UUID: what was read once is never read again.
     ``schemas`` are those of a registry that earlier entries were read with, ``key_schemas``
-    those of their keys.
+    those of their keys; ``written`` is what the newest of them was written as.
     """
 
     parent: str | None = None
@@ -117,6 +140,7 @@ class Identity:
     past_topics: Mapping[str, StoredOffsets] = field(default_factory=dict)
     schemas: KnownSchemas = field(default_factory=KnownSchemas)
     key_schemas: KnownSchemas = field(default_factory=KnownSchemas)
+    written: LastWritten | None = None
 
 
 class Stored(NamedTuple):
@@ -218,6 +242,7 @@ class LedgerEntry:
                 parent=self._hash_for_children,
                 schemas=self.known_schemas,
                 key_schemas=self.known_key_schemas,
+                written=self.last_written,
             ),
         )
 
@@ -230,6 +255,11 @@ class LedgerEntry:
     def known_key_schemas(self) -> KnownSchemas:
         """The same of keys."""
         return self.identity.key_schemas.after(self.version, self.counts.key_schemas)
+
+    @property
+    def last_written(self) -> LastWritten | None:
+        """What the rows of this entry, or of one below it, were written as."""
+        return LastWritten.after(self.identity.written, self.version, self.counts.written)
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
         return replace(self, counts=counts)
@@ -264,6 +294,8 @@ class LedgerEntry:
         for name in ("schemas", "key_schemas"):
             if not getattr(self.identity, name).held:
                 written["identity"].pop(name)
+        if self.identity.written is None:
+            written["identity"].pop("written")
         return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod

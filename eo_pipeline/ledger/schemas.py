@@ -91,6 +91,49 @@ class KnownSchemas:
         return replace(self, last=last, reader=self.reader if same else "")
 
 
+@dataclass(frozen=True)
+class WrittenWith:
+    """What the rows of one entry were written as.
+
+    ``since`` is the version of the entry that was the first to be written with these ``columns``,
+    each with its type as the sink says it; only that one has them. ``registered`` are the keys of
+    schemas in a registry that records of a topic were written with, by the part of a record.
+    """
+
+    since: int
+    columns: Mapping[str, str] = field(default_factory=dict)
+    registered: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LastWritten:
+    """Since which version rows were written with the same columns, and the columns' digest."""
+
+    since: int
+    digest: str
+
+    @classmethod
+    def after(
+        cls, last: LastWritten | None, version: int, written: WrittenWith | None
+    ) -> LastWritten | None:
+        """What was last once the entry ``version`` was ``written``."""
+        if written is None or not written.columns:
+            return last
+        return cls(version, digest(json.dumps(written.columns)))
+
+
+def written_with(
+    last: LastWritten | None,
+    version: int,
+    columns: Mapping[str, str],
+    registered: Mapping[str, str],
+) -> WrittenWith:
+    """Of the entry ``version``, on top of what was ``last``."""
+    if last is not None and last.digest == digest(json.dumps(dict(columns))):
+        return WrittenWith(last.since, registered=registered)
+    return WrittenWith(version, columns, registered)
+
+
 #: In the key of a schema that no registry has.
 _MADE = "~"
 

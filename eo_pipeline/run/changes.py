@@ -45,6 +45,7 @@ class Changes:
             run_id: str | None = None,
             on_checkpoint: Callable[[CheckpointReport], None] | None = None,
             spark: SparkProvider | None = None,
+            operation: str | None = None,
         ) -> AbstractContextManager[Steps]: ...
 
         def recover(self) -> LedgerEntry | None: ...

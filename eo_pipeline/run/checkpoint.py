@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -23,6 +23,8 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
+from eo_pipeline.run.costs import Meter
+from eo_pipeline.run.observing import NOBODY, Observer, PhaseTimes
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.run.transaction import SinkTransaction
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from eo_pipeline.run.schema_books import SchemaBooks
     from eo_pipeline.run.stage import Stager, Transform
+    from eo_pipeline.staging.attempt import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +74,11 @@ class Steps:
     run_id: str
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
+    observer: Observer = NOBODY
     admin: KafkaAdmin = field(init=False)
     reports: list[CheckpointReport] = field(init=False, default_factory=list)
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
+    _meter: Meter = field(init=False, default_factory=Meter)
 
     def __post_init__(self) -> None:
         self.admin = KafkaAdmin(self.source)
@@ -103,7 +108,7 @@ class Steps:
             self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
-            self._committed(entry, lag_before=None, cluster=None, recovered=True)
+            self._committed(entry, recovered=True)
         reach(CrashPoint.RECOVERED)
         return head
 
@@ -140,7 +145,7 @@ class Steps:
         transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
         transaction.pre_commit()
         outcome = self._commit(transaction)
-        self._committed(entry, None, None, outcome=outcome)
+        self._committed(entry, outcome=outcome)
         return entry
 
     def cluster(self) -> Cluster:
@@ -158,12 +163,13 @@ class Steps:
         """
         if made_by := self.stager.code_version:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
+        self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
         transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         outcome = self._commit(transaction)
         before = lag(positions_of(head, cluster), cluster)
         self._committed(
-            transaction.entry, before, cluster, outcome=outcome, columns=transaction.columns
+            transaction.entry, before, after, outcome=outcome, columns=transaction.columns
         )
         reach(CrashPoint.REPORTED)
         return transaction.entry
@@ -239,17 +245,22 @@ class Steps:
         with ExitStack() as unless_staged:
             unless_staged.callback(transaction.abort)
             try:
-                transaction.write(
-                    lambda entry, attempt: self.knowing_stager(measured).stage(
-                        self._spark_for(entry), entry, attempt
-                    )
-                )
+                transaction.write(partial(self._staged_and_metered, measured))
                 self._refuse_replaced_topics(transaction.entry)
             except SparkJobError:
                 # a job that found records gone says so in Spark's words; the bounds say it better
                 refuse_lost_ranges(transaction.entry, self.admin.cluster())
                 raise
             unless_staged.pop_all()
+
+    def _staged_and_metered(
+        self, measured: Counts, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts]:
+        began = time.perf_counter()
+        spark = self._spark_for(entry)
+        output, counts = self.knowing_stager(measured).stage(spark, entry, attempt)
+        seconds = {**self._seconds, "stage": time.perf_counter() - began}
+        return output, replace(counts, costs=self._meter.lap(spark, seconds, output))
 
     def _spark_for(self, entry: LedgerEntry) -> SparkSession:
         """Spark, without what killed runs left it to do for this ledger."""
@@ -269,8 +280,8 @@ class Steps:
     def _committed(
         self,
         entry: LedgerEntry,
-        lag_before: int | None,
-        cluster: Cluster | None,
+        lag_before: int | None = None,
+        lag_after: int | None = None,
         *,
         outcome: CommitOutcome = CommitOutcome.COMMITTED,
         recovered: bool = False,
@@ -282,12 +293,13 @@ class Steps:
             outcome=outcome,
             recovered=recovered,
             lag_before=lag_before,
-            lag_after=lag(positions_of(entry, cluster), cluster) if cluster else None,
+            lag_after=lag_after,
             seconds=dict(self._seconds),
             columns=columns,
         )
         self._seconds.clear()
         self.reports.append(report)
+        self.observer.committed(report)
         self.on_checkpoint(report)
         self._commit_back(entry)
 
@@ -315,10 +327,14 @@ class Steps:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Count the seconds of ``phase`` for the next report."""
-        started = time.perf_counter()
-        yield
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+        """Count the seconds of ``phase`` for the next report, and tell who watches."""
+        started, began_ns, failed = time.perf_counter(), time.time_ns(), True
+        try:
+            yield
+            failed = False
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+        finally:
+            self.observer.phase(PhaseTimes(phase, began_ns, time.time_ns(), failed))
 
 
 def record_bytes(counts: Counts) -> float | None:

@@ -63,6 +63,7 @@ class Seen:
 
     records: int
     bytes: int
+    key_bytes: int
     good: int
     bad: int
     skipped: int

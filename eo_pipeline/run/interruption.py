@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from eo_pipeline.sinks.past import Past, Selected
+
 
 @contextmanager
 def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
@@ -119,6 +121,9 @@ class _Watched(SinkSession):
     def agree(self, columns: StructType) -> object:
         return self._session.agree(columns)
 
+    def registered(self) -> Mapping[str, str]:
+        return self._session.registered()
+
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
     ) -> CommitOutcome:
@@ -163,6 +168,21 @@ class _Watched(SinkSession):
 
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         return self._session.dead_letter_values(since)
+
+    def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:
+        return self._session.rows_of(selected)
+
+    def counts_of(self, selected: Selected) -> dict[int | None, int]:
+        return self._session.counts_of(selected)
+
+    def refuse_shared_numbers(self) -> None:
+        self._session.refuse_shared_numbers()
+
+    def queries(self, selected: Selected) -> Mapping[str, str]:
+        return self._session.queries(selected)
+
+    def past(self, entry: LedgerEntry) -> Past | None:
+        return self._session.past(entry)
 
     def close(self) -> None:
         """Whoever opened the session closes it."""

@@ -30,8 +30,11 @@ class OpenSteps(Protocol):
         run_id: str | None = None,
         on_checkpoint: OnCheckpoint | None = None,
         spark: SparkProvider | None = None,
+        operation: str | None = None,
     ) -> AbstractContextManager[Steps]:
-        """The arguments are those of :meth:`ChangePlan.apply`."""
+        """The arguments are those of :meth:`ChangePlan.apply`, and the ``operation`` of a run that
+        others are told of; None: nobody is.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class ChangePlan(ABC):
             FencedError: a run was faster at the last moment.
             EoPipelineError: another of its kinds; what was reported as committed stays.
         """
-        with self.open_steps(run_id, on_checkpoint, spark) as steps:
+        with self.open_steps(run_id, on_checkpoint, spark, self.operation.value) as steps:
             entries = self._apply(steps, {"reason": reason, "asked_by": asked_by})
         return ChangeReport(self, entries)
 

@@ -1,8 +1,10 @@
-"""The schemas of a registry that the columns of a pipeline were of, and what changed in them."""
+"""The schemas of a registry that the columns of a pipeline were of, and what changed in them; and
+the columns that its rows were written as.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +83,85 @@ class ReaderChange:
         }
 
 
-def what_changed(new: Iterable[str], gone: Iterable[str]) -> str:
+@dataclass(frozen=True)
+class WrittenChange:
+    """``entry`` is the first whose rows were written as ``columns``, with ``registered`` schemas;
+    ``before`` are the columns until then, None for the very first.
+    """
+
+    entry: LedgerEntry
+    columns: Mapping[str, str]
+    registered: Mapping[str, str]
+    before: Mapping[str, str] | None
+
+    @property
+    def schema(self) -> str:
+        """The registry's numbers, if it has any."""
+        return ", ".join(f"{part} {key}" for part, key in sorted(self.registered.items()))
+
+    @property
+    def new(self) -> list[str]:
+        return [name for name in self.columns if name not in (self.before or {})]
+
+    @property
+    def gone(self) -> list[str]:
+        return [name for name in self.before or {} if name not in self.columns]
+
+    @property
+    def other_types(self) -> dict[str, tuple[str, str]]:
+        """Before and now."""
+        both = [name for name in self.before or {} if name in self.columns]
+        types = {name: ((self.before or {})[name], self.columns[name]) for name in both}
+        return {name: kinds for name, kinds in types.items() if kinds[0] != kinds[1]}
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return ""
+        types = [f"{name} from {was} to {now}" for name, (was, now) in self.other_types.items()]
+        if types and not (self.new or self.gone):
+            return "; ".join(types)
+        return "; ".join([what_changed(self.new, self.gone, "the same columns"), *types])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        at = self.entry.committed_at
+        return {
+            "version": self.entry.version,
+            "committed_at": at.isoformat() if at else None,
+            "columns": dict(self.columns),
+            "registered": dict(self.registered),
+            "new_columns": None if self.before is None else self.new,
+            "left_out": None if self.before is None else self.gone,
+            "other_types": {name: list(each) for name, each in self.other_types.items()},
+        }
+
+
+def written_changes(history: Iterable[LedgerEntry]) -> Iterator[WrittenChange]:
+    """The entries of a whole ledger, oldest first, whose rows were written as other columns than
+    those before, or with other schemas of a registry.
+    """
+    columns: dict[int, Mapping[str, str]] = {}
+    before: WrittenChange | None = None
+    for entry in history:
+        written = entry.counts.written
+        if written is None:
+            continue
+        if written.columns:
+            columns[written.since] = written.columns
+        now = columns.get(written.since, {})
+        if before is None or (now, written.registered) != (before.columns, before.registered):
+            was = before.columns if before else None
+            before = WrittenChange(entry, now, written.registered, was)
+            yield before
+
+
+def what_changed(
+    new: Iterable[str], gone: Iterable[str], otherwise: str = "the same fields"
+) -> str:
     """``new: a, b; no longer: c``."""
     changes = [f"new: {', '.join(new)}"] if new else []
     changes += [f"no longer: {', '.join(gone)}"] if gone else []
-    return "; ".join(changes) or "the same fields"
+    return "; ".join(changes) or otherwise
 
 
 def reader_changes(history: Iterable[LedgerEntry], part: Part = VALUE) -> Iterator[ReaderChange]:

@@ -53,7 +53,7 @@ class ReplayPlan(RereadingPlan):
                 f"replaying checkpoint {checkpoint.version}, "
                 f"{len(done) + 1} of {len(self.checkpoints)}"
             )
-            entry = _entry(head, checkpoint, steps.run_id, remarks)
+            entry = replay_entry(head, checkpoint, steps.run_id, remarks)
             head = steps.checkpoint(head, entry, cluster, checkpoint.entry.counts)
             steps.recovery.delete_decided_attempts(head)
             done.append(head)
@@ -142,7 +142,7 @@ def _check(
 ) -> tuple[str, ...]:
     """Warnings, if the sink can replace these rows and Kafka can be read again."""
     for each in found:
-        steps.session.check_going_back(_entry(head, each, steps.run_id, {}))
+        steps.session.check_going_back(replay_entry(head, each, steps.run_id, {}))
     return check_rereading(
         steps,
         f"the replay of {_named([each.version for each in found])}",
@@ -152,9 +152,10 @@ def _check(
     )
 
 
-def _entry(
+def replay_entry(
     head: LedgerEntry, checkpoint: Checkpoint, run_id: str, remarks: Mapping[str, str]
 ) -> LedgerEntry:
+    """The entry of a replay of ``checkpoint`` on top of ``head``; nothing read or counted yet."""
     return replace(
         head.child(Operation.REPLAY, run_id, head.offsets),
         ranges=checkpoint.entry.ranges,

@@ -52,6 +52,7 @@ class ResetPlan:
             for attempt in _staged(steps, head):
                 attempt.delete()
             staging.witnesses.forget(steps.recovery.witnesses(head))
+            staging.failures.forget()
 
 
 def plan_reset(open_steps: OpenSteps) -> ResetPlan:

@@ -222,6 +222,7 @@ class Stager:
         counts = Counts(
             records=seen.records,
             bytes=seen.bytes,
+            key_bytes=seen.key_bytes,
             tombstones=seen.skipped,
             rows=rows.rows,
             dead_letters=dead.rows if dead else 0,

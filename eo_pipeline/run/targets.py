@@ -14,6 +14,9 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.source.losses import Rereading
 
+#: Operations after which rows are gone, or others.
+_GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
+
 
 def current_head(steps: Steps) -> LedgerEntry:
     """The head as it is, and as it was committed; nothing is changed.
@@ -72,6 +75,14 @@ def stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry | None) 
     return StalePlanError(pipeline, planned.version if planned else None, *found)
 
 
+def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
+    """The newest version, and whether the ledger has gone back since ``head``."""
+    newest, went_back = head.version, False
+    for entry in session.history(head.version + 1):
+        newest, went_back = entry.version, went_back or entry.operation in _GOES_BACK
+    return newest, went_back
+
+
 def find_live_entry(
     session: SinkSession, head: LedgerEntry, wanted: int | datetime
 ) -> tuple[LedgerEntry, list[LedgerEntry]]:
@@ -84,7 +95,7 @@ def find_live_entry(
         LedgerDamagedError: it is missing, or an entry from there on is not what was committed.
     """
     moment = isinstance(wanted, datetime)
-    version = _newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
+    version = newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
     if not START_VERSION <= version <= head.version:
         raise UnknownCheckpointError(
             f"Pipeline {head.pipeline!r} has the versions {START_VERSION} to {head.version}; there "
@@ -110,7 +121,7 @@ def _leaves(entry: LedgerEntry, version: int) -> bool:
     return entry.operation is Operation.REWIND and target is not None and target < version
 
 
-def _newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
+def newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
     """The newest version committed not after ``moment``, by bisection: O(log versions) looks."""
     if moment.tzinfo is None:
         raise GoingBackError(f"{moment.isoformat()} names no time zone; add one, Z for UTC")

@@ -13,6 +13,7 @@ every sink, and what survives a crash between them is the manifest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
@@ -24,6 +25,7 @@ from eo_pipeline.errors import (
     FencedError,
 )
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.ledger.schemas import WrittenWith, written_with
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.manifest import Manifest
@@ -96,8 +98,15 @@ class SinkTransaction:
     def write(self, stage: Stage) -> None:
         """Stage the rows, where no reader looks."""
         self._output, counts = stage(self.entry, self._attempt)
+        if counts.rows and self._output.rows is not None:
+            counts = replace(counts, written=self._written())
         self.entry = self.entry.with_counts(counts)
         self._move(TransactionState.STAGED)
+
+    def _written(self) -> WrittenWith:
+        """What the rows are written as."""
+        last, version = self.entry.identity.written, self.entry.version
+        return written_with(last, version, self.columns or {}, self._session.registered())
 
     def pre_commit(self) -> None:
         """Promise: after this only transport, or the store's own rules, can stop the commit."""

@@ -11,7 +11,7 @@ Everything before the commit (reading, staging, the manifest) is shared and not 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -108,6 +108,12 @@ class SinkSession(Standing):
             EoPipelineError: there is no agreement; nothing was staged.
         """
         return None
+
+    def registered(self) -> Mapping[str, str]:
+        """Keys of the schemas in a registry that rows are written with since :meth:`agree`, by the
+        part of a record; none for a sink that writes with no such schemas.
+        """
+        return {}
 
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going

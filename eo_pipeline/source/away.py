@@ -104,7 +104,8 @@ class AskedClient:
     """An admin client that is asked, and what librdkafka says while nobody answers.
 
     Raises (when it is made):
-        ConfigError: librdkafka does not take the settings.
+        ConfigError: librdkafka does not take the settings, or AWS knows no such credentials.
+        SourceUnavailableError: AWS gave none just now.
     """
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
@@ -114,6 +115,8 @@ class AskedClient:
         self._looked: looks.Trouble | None = None
         self._has_looked = False
         told = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
+        if isinstance(tokens := settings.get("oauth_cb"), TokenSource):
+            tokens.refuse_nobody()
         try:
             self.client = AdminClient(told, logger=silent_logger())
         except (

@@ -30,10 +30,14 @@ _PROBE = "probe"
 
 
 class Identity(NamedTuple):
-    """What a client shows: its certificate, and the key as PKCS#8 without a password."""
+    """What a client shows: its certificate, and the key as PKCS#8 without a password; whose it is,
+    and until when.
+    """
 
     chain: str
     key: str
+    name: str
+    ends: datetime
 
 
 def text_of(client: Mapping[str, str], location: str, pem: str = "") -> str | None:
@@ -150,7 +154,7 @@ def _checked(chain: str, key: str, password: str | None) -> Identity:
             f"{ends:%Y-%m-%d %H:%M} UTC, and not now. Put a new one into ssl.certificate.location."
         )
     plain = found.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-    return Identity(chain, plain.decode())
+    return Identity(chain, plain.decode(), name, ends)
 
 
 def _password(key: str, password: str | None) -> bytes | None:

@@ -84,13 +84,15 @@ class Decoded:
         return said.drop(*(() if self._gives_value else ("value", _TEXT)))
 
     def metrics(self) -> list[Column]:
-        """``records``, ``bytes``, ``good``, ``bad``, ``skipped``, ``first_bad`` (JSON text), and
-        what :func:`json_fields.metrics` says of unknown fields, in records that are good.
+        """``records``, ``bytes``, ``key_bytes``, ``good``, ``bad``, ``skipped``, ``first_bad``
+        (JSON text), and what :func:`json_fields.metrics` says of unknown fields, in records that
+        are good.
         """
         is_bad = F.col(_ERROR).isNotNull()
         return [
             F.count(F.lit(1)).alias("records"),
             F.coalesce(F.sum(_BYTES), F.lit(0)).alias("bytes"),
+            F.coalesce(F.sum(F.length("key")), F.lit(0)).alias("key_bytes"),
             F.count_if(self._is_good()).alias("good"),
             F.count_if(is_bad).alias("bad"),
             F.count_if(self._skipped()).alias("skipped"),

@@ -114,7 +114,8 @@ def for_java(
         return {}
     if mechanism == MSK_IAM:
         region_of(bootstrap_servers, client)
-        return {"security.protocol": "SASL_SSL", "sasl.mechanism": MSK_IAM, **_msk(client)}
+        protocol = client.get("security.protocol", "SASL_SSL")
+        return {"security.protocol": protocol, "sasl.mechanism": MSK_IAM, **_msk(client)}
     if mechanism == _BEARER and _BY_HAND not in by_hand:
         return {"sasl.mechanism": mechanism, **_bearer(client)}
     if mechanism not in _BY_PASSWORD:  # GSSAPI, for example: told to Spark by spark_options

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 
-from eo_pipeline.errors import ConfigError, SetupError
-
-log = logging.getLogger(__name__)
+from eo_pipeline.errors import ConfigError, SetupError, SourceUnavailableError
 
 #: As Java's library calls it; librdkafka knows it as OAUTHBEARER.
 MSK_IAM = "AWS_MSK_IAM"
@@ -21,32 +19,63 @@ AWS_SETTINGS = frozenset({"aws.region", "aws.profile", "aws.role.arn", "aws.role
 _BROKER = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 _VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
+#: Seconds that a token still lasts which is shown once more; librdkafka asks for the next one when
+#: a fifth of its quarter of an hour is left.
+_FRESH_S = 450.0
+
 #: A token, and the time it ends at: seconds since 1970.
 Token = tuple[str, float]
 
 
 class TokenSource:
-    """Called by librdkafka whenever it needs a token: well before the last one ends."""
+    """Called by librdkafka whenever it needs a token: well before the last one ends. The clients of
+    one source or sink share it, and its tokens.
+    """
 
     def __init__(self, sign: Callable[[], tuple[str, int]]) -> None:
         self._sign = sign
+        self._token: Token = ("", 0.0)
         #: why there was none the last time it was asked; empty if there was one
         self.failure = ""
 
-    def __call__(self, _config: str) -> Token:
+    def __call__(self, _config: str = "") -> Token:
+        if self._token[1] - time.time() > _FRESH_S:
+            return self._token
         # whatever a chain of credentials may come to; librdkafka asks again in ten seconds
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
             token, milliseconds = self._sign()
         except AttributeError as error:  # what it makes of credentials that are None
-            self.failure = "AWS's default chain found no credentials"
-            raise RuntimeError(self.failure) from error
+            self.failure = "its default chain finds no credentials"
+            raise ValueError(self.failure) from error
         except (BotoCoreError, ClientError, ValueError) as error:
             self.failure = str(error)
             raise
-        self.failure = ""
-        return token, milliseconds / 1000
+        self.failure, self._token = "", (token, milliseconds / 1000)
+        return self._token
+
+    def refuse_nobody(self) -> None:
+        """Return if there is a token. A client that is made without would wait ten seconds for one.
+
+        Raises:
+            ConfigError: there are no credentials, or they are not as they were told.
+            SourceUnavailableError: AWS did not give any just now.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+        try:
+            self()
+        except (ClientError, HTTPClientError) as error:
+            raise SourceUnavailableError(
+                f"Kafka could not be asked: AWS gave no token: {self.failure}. Nothing was read. "
+                "See that AWS can be reached and lets this process take the role; run again."
+            ) from error
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(
+                f"client: AWS gave no token: {self.failure}. Give this process credentials of AWS, "
+                "or correct aws.profile or aws.role.arn."
+            ) from error
 
 
 def region_of(bootstrap_servers: str, client: Mapping[str, str]) -> str:

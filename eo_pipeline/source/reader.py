@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.clients import spark_settings
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.hiding import hide_secrets
 from eo_pipeline.source.tasks import Tasks
 
 #: Poll and fetch sizes that read a third faster than the defaults (400,000 to 530,000 records/s
@@ -68,6 +69,7 @@ def read_ranges(
     }
     if tasks.span_max is not None:
         options["maxRecordsPerPartition"] = str(tasks.span_max)
+    hide_secrets(spark)
     records = spark.read.format("kafka").options(**options).load()
     return records if tasks.shared_by is None else records.coalesce(tasks.shared_by)
 

@@ -21,6 +21,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.jvm.driver import driver_is_dead
 from eo_pipeline.places import Place
 from eo_pipeline.spark.clients import is_connect
+from eo_pipeline.spark.kafka_login import login_error
 
 #: What a Spark that fails, or is gone, raises: over py4j also Python's own, of its connection.
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
@@ -104,6 +105,8 @@ def job_error(
             f"{job} could not begin: Spark has nothing that decodes Avro. Put spark-avro, of the "
             "connector's release, on the class path of the Spark Connect server."
         )
+    if login := login_error(job, text):
+        return login
     return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
 
 

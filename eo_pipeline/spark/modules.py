@@ -24,8 +24,9 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.spark.clients import is_connect
+from eo_pipeline.spark.failures import SPARK_ERRORS, first_lines, server_is_lost
 from eo_pipeline.spark.launch import is_local
 
 #: A moment for all, so that the same sources make the same archive: the first that one can hold.
@@ -54,15 +55,26 @@ def send_files(spark: SparkSession, paths: Iterable[str]) -> None:
 
     Raises:
         ConfigError: there is no such file.
+        SetupError: Spark does not take them.
+        SparkUnavailableError: the server was lost.
     """
     for path in map(Path, paths):
-        if path.is_dir():
-            found = sorted(path.rglob("*.py"))
-            _send(spark, _archive({str(file.relative_to(path.parent)): file for file in found}))
-        elif path.is_file():
-            _send(spark, path.absolute())
-        else:
+        if not path.exists():
             raise ConfigError(f"spark.py_files: {path} is no file and no folder")
+        try:
+            _send(spark, _archive(_below(path)) if path.is_dir() else path.absolute())
+        except SPARK_ERRORS as error:
+            if server_is_lost(spark):
+                raise SparkUnavailableError(
+                    f"Spark was lost while it was sent spark.py_files. {first_lines(error)}"
+                ) from error
+            raise SetupError(
+                f"spark.py_files: Spark does not take {path}. {first_lines(error)}"
+            ) from error
+
+
+def _below(folder: Path) -> dict[str, Path]:
+    return {str(file.relative_to(folder.parent)): file for file in sorted(folder.rglob("*.py"))}
 
 
 def _send(spark: SparkSession, path: Path) -> None:

@@ -35,6 +35,7 @@ from eo_pipeline.places import (
     sync,
     write_atomically,
 )
+from eo_pipeline.staging.failures import FailureBook
 from eo_pipeline.staging.lost import LostAttempts
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.names import entry_ids_in, name_of
@@ -193,7 +194,8 @@ class Attempt:
 class StagingArea:
     """The staging folders of one pipeline: manifests below ``root``, and rows below ``rows``
     where the sink wants them inside its table. ``sink`` is where the ledger lives, see
-    ``Sink.describe``. ``witnesses`` are the commits seen confirmed.
+    ``Sink.describe``. ``witnesses`` are the commits seen confirmed, ``failures`` the runs that
+    committed nothing.
     """
 
     def __init__(
@@ -206,6 +208,7 @@ class StagingArea:
         self._folder = root.absolute() / pipeline
         self._rows = rows.absolute() / pipeline if rows else None
         self.witnesses = Witnesses(self._folder, sink or {})
+        self.failures = FailureBook(self._folder)
 
     def check(self) -> None:
         """Return if promises and witnesses can be kept here; asked before anything is committed.

@@ -52,6 +52,13 @@ class StagedTable:
             return int(self.table.num_rows)
         return sum(file.rows for file in self.files)
 
+    @property
+    def size(self) -> int:
+        """Bytes of its files, or in memory."""
+        if self.table is not None:
+            return int(self.table.nbytes)
+        return sum(file.size for file in self.files)
+
     def verify(self) -> None:
         """Raise :class:`RefusedError` unless every file is there with the size it was given, and
         says in its footer that it holds as many rows.

@@ -128,12 +128,22 @@ def test_a_selected_range_is_replayed_in_one_run_and_nothing_else_changes(
     assert all(check.passed for check in checks)
 
 
+def metadata_of(event: dg.DagsterEvent) -> list[tuple[str, Any]]:
+    return list(event.step_output_data.metadata.items())
+
+
 def test_the_replay_job_takes_checkpoints_that_do_not_lie_side_by_side(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
     before = written_by(filled)
     dry = launch(declared, instance, "replay", versions=[4, 1], dry_run=True)
     assert dry.success
+    looked = launch(declared, instance, "replay", versions=[4, 1], preview=True, key=["id"])
+    assert looked.success
+    told = {k: v for e in looked.all_events if e.is_successful_output for k, v in metadata_of(e)}
+    rows = filled.table.query("select count(*) from events where _eo_checkpoint in (1, 4)")
+    assert [(value(told, "rows_changed"), value(told, "rows_unchanged"))] == [(0, rows[0][0])]
+    assert "(by id)" in str(value(told, "preview"))
     assert changed(before, written_by(filled)) == []
 
     assert launch(declared, instance, "replay", versions=[4, 1]).success

@@ -6,7 +6,14 @@ import json
 from typing import Any
 
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
-from eo_pipeline.ledger.schemas import HeldSchema, KnownSchemas, ReadWith, digest
+from eo_pipeline.ledger.schemas import (
+    HeldSchema,
+    KnownSchemas,
+    ReadWith,
+    WrittenWith,
+    digest,
+    written_with,
+)
 
 FIRST, SECOND = '{"type":"record","name":"A"}', '{"type":"record","name":"B"}'
 
@@ -88,3 +95,31 @@ def test_each_text_is_held_with_its_type_and_one_without_is_avro() -> None:
     written = second.to_json()
     written["identity"]["schemas"]["held"]["1"].pop("type")  # as before there were others
     assert LedgerEntry.from_json(written).known_schemas == known
+
+
+def written(parent: LedgerEntry, **columns: str) -> LedgerEntry:
+    child = parent.child(Operation.FORWARD, "run", {})
+    counted = written_with(child.identity.written, child.version, columns, {"value": "7"})
+    return child.with_counts(Counts(rows=1, written=counted))
+
+
+def test_columns_are_held_by_the_entry_that_was_first_written_with_them() -> None:
+    first = stored(written(start(), id="bigint"))
+    assert first.counts.written == WrittenWith(1, {"id": "bigint"}, {"value": "7"})
+    second = stored(written(first, id="bigint"))
+    assert second.counts.written == WrittenWith(1, registered={"value": "7"})
+    nothing = stored(second.child(Operation.REWIND, "run", {}))
+    third = stored(written(nothing, id="bigint", name="text"))
+    assert third.counts.written == WrittenWith(4, {"id": "bigint", "name": "text"}, {"value": "7"})
+    assert third.last_written is not None
+    assert third.last_written.since == 4
+    assert not third.is_altered
+
+
+def test_an_entry_of_an_earlier_release_says_nothing_of_it_and_is_the_same() -> None:
+    raw = start().to_json()
+    assert "written" not in raw["identity"]
+    assert "written" not in raw["counts"]
+    entry = LedgerEntry.from_json(raw)
+    assert not entry.is_altered
+    assert stored(written(entry, id="bigint")).counts.written is not None

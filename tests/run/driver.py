@@ -1,8 +1,8 @@
 """One run in its own process: ``python -m tests.run.driver CONFIG [--crash-at POINT NTH]``.
 
-With ``--rewind TO``, ``--replay FIRST LAST`` or ``--redrive`` it does that instead. Prints one JSON
-line per checkpoint, then ``done``. With ``--crash-at`` the process kills itself by SIGKILL when it
-reaches the named point for the nth time.
+With ``--rewind TO``, ``--replay FIRST LAST``, ``--preview FIRST LAST`` or ``--redrive`` it does
+that instead. Prints one JSON line per checkpoint, then ``done``. With ``--crash-at`` the process
+kills itself by SIGKILL when it reaches the named point for the nth time.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--crash-at", nargs=2, metavar=("POINT", "NTH"))
     parser.add_argument("--rewind", type=int, metavar="TO")
     parser.add_argument("--replay", type=int, nargs=2, metavar=("FIRST", "LAST"))
+    parser.add_argument("--preview", type=int, nargs=2, metavar=("FIRST", "LAST"))
     parser.add_argument("--redrive", action="store_true")
     options = parser.parse_args()
     hook: Reach = keep_going
@@ -46,6 +47,8 @@ def _work(pipeline: Pipeline, options: argparse.Namespace) -> None:
         pipeline.plan_rewind(options.rewind).apply(on_checkpoint=say)
     elif options.replay:
         pipeline.plan_replay(*options.replay).apply(on_checkpoint=say)
+    elif options.preview:
+        pipeline.preview_replay(pipeline.plan_replay(*options.preview))
     elif options.redrive:
         pipeline.plan_redrive().apply(on_checkpoint=say)
     else:

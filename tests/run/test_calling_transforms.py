@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ SOURCE = KafkaSource(bootstrap_servers="h:1", topics=["t"], value_format="raw")
 
 
 def result_of(transform: Any) -> object:
-    frame: Any = None  # the transforms here do not look at it
+    # the transforms here do not look at it
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={}))
     return Stager(SOURCE, ConsoleSink(), transform, lineage=False).result(frame)
 
 

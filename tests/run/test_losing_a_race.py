@@ -24,6 +24,7 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import Cluster
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.testing import child_of, first_entry
 from tests.run.test_recovery import Ledger
@@ -103,4 +104,4 @@ def test_a_ledger_that_cannot_be_asked_then_hides_nothing(tmp_path: Path) -> Non
 
 def checkpoint(run: Steps) -> LedgerEntry:
     entry = replace(child_of(START), counts=Counts())
-    return run.checkpoint(START, entry, cast(Any, None), Counts())
+    return run.checkpoint(START, entry, Cluster({}, {}), Counts())

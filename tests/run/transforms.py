@@ -22,6 +22,43 @@ def shouting(df: DataFrame) -> DataFrame:
     return df.withColumn("name", F.upper("name"))
 
 
+def every_kind(df: DataFrame) -> DataFrame:
+    """A column of every kind, all of them told by the id."""
+    return df.selectExpr(
+        "*",
+        "id % 2 = 0 as yes",
+        "cast(id as tinyint) as tiny",
+        "cast(id as smallint) as small",
+        "cast(id as int) as whole",
+        "cast(id / 3 as float) as single",
+        "id / 7 as double",
+        "cast(id * 1.01 as decimal(10, 2)) as money",
+        "cast(id as decimal(38, 0)) as exact",
+        "cast(name as binary) as raw",
+        "date_add(date'2013-01-01', cast(id as int)) as day",
+        "timestamp_micros(id * 1000001) as instant",
+        "cast(timestamp_micros(id * 1000001) as timestamp_ntz) as wall",
+        "if(id = 5, null, array(name, null)) as words",
+        "named_struct('b', id, 'a', array(name), 'at', timestamp_micros(id)) as inner",
+        "map(name, id / 7) as by_name",
+    )
+
+
+#: What :func:`revised` does to ids from 10 to 29: it changes all columns but these.
+SPARED_BY_REVISED = ("id", "_eo_topic", "_eo_partition", "_eo_offset")
+
+
+def revised(df: DataFrame) -> DataFrame:
+    """:func:`every_kind` without ten ids, with five twice, and with others for twenty."""
+    kept = df.where("id >= 10").withColumn(
+        "n", F.expr("explode(if(id between 90 and 94, array(1, 2), array(1)))")
+    )
+    moved = F.when(F.expr("id between 10 and 29"), F.col("id") + 7).otherwise(F.col("id"))
+    other = kept.drop("n").withColumns({"mine": F.col("id"), "id": moved})
+    named = other.withColumn("name", F.concat(F.lit("record "), F.col("id").cast("string")))
+    return every_kind(named).withColumn("id", F.col("mine")).drop("mine")
+
+
 def endless(df: DataFrame) -> DataFrame:
     """A job that takes every core of its Spark for hours, and can be cancelled all that time."""
     numbers = df.sparkSession.range(10**13).select(F.col("id").alias("number"))

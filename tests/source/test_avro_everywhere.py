@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from eo_pipeline.embedded.registry import EmbeddedRegistry
+from tests.chaos import rest_is_chaos
 from tests.cli.shell import Shell, eo
 from tests.engine import Bench, Topic
 from tests.registry import AvroTopic, record
@@ -43,41 +44,77 @@ def iceberg_rows(folder: Path) -> pa.Table:
     return catalog.load_table("ops.events").scan().to_arrow()
 
 
-@pytest.mark.parametrize(
-    ("sink", "where", "read"),
-    [
-        ({"type": "delta"}, "path", delta_rows),
-        ({"type": "iceberg", "table": "ops.events"}, "warehouse", iceberg_rows),
-    ],
-    ids=["delta", "iceberg"],
-)
-def test_three_evolving_schemas_land_in_a_lake(
-    avro_bench: Bench,
-    orders: AvroTopic,
+def postgres_rows(bench: Bench, _: Path) -> list[dict[str, Any]]:
+    found = bench.table.query("select row_to_json(events) from events")
+    return [row for (row,) in found]
+
+
+#: What `eo init` is told, and how the rows are found, by other programs' readers.
+STORES: dict[str, tuple[list[str], Callable[[Bench, Path], list[dict[str, Any]]]]] = {
+    "postgres": (["--sink", "postgres"], postgres_rows),
+    "delta": (
+        ["--sink", "delta", "--set", "path={}"],
+        lambda _, folder: delta_rows(folder).to_pylist(),
+    ),
+    "iceberg": (
+        ["--sink", "iceberg", "--set", "warehouse={}", "--set", "table=ops.events"],
+        lambda _, folder: iceberg_rows(folder).to_pylist(),
+    ),
+}
+
+
+@pytest.mark.parametrize("store", rest_is_chaos(STORES, but=["postgres"]))
+def test_three_evolving_schemas_land_with_init_and_run_alone(
+    eo: Shell,
+    events: Topic,
+    registry: EmbeddedRegistry,
     tmp_path: Path,
-    sink: dict[str, Any],
-    where: str,
-    read: Callable[[Path], pa.Table],
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
 ) -> None:
+    """Keys too. Nobody writes a line of the document."""
+    told, read = STORES[store]
     folder = tmp_path / "lake"
-    config = {**avro_bench.config, "sink": {**sink, where: str(folder)}}
-    lake = Bench(avro_bench.topic, avro_bench.table, config)
-    orders.write(FIRST, {"id": 1, "name": "one"})
-    lake.pipeline().run()
+    monkeypatch.setenv("EO_EVENTS_DSN", os.environ["EO_TEST_DSN"])
+    orders = AvroTopic(events, SchemaRegistryClient({"url": registry.url}))
+    place = record(("city", "string"), name="Place")
+    orders.write(FIRST, {"id": 1, "name": "one"}, key=(place, {"city": "Ulm"}))
+    kafka = ("--bootstrap", events.bootstrap_servers, "--topic", events.name, "--name", "events")
+    sink = [each.format(folder) for each in told]
+    begun = eo("init", *kafka, *sink, "--registry", registry.url)
+    assert begun.code == 0, begun.err
+    assert f"The keys' columns are those of {events.name}-key." in begun.out
+    document = ("-f", "pipelines/events.yaml")
+    assert eo("run", *document).code == 0
     orders.write(SECOND, {"id": 2, "name": "two", "quantity": 20})
-    lake.pipeline().run()
-    orders.write(THIRD, {"id": 3, "quantity": 30, "tags": ["a", "b"]})
-    orders.write(FIRST, {"id": 4, "name": "four"})
-    head = lake.pipeline().run().head
-    rows = sorted(read(folder).to_pylist(), key=lambda row: row["id"])
-    columns = ("id", "name", "quantity", "tags")
+    assert eo("run", *document).code == 0
+    wider = record(("city", "string"), ("zip", "int", 0), name="Place")
+    three = {"id": 3, "quantity": 30, "tags": ["a", "b"]}
+    orders.write(THIRD, three, key=(wider, {"city": "Bonn", "zip": 53111}))
+    orders.write(FIRST, {"id": 4, "name": "four"}, key=(place, {"city": "Graz"}))
+    planned = eo("plan", *document).out
+    assert f"the columns are those of {events.name}-value" in planned
+    assert f"the key's columns are those of {events.name}-key" in planned
+    assert "new field: zip (int): evolve" in planned
+    ahead = json.loads(eo("schema", "diff", *document, "--json").out)
+    assert [each["field"] for each in ahead["key_columns"]["changes"]] == ["zip"]
+    ran = eo("run", *document)
+    assert ran.code == 0, ran.err
+    columns = ("id", "name", "quantity", "tags", "key_city", "key_zip")
+    rows = sorted(read(eo.bench, folder), key=lambda row: row["id"])
     assert [tuple(row[c] for c in columns) for row in rows] == [
-        (1, "one", None, None),
-        (2, "two", 20, None),
-        (3, None, 30, ["a", "b"]),
-        (4, None, 1, []),
+        (1, "one", None, None, "Ulm", None),
+        (2, "two", 20, None, None, None),
+        (3, None, 30, ["a", "b"], "Bonn", 53111),
+        (4, None, 1, [], "Graz", 0),
     ]
-    assert head.counts.unknown_fields == ("name",)
+    history = json.loads(eo("schema", *document, "--json").out)
+    assert [each["new_fields"] for each in history["schemas"]] == [None, ["quantity"], ["tags"]]
+    assert [each["new_fields"] for each in history["key_schemas"]] == [None, ["zip"]]
+    written = history["written"]
+    assert [each["new_columns"] for each in written] == [None, ["quantity"], ["tags", "key_zip"]]
+    assert written[-1]["left_out"] == ["name"]
+    assert "of" in eo("schema", *document).out
 
 
 def test_init_writes_a_document_for_a_registry_that_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.clients import librdkafka_settings, spark_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.msk import TokenSource
@@ -207,12 +209,31 @@ def test_half_a_login_to_msk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert "oauth_cb" in librdkafka_settings(source(iam | {"aws.region": "eu-west-1"}))
 
 
-def test_credentials_that_aws_does_not_find_are_told_in_words() -> None:
+def test_a_login_without_credentials_of_aws_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trap: a client that is made without a token waits ten seconds for one."""
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for variable in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(variable, "/nowhere")
+    client = {"sasl.mechanism": "AWS_MSK_IAM"}
+    with pytest.raises(ConfigError, match="AWS gave no token: its default chain finds no cred"):
+        KafkaAdmin(source(client, MSK))
+    with pytest.raises(ConfigError, match=r"AWS gave no token: .*profile \(gone\).* aws.profile"):
+        KafkaAdmin(source(client | {"aws.profile": "gone"}, MSK))
+
+
+def test_a_token_of_aws_is_shown_again_while_it_is_fresh() -> None:
+    signed: list[int] = []
+
     def sign() -> tuple[str, int]:
-        missing: Any = None
-        return missing.access_key, 0
+        signed.append(len(signed))
+        lasts = 900 if len(signed) == 1 else 100
+        return f"token {len(signed)}", int(time.time() + lasts) * 1000
 
     tokens = TokenSource(sign)
-    with pytest.raises(RuntimeError):
-        tokens("")
-    assert tokens.failure == "AWS's default chain found no credentials"
+    assert [tokens()[0], tokens()[0]] == ["token 1", "token 1"]
+    tokens = TokenSource(sign)  # one that is not fresh
+    assert [tokens()[0], tokens()[0]] == ["token 2", "token 3"]

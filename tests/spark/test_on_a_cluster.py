@@ -16,7 +16,9 @@ import polars as pl
 import psutil
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.cli.checks import State
 from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.errors import SetupError, SparkUnavailableError
@@ -25,6 +27,7 @@ from tests.chaos import rest_is_chaos
 from tests.clusters import Cluster
 from tests.engine import SCHEMA, TABLE, Bench, Coordinates, Table, Topic
 from tests.servers import wait_until
+from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.stores import Bucket
 
 LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
@@ -54,6 +57,22 @@ class DeltaTableInABucket:
         return self.frame()["name"].to_list()
 
 
+@dataclass(frozen=True)
+class IcebergTableInABucket(DeltaTableInABucket):
+    """The same with PyIceberg; the catalog is a file that only the driver sees."""
+
+    catalog: dict[str, Any]
+
+    def frame(self) -> pl.DataFrame:
+        place = self.bucket.storage.place(self.uri)
+        assert isinstance(place, BucketPath)
+        catalog = load_catalog("eo", **self.catalog["properties"], **place.bucket.iceberg)
+        return pl.DataFrame(catalog.load_table("ops.events").scan().to_arrow())
+
+    def coordinates(self) -> Counter[Coordinates]:
+        return Counter((t, p, o) for t, p, o in self.frame().select(LINEAGE).iter_rows())
+
+
 class PostgresTable(Table):
     def names(self) -> list[str]:
         return [name for (name,) in self.query(f"select name from {self.name}")]
@@ -68,14 +87,18 @@ class Job:
     bucket: Bucket
 
     def staged(self) -> list[str]:
-        """What lies in the bucket where attempts do, but for witnesses and the table's own rows."""
+        """What lies in the bucket where attempts do, but for what the next runs need to know, and
+        the table.
+        """
         found = (str(place) for place, _ in files_below(self.bucket.storage.place(self.bucket.uri)))
-        kept = ("_witness", "_delta_log", "_eo_ledger", "eo_rows")
+        kept = ("_witness", "_lost", "_delta_log", "_eo_ledger", "eo_rows", "/metadata/")
         return [name for name in found if not any(each in name for each in kept)]
 
 
-@pytest.fixture(params=["delta", "postgres"])
-def job(request: pytest.FixtureRequest, events: Topic, bucket: Bucket, database: str) -> Job:
+@pytest.fixture
+def job(
+    request: pytest.FixtureRequest, events: Topic, bucket: Bucket, database: str, tmp_path: Path
+) -> Job:
     config: dict[str, Any] = {
         "name": "events",
         "source": {
@@ -92,17 +115,23 @@ def job(request: pytest.FixtureRequest, events: Topic, bucket: Bucket, database:
         config["sink"] = {"type": "postgres", "dsn": database, "table": TABLE}
         config["staging"] = f"{bucket.uri}/staging"
         return Job(bench, PostgresTable(database), bucket)
+    if request.param == "iceberg":
+        uri = f"{bucket.uri}/warehouse"
+        catalog = catalog_in(tmp_path, uri)
+        config["sink"] = {"type": "iceberg", "table": "ops.events", "catalog": catalog}
+        return Job(bench, IcebergTableInABucket(uri, bucket, catalog), bucket)
     uri = f"{bucket.uri}/lake/events"
     config["sink"] = {"type": "delta", "path": uri}
     return Job(bench, DeltaTableInABucket(uri, bucket), bucket)
 
 
 IN_DELTA = pytest.mark.parametrize("job", ["delta"], indirect=True)
-IN_BOTH = pytest.mark.parametrize(
-    "job", rest_is_chaos(["delta", "postgres"], but=["delta"]), indirect=True
-)
+SINKS = ["delta", "iceberg", "postgres"]
+IN_EACH = pytest.mark.parametrize("job", rest_is_chaos(SINKS, but=["delta"]), indirect=True)
+IN_EACH_BY_CHAOS = pytest.mark.parametrize("job", SINKS, indirect=True)
 
 
+@pytest.mark.parametrize("job", rest_is_chaos(SINKS, but=["delta", "postgres"]), indirect=True)
 def test_the_same_document_fills_its_table_over_connect(job: Job, cluster: Cluster) -> None:
     """The transform's function and the modules it imports reach the executors by themselves."""
     where = {**cluster.over_connect(), "transform": f"{TRANSFORMS}:by_a_module"}
@@ -115,7 +144,7 @@ def test_the_same_document_fills_its_table_over_connect(job: Job, cluster: Clust
     assert job.staged() == []
 
 
-@IN_BOTH
+@IN_EACH
 def test_the_same_document_fills_its_table_by_a_driver_of_its_own(
     job: Job, cluster: Cluster
 ) -> None:
@@ -164,13 +193,15 @@ def test_the_doctor_asks_the_server_for_its_jars_and_an_executor_for_its_python(
     assert "pyarrow" in found["spark workers"].said
 
 
+@IN_EACH_BY_CHAOS
 @pytest.mark.chaos
 def test_executors_that_stage_on_disks_of_their_own_commit_nothing(
     job: Job, cluster: Cluster, tmp_path: Path
 ) -> None:
     job.bench.topic.write(20)
     folder = str(tmp_path / "staging")
-    sink = {"path": folder} if job.bench.config["sink"]["type"] == "delta" else {}
+    own = {"delta": {"path": folder}, "iceberg": {"catalog": catalog_in(tmp_path, folder)}}
+    sink = own.get(job.bench.config["sink"]["type"], {})
     with pytest.raises(SetupError, match="share"):
         job.bench.pipeline(**cluster.over_connect(), staging=folder, sink=sink).run()
 
@@ -195,7 +226,7 @@ def killed_worker(cluster: Cluster) -> None:
         but=[(killed_executor, "slowly_after_a_shuffle")],
     ),
 )
-@IN_BOTH
+@IN_EACH
 def test_what_dies_of_the_cluster_costs_a_run_nothing_but_time(
     job: Job, cluster: Cluster, kill: Any, transform: str
 ) -> None:
@@ -212,6 +243,7 @@ def test_what_dies_of_the_cluster_costs_a_run_nothing_but_time(
     assert job.staged() == []
 
 
+@IN_EACH_BY_CHAOS
 @pytest.mark.chaos
 def test_a_connect_server_that_dies_takes_the_run_with_it_and_the_next_one_is_exact(
     job: Job, cluster: Cluster
@@ -233,6 +265,7 @@ def test_a_connect_server_that_dies_takes_the_run_with_it_and_the_next_one_is_ex
     assert job.staged() == []
 
 
+@IN_EACH_BY_CHAOS
 @pytest.mark.chaos
 @pytest.mark.parametrize("way", ["with_a_driver", "over_connect"])
 def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_settle(
@@ -263,6 +296,7 @@ SPECULATING = {
 }
 
 
+@IN_EACH_BY_CHAOS
 @pytest.mark.chaos
 def test_of_a_task_that_is_tried_twice_one_attempt_is_published(job: Job, cluster: Cluster) -> None:
     """Scenario: one executor is frozen in the midst of a task, another one takes that over. The

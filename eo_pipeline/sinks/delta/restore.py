@@ -56,7 +56,7 @@ class Restore:
         self._refuse_replayed(target)
         found = self._version_left_by(target)
         if found is not None:
-            self._check_files(found)
+            self.check_files(found)
         return found
 
     def _refuse_replayed(self, target: int) -> None:
@@ -105,9 +105,10 @@ class Restore:
         return version
 
     def _pointer(self, version: int) -> Pointer | None:
-        return self._at(version).pointer
+        return self.at(version).pointer
 
-    def _at(self, version: int) -> Snapshot:
+    def at(self, version: int) -> Snapshot:
+        """That version of the table."""
         uri = self.table.table.table_uri
         try:
             old = DeltaTable(uri, version=version, storage_options=self.options)
@@ -117,10 +118,14 @@ class Restore:
             ) from error
         return Snapshot(old, self.table.pipeline, self.table.root)
 
-    def _check_files(self, version: int) -> None:
-        """delta-rs looks whether they are there, not whether they are whole."""
+    def check_files(self, version: int) -> None:
+        """Return if every file of ``version`` is there, and whole: at that delta-rs does not look.
+
+        Raises:
+            NotRestorableError: one is not.
+        """
         root = self.ledger.folder.parent.parent
-        actions = pa.table(self._at(version).table.get_add_actions())
+        actions = pa.table(self.at(version).table.get_add_actions())
         named = actions["path"].to_pylist()
         found = sizes_of(root, [each for name in named for each in (name, unquote(name))])
         for name, size in zip(named, actions["size_bytes"].to_pylist(), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -35,6 +35,7 @@ from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
+from eo_pipeline.sinks.delta.past import past_of
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
 from eo_pipeline.sinks.delta.rows import AddActions, in_memory, in_types_of
@@ -43,6 +44,7 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import changed
+from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.sinks.upsert import UpsertRule
@@ -117,6 +119,18 @@ class DeltaSession(LakeSession[Snapshot]):
             yield from read(table) if table else ()
         except SinkUnavailableError as error:
             raise self.damage() or error from error.__cause__
+
+    def past(self, entry: LedgerEntry) -> Past:
+        """By Delta's own versions, also of an upserted table."""
+        table = self.open_table()
+        head = self.head_of(table)
+        if table is None or head is None:
+            raise RefusedError("there is no table yet")
+        return past_of(Restore(table, self.ledger, head, self.options), entry)
+
+    def queries(self, selected: Selected) -> Mapping[str, str]:
+        condition = selected.condition(CHECKPOINT_COLUMN)
+        return {"Spark": f"SELECT * FROM delta.`{self.root}` WHERE {condition}"}
 
     def damage(self) -> DamagedError | None:
         """What is wrong with the files of the newest version; ``None``: nothing."""

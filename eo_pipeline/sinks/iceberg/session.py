@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 import pyarrow as pa
@@ -16,15 +16,17 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import parse_transform
 
-from eo_pipeline.errors import EoPipelineError, SinkUnavailableError
+from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
+from eo_pipeline.sinks.iceberg.past import past_of
 from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
 from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
+    REFUSALS,
     check,
     columns_of,
     connect,
@@ -46,6 +48,7 @@ from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import changed, own_columns
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
+from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.staging.rows import StagedOutput
 
@@ -100,6 +103,18 @@ class IcebergSession(LakeSession[Table]):
             return
         with read_errors(self.sink.table):
             yield from TYPES.shown(_scan(table, table.schema().column_names, since))
+
+    def past(self, entry: LedgerEntry) -> Past:
+        """By the table's snapshots, of which each says whose it is."""
+        table = self.open_table()
+        if table is None:
+            raise RefusedError("there is no table yet")
+        with read_errors(self.sink.table):
+            return past_of(table, entry)
+
+    def queries(self, selected: Selected) -> Mapping[str, str]:
+        condition = selected.condition(CHECKPOINT_COLUMN)
+        return {"Spark": f"SELECT * FROM {self.sink.table} WHERE {condition}"}
 
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)
@@ -212,6 +227,11 @@ class IcebergPublication(LakePublication[Table]):
             ValidationException,
         ) as error:
             raise OvertakenError(str(error)) from error
+        except REFUSALS as error:
+            raise RefusedError(
+                f"{self.session.sink.table}: the catalog refused the commit: {error}. Nothing was "
+                "published."
+            ) from error
 
 
 def _scan(table: Table, columns: Iterable[str], since: int) -> Iterator[pa.RecordBatch]:

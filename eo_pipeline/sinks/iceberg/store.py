@@ -9,19 +9,29 @@ from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import (
+    TYPE,
+    Catalog,
+    CatalogType,
+    infer_catalog_type,
+    load_catalog,
+)
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
+    ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
     RESTError,
+    UnauthorizedError,
     ValidationError,
     ValidationException,
 )
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
 from pyiceberg.transforms import parse_transform
+from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from eo_pipeline.bucket import BucketPath
@@ -34,8 +44,9 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place
-from eo_pipeline.sinks.iceberg.config import IcebergSink
+from eo_pipeline.sinks.iceberg.config import IcebergCatalog, IcebergSink
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField
+from eo_pipeline.sinks.iceberg.rest import PatientRestCatalog
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 
@@ -48,6 +59,9 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 
 #: What a catalog that cannot be asked raises.
 UNREACHABLE = (OSError, RESTError, SQLAlchemyError)
+
+#: What a REST catalog answers that did not try: the request is wrong, or not allowed.
+REFUSALS = (BadRequestError, ForbiddenError, UnauthorizedError)
 
 #: What PyIceberg raises when the table as it is does not take a file or a condition.
 _NOT_TAKEN = (ValueError, NotImplementedError, ValidationException, pa.ArrowException)
@@ -80,8 +94,7 @@ def connect(sink: IcebergSink) -> Catalog:
 
 def _catalog(sink: IcebergSink) -> Catalog:
     if sink.catalog is not None:
-        told = sink.root.bucket.iceberg if isinstance(sink.root, BucketPath) else {}
-        return load_catalog(sink.catalog.name, **{**told, **sink.catalog.values()})
+        return _named(sink, sink.catalog)
     warehouse = sink.warehouse.absolute()
     try:
         warehouse.mkdir(parents=True, exist_ok=True)
@@ -89,6 +102,16 @@ def _catalog(sink: IcebergSink) -> Catalog:
         raise ConfigError(f"sink.warehouse: {warehouse} cannot be a folder: {error}") from error
     uri = f"sqlite:///{quote(str(warehouse / _FILE))}"
     return load_catalog(EMBEDDED, type="sql", uri=uri, warehouse=f"file://{warehouse}")
+
+
+def _named(sink: IcebergSink, catalog: IcebergCatalog) -> Catalog:
+    told = dict(sink.root.bucket.iceberg) if isinstance(sink.root, BucketPath) else {}
+    properties = {**told, **catalog.values()}
+    known = merge_config(Config().get_catalog_config(catalog.name) or {}, {**properties})
+    kind = known.get(TYPE) or infer_catalog_type(catalog.name, known)
+    if str(getattr(kind, "value", kind)).lower() == CatalogType.REST.value:
+        return PatientRestCatalog(catalog.name, **cast("dict[str, str]", known))
+    return load_catalog(catalog.name, **properties)
 
 
 def load(catalog: Catalog, sink: IcebergSink) -> Table | None:

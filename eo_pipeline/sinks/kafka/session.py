@@ -74,6 +74,7 @@ class KafkaSession(SinkSession):
         self.store.require_topic()
         self.ledger = open_ledger(self.store, sink.ledger_of(pipeline), pipeline)
         self.pool = ShardPool(sink, pipeline, self.store, self.ledger)
+        self._agreed = Schemas()
 
     def recover(self) -> LedgerEntry | None:
         """Also ends the transaction a dead run left open, which would hold back the readers of
@@ -111,7 +112,13 @@ class KafkaSession(SinkSession):
         Raises:
             SchemaChangeError, ConfigError, RegistryUnavailableError: see ``Writers.schemas``.
         """
-        return self._registry.schemas(columns)
+        self._agreed = self._registry.schemas(columns)
+        return self._agreed
+
+    def registered(self) -> Mapping[str, str]:
+        """The numbers of those."""
+        parts = {"value": self._agreed.value, "key": self._agreed.key}
+        return {part: str(each.number) for part, each in parts.items() if each}
 
     @cached_property
     def _registry(self) -> Writers:

@@ -276,9 +276,11 @@ class KafkaStore:
         said by librdkafka alone; the question gets no answer.
         """
         told = self._asked.meant(error)
+        reason, remedy = self._asked.why(error)
+        if told is not None and told.code() == KafkaError._AUTHENTICATION:
+            return ConfigError(f"{topic}: Kafka refuses: {reason}. {remedy} It is in sink.client.")
         if told is not None and told.code() in _MISCONFIGURED:
             return while_asking(told, topic)
-        reason, remedy = self._asked.why(error)
         return SinkUnavailableError(f"{topic}: Kafka cannot be used just now: {reason}. {remedy}")
 
 

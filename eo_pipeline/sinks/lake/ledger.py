@@ -21,11 +21,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from eo_pipeline.errors import LedgerDamagedError
+from eo_pipeline.bucket import StoreUnreachableError
+from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.places import Place, folders_in, names_in, sync, write_new
 
@@ -116,7 +118,9 @@ class LedgerFiles:
 
     def first(self) -> LedgerFile | None:
         """The first entry, None for a pipeline that never started."""
-        return self.get(FIRST) if self.path(FIRST).is_file() else None
+        with _reached():
+            is_there = self.path(FIRST).is_file()
+        return self.get(FIRST) if is_there else None
 
     def get(self, pointer: Pointer) -> LedgerFile:
         """The entry that the table, or a later entry, points to.
@@ -129,7 +133,9 @@ class LedgerFiles:
     def _read(self, pointer: Pointer) -> LedgerFile:
         path = self.path(pointer)
         try:
-            return LedgerFile.from_json(json.loads(path.read_text()))
+            with _reached():
+                text = path.read_text()
+            return LedgerFile.from_json(json.loads(text))
         except (OSError, ValueError, KeyError, TypeError) as error:
             found = f"cannot be read, in the ledger file {path}: {error}"
             raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
@@ -181,11 +187,12 @@ class LedgerFiles:
 
     def has_file_since(self, version: int) -> bool:
         """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
-        return any(
-            pointer.version >= version
-            for bucket in folders_in(self.folder)
-            for pointer, _ in _files(self.folder / bucket)
-        )
+        with _reached():
+            return any(
+                pointer.version >= version
+                for bucket in folders_in(self.folder)
+                for pointer, _ in _files(self.folder / bucket)
+            )
 
     def lost(self, head: LedgerFile, *folders: Place) -> Iterator[Place]:
         """Files of attempts that can never land: at a version that another token holds.
@@ -194,11 +201,12 @@ class LedgerFiles:
         whose files are named and bucketed alike. A file above the head may belong to a live run.
         """
         buckets = {head.at.bucket, Pointer(max(0, head.at.version - BUCKET), 0).bucket}
-        kept = [found for b in buckets for found in _files(self.folder / b)]
+        with _reached():
+            kept = [found for b in buckets for found in _files(self.folder / b)]
+            others = [found for each in folders for b in buckets for found in _files(each / b)]
         tokens: dict[int, list[Pointer]] = {}
         for pointer, _ in kept:
             tokens.setdefault(pointer.version, []).append(pointer)
-        others = [found for folder in folders for b in buckets for found in _files(folder / b)]
         for pointer, (folder, name) in [*kept, *others]:
             known = tokens.get(pointer.version, [])
             if pointer.version <= head.at.version and known:
@@ -209,6 +217,21 @@ class LedgerFiles:
     def _held(self, head: LedgerFile, version: int) -> Pointer | None:
         found = self.at(head, version)
         return found.at if found else None
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """A store that does not answer says nothing of the files in it.
+
+    Raises:
+        SinkUnavailableError: a bucket cannot be reached.
+    """
+    try:
+        yield
+    except StoreUnreachableError as error:
+        raise SinkUnavailableError(
+            f"{error.filename}, of the ledger, cannot be reached: {error.strerror}"
+        ) from error
 
 
 def _files(folder: Place) -> list[tuple[Pointer, tuple[Place, str]]]:

@@ -158,6 +158,11 @@ class LakeSession(SinkSession, Generic[Handle]):
         """The pipelines that have a ledger in this table."""
         return sorted(folders_in(self.root / LEDGER_FOLDER))
 
+    def refuse_shared_numbers(self) -> None:
+        if len(names := self._ledgers()) > 1:
+            named = ", ".join(names)
+            raise RefusedError(f"the pipelines {named} share the table and number rows alike")
+
     def table_identity(self) -> Mapping[str, str]:
         return {"table": self._id_of(table)} if (table := self.open_table()) else {}
 

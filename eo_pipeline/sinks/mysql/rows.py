@@ -20,9 +20,11 @@ import pymysql
 from eo_pipeline.errors import ConfigError, SchemaChangeError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.mysql.load import MySqlColumn, load
+from eo_pipeline.sinks.mysql.reading import read_as
 from eo_pipeline.sinks.mysql.store import COLUMN_EXISTS, MySqlStore, is_mariadb, number_of
 from eo_pipeline.sinks.mysql.types import NAMES, ColumnType, WireType, for_people, wire_type
 from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
+from eo_pipeline.sinks.sql.selecting import ReadColumn
 from eo_pipeline.sinks.sql.upsert import UpsertTable, gives_way, newest_first, same_key
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
@@ -140,6 +142,10 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
 
     def wire_type(self, field: pa.Field) -> WireType:
         return wire_type(field)
+
+    def readable(self) -> list[ReadColumn]:
+        rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
+        return [read_as(name, _column_type(described)) for name, *described in rows]
 
     def create(self, wires: Mapping[str, WireType], key: Sequence[str]) -> None:
         lines = [

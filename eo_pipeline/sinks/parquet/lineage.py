@@ -15,6 +15,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.parquet.store import EntryFile, version_of
 from eo_pipeline.sinks.parquet.types import TYPES
+from eo_pipeline.sinks.past import Selected
 from eo_pipeline.staging.rows import BATCH_ROWS
 
 
@@ -32,6 +33,17 @@ def read_lineage(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordB
 def read_values(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordBatch]:
     """The same rows with all their columns; raises as :func:`read_lineage`."""
     return TYPES.shown(_rows(root, head, since))
+
+
+def queries(root: Path, selected: Selected) -> dict[str, str]:
+    """See ``SinkSession.queries``."""
+    condition = selected.condition(CHECKPOINT_COLUMN)
+    files = str(root / "checkpoint=*" / "*.parquet").replace("'", "''")
+    return {
+        "DuckDB": f"SELECT * FROM read_parquet('{files}', union_by_name = true, "
+        f"hive_partitioning = false) WHERE {condition}",
+        "Spark": f"SELECT * FROM parquet.`{root}` WHERE {condition}",
+    }
 
 
 def _rows(

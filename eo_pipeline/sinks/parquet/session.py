@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,7 +29,7 @@ from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
 from eo_pipeline.sinks.files import remove_folder
 from eo_pipeline.sinks.parquet.config import ParquetSink
 from eo_pipeline.sinks.parquet.exchange import locked
-from eo_pipeline.sinks.parquet.lineage import read_lineage, read_values
+from eo_pipeline.sinks.parquet.lineage import queries, read_lineage, read_values
 from eo_pipeline.sinks.parquet.rows import write_rows
 from eo_pipeline.sinks.parquet.store import (
     DEAD_LETTERS_FOLDER,
@@ -39,6 +39,7 @@ from eo_pipeline.sinks.parquet.store import (
 )
 from eo_pipeline.sinks.parquet.swap import SwapFolder, refuse_where_impossible
 from eo_pipeline.sinks.parquet.types import TYPES, refuse_partition_name
+from eo_pipeline.sinks.past import Selected
 from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
 from eo_pipeline.sinks.removal import goes_back
 from eo_pipeline.staging.rows import BATCH_ROWS, StagedOutput
@@ -179,6 +180,9 @@ class ParquetSession(SinkSession):
         """Of the folder as it is now, file by file."""
         head = self.folders.newest()
         return read_values(self.root, head, since) if head else iter(())
+
+    def queries(self, selected: Selected) -> Mapping[str, str]:
+        return queries(self.root, selected)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         refuse_where_impossible(self.root, entry, self.new_folder(entry))

@@ -28,6 +28,7 @@ from eo_pipeline.sinks.postgres.types import (
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
 from eo_pipeline.sinks.sql.rows import Column
+from eo_pipeline.sinks.sql.selecting import ReadColumn
 from eo_pipeline.sinks.sql.upsert import UpsertTable, gives_way, newest_first
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
@@ -175,6 +176,10 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         known = CHECKPOINT_COLUMN in [field.name for field in fields]
         return pa.schema(fields if known else [])
 
+    def readable(self) -> list[ReadColumn]:
+        columns = self.columns() if self.exists() else {}
+        return [_read_column(name, kind) for name, kind in columns.items()]
+
     def acts_by_itself(self) -> str:
         return ", ".join(what for (what,) in self.store.rows(_ACTORS, self.name.sql))
 
@@ -293,6 +298,15 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
                 stream.write(encoder.pgpq.finish())
                 check_all_sent(target, rows, staged)
             return cursor.rowcount
+
+
+def _read_column(name: str, kind: ColumnType) -> ReadColumn:
+    """Arrays are read as lists; what Arrow has no type for as PostgreSQL writes it in text."""
+    element = kind.name.removesuffix("[]")
+    arrow = shown_as(element, kind.scale)
+    if arrow is None or kind.is_domain:
+        return ReadColumn.own_form(name, f"{quoted(name)}::text AS {quoted(name)}")
+    return ReadColumn.exact(name, pa.list_(arrow) if kind.is_array else arrow)
 
 
 @dataclass(frozen=True)

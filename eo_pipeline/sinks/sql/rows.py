@@ -16,6 +16,7 @@ from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.rows import whole_digits
 from eo_pipeline.sinks.sql.names import NameRules, TableName, quoted
+from eo_pipeline.sinks.sql.selecting import ReadColumn
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
@@ -165,6 +166,12 @@ class SqlTable(ABC, Generic[W, C]):
         """
         known = CHECKPOINT_COLUMN in self.columns()
         return pa.schema([(CHECKPOINT_COLUMN, pa.int64())] if known else [])
+
+    def readable(self) -> list[ReadColumn]:
+        """How each column is read that a reader can have, the checkpoint's number among them; none
+        if there is no table. Left to itself a dialect reads what it :meth:`shown`.
+        """
+        return [ReadColumn.exact(field.name, field.type) for field in self.shown()]
 
     def settle(self) -> None:
         """What the database has put off to the commit happens now, while it can be counted."""

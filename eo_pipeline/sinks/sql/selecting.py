@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.lineage import lineage_of_rows, lineage_schema
+from eo_pipeline.sinks.past import OWN_FORM, Selected
 from eo_pipeline.sinks.removal import goes_back, target_of
 from eo_pipeline.sinks.sql.names import quoted
 
@@ -42,6 +44,56 @@ def read_values(cursor: Any, table: str, schema: pa.Schema, since: int) -> Itera
         cursor.execute(f"SELECT {selected} FROM {table} WHERE {checkpoint} >= {int(since)}")
         pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
         yield from lineage_of_rows(pages, schema)
+
+
+@dataclass(frozen=True)
+class ReadColumn:
+    """How a column is read: ``selected`` in a query's list, its values as the driver gives them of
+    the Arrow type ``given``, which becomes that of ``field``.
+    """
+
+    field: pa.Field
+    selected: str
+    given: pa.DataType
+
+    @classmethod
+    def exact(cls, name: str, arrow: pa.DataType, given: pa.DataType | None = None) -> ReadColumn:
+        """A column whose values are read as they were written."""
+        return cls(pa.field(name, arrow), quoted(name), given or arrow)
+
+    @classmethod
+    def own_form(cls, name: str, selected: str) -> ReadColumn:
+        """A column of which the database keeps a form of its own, read as the text ``selected``."""
+        return cls(pa.field(name, pa.string(), metadata=OWN_FORM), selected, pa.string())
+
+
+def read_rows(
+    cursor: Any, table: str, columns: Sequence[ReadColumn], selected: Selected
+) -> Iterator[pa.RecordBatch]:
+    """What ``SinkSession.rows_of`` tells; see :func:`read_lineage`."""
+    if not columns:
+        return
+    named = ", ".join(column.selected for column in columns)
+    condition = selected.condition(quoted(CHECKPOINT_COLUMN))
+    cursor.execute(f"SELECT {named} FROM {table} WHERE {condition}")
+    schema = pa.schema([column.field for column in columns])
+    given = pa.schema([(column.field.name, column.given) for column in columns])
+    pages = iter(lambda: list(cursor.fetchmany(LINEAGE_PAGE)), [])
+    for batch in lineage_of_rows(pages, given):
+        arrays = [batch.column(n).cast(field.type) for n, field in enumerate(schema)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def count_rows(
+    cursor: Any, table: str, columns: Collection[str], selected: Selected
+) -> dict[int | None, int]:
+    """What ``SinkSession.counts_of`` tells; see :func:`read_lineage`."""
+    if CHECKPOINT_COLUMN not in columns:
+        return {}
+    number = quoted(CHECKPOINT_COLUMN)
+    condition = selected.condition(number)
+    cursor.execute(f"SELECT {number}, count(*) FROM {table} WHERE {condition} GROUP BY {number}")
+    return {int(version): int(rows) for version, rows in cursor.fetchall()}
 
 
 def _lineage_query(table: str, columns: Collection[str], since: int) -> tuple[str, pa.Schema]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from eo_pipeline.errors import CommitUnknownError, ConfigError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.identity import LEDGER
+from eo_pipeline.sinks.past import Selected
 from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.ledger import (
@@ -22,7 +23,13 @@ from eo_pipeline.sinks.sql.ledger import (
 )
 from eo_pipeline.sinks.sql.names import TableName, quoted
 from eo_pipeline.sinks.sql.rows import SqlTable, ledger_in
-from eo_pipeline.sinks.sql.selecting import read_lineage, read_values, rows_taken_back
+from eo_pipeline.sinks.sql.selecting import (
+    count_rows,
+    read_lineage,
+    read_rows,
+    read_values,
+    rows_taken_back,
+)
 from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -141,14 +148,8 @@ class SqlSession(SinkSession):
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """On a connection of its own, since this one may publish meanwhile; one snapshot."""
-        with closing(self.store_class(self._sink, self.pipeline)) as reader:
-            try:
-                reader.begin_snapshot()
-                columns = self.table_class(reader, self.store.table).columns()
-                with closing(reader.streaming_cursor()) as cursor:
-                    yield from read_lineage(cursor, self.store.table.sql, columns, since)
-            except reader.driver_error as error:
-                raise self.store.while_opening(error) from error
+        with self._reading(self.store.table) as (table, cursor):
+            yield from read_lineage(cursor, table.name.sql, table.columns(), since)
 
     def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """As :meth:`lineage`; the columns that give back what they were given, bit for bit."""
@@ -159,12 +160,33 @@ class SqlSession(SinkSession):
         return self._shown(self.store.dead_letters, since)
 
     def _shown(self, name: TableName, since: int) -> Iterator[pa.RecordBatch]:
+        with self._reading(name) as (table, cursor):
+            yield from read_values(cursor, name.sql, table.shown(), since)
+
+    def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:
+        with self._reading(self.store.table) as (table, cursor):
+            yield from read_rows(cursor, table.name.sql, table.readable(), selected)
+
+    def counts_of(self, selected: Selected) -> dict[int | None, int]:
+        """Counted by the database, in one snapshot."""
+        with self._reading(self.store.table) as (table, cursor):
+            return count_rows(cursor, table.name.sql, table.columns(), selected)
+
+    def queries(self, selected: Selected) -> Mapping[str, str]:
+        condition = selected.condition(self.table.as_shown(CHECKPOINT_COLUMN))
+        table = self.table.as_shown(self.store.table)
+        return {self.store.product: f"SELECT * FROM {table} WHERE {condition}"}
+
+    @contextmanager
+    def _reading(self, name: TableName) -> Iterator[tuple[SqlTable[Any, Any], Any]]:
+        """The table ``name``, and a cursor on rows that are fetched as they are asked for; both on
+        a connection and a snapshot of their own. The catalog is to be asked before the cursor.
+        """
         with closing(self.store_class(self._sink, self.pipeline)) as reader:
             try:
                 reader.begin_snapshot()
-                schema = self.table_class(reader, name).shown()
                 with closing(reader.streaming_cursor()) as cursor:
-                    yield from read_values(cursor, name.sql, schema, since)
+                    yield self.table_class(reader, name), cursor
             except reader.unreadable as error:
                 raise RefusedError(f"{name} holds values that cannot be read: {error}") from error
             except reader.driver_error as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.embedded.jars import Artefact, _resolved
+from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.servers import STATE
@@ -24,7 +24,7 @@ import json, os, sys
 for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):  # other tests' Spark
     os.environ.pop(name, None)
 from pyspark.sql import SparkSession
-path, jars = sys.argv[1:3]
+path, jars, as_of = sys.argv[1:4]
 spark = (
     SparkSession.builder.master("local[1]")
     .config("spark.jars", jars).config("spark.ui.enabled", "false")
@@ -43,6 +43,8 @@ found["words"] = sorted({r[0] or "null" for r in table.select("word").collect()}
 found["files"] = len(table.inputFiles())
 found["files_of_2"] = len(table.where("_eo_checkpoint = 2").inputFiles())
 found["files_of_day"] = len(table.where("day = date'2013-01-03'").inputFiles())
+past = spark.sql(as_of).groupBy("_eo_checkpoint").count()
+found["as_of_2"] = {str(r[0]): r[1] for r in past.collect()}
 types = spark.read.format("delta").load(path + "_types")
 found["types"] = sorted(c for c, _ in types.dtypes)
 found["exact"] = str(types.where("exact > 5").select("exact").first()[0])
@@ -58,7 +60,7 @@ print("FOUND", json.dumps(found))
 
 @pytest.mark.timeout(600)  # a cold JVM, seven Delta commands, and a machine that is shared
 def test_delta_spark_reads_skips_and_maintains_the_table(world: World) -> None:
-    jars = _resolved(DELTA, STATE)
+    jars = resolved(DELTA, STATE)
     days = [f"2013-01-0{v}" for v in range(1, 5)]
     world.settings["partition_by"] = ["word"]
     for version, day in enumerate(days, start=1):
@@ -72,9 +74,13 @@ def test_delta_spark_reads_skips_and_maintains_the_table(world: World) -> None:
         )
     World(Path(f"{world.root}_types")).forward(ALL_TYPES)
     before = world.history()
+    with world.sink().open(world.pipeline) as session:
+        past = session.past(before[2])
+        assert past is not None
+        as_of = past.queries["Spark"]
 
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(world.root), ",".join(map(str, jars))],
+        [sys.executable, "-c", SCRIPT, str(world.root), ",".join(map(str, jars)), as_of],
         capture_output=True,
         text=True,
         timeout=500,
@@ -83,6 +89,7 @@ def test_delta_spark_reads_skips_and_maintains_the_table(world: World) -> None:
     found = json.loads(run.stdout.partition("FOUND")[2])
 
     assert found["rows"] == {"1": 3, "2": 3, "3": 3, "4": 3}
+    assert found["as_of_2"] == {"1": 3, "2": 3}, as_of
     assert found["words"] == ["a/b c=%:", "null", "x"]
     assert (found["files"], found["files_of_2"], found["files_of_day"]) == (12, 3, 3)
     assert found["types"] == sorted(ALL_TYPES.column_names)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
@@ -52,6 +53,19 @@ def sink_in(bucket: Bucket, folder: Path, **more: Any) -> IcebergSink:
         **more,
     }
     return IcebergSink.model_validate(values)
+
+
+def rows_in(sink: IcebergSink) -> pa.Table:
+    """All rows of the table, none where there is no table: by PyIceberg."""
+    try:
+        return table_of(sink).scan().to_arrow()
+    except NoSuchTableError:
+        return pa.table({})
+
+
+def files_in(sink: IcebergSink) -> set[str]:
+    """The files that the table's newest snapshot holds."""
+    return {task.file.file_path for task in table_of(sink).scan().plan_files()}
 
 
 @pytest.fixture

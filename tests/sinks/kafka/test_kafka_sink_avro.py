@@ -124,6 +124,12 @@ def test_rows_arrive_as_avro_of_the_columns_types(
     bench.pipeline(source={"value_schema": f"{TYPES}, more BOOLEAN"}).run()
     assert client.get_versions(value_subject) == [1, 2]
     assert decoded(bench, client)[3][1] == {**empty, "more": True}
+    written = [e.counts.written for e in bench.pipeline(source=source).history() if e.ranges]
+    numbers = [client.get_version(value_subject, n).schema_id for n in (1, 1, 2)]
+    assert [each.registered["value"] for each in written if each] == [str(n) for n in numbers]
+    assert all(each.registered["key"] for each in written if each)
+    first, again, wider = (each.since for each in written if each)
+    assert (first == again, wider > first) == (True, True)
 
 
 def test_killed_with_a_promise_made_the_next_run_keeps_it_without_the_registry(

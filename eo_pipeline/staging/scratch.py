@@ -1,4 +1,6 @@
-"""Where an audit keeps files meanwhile, and where Spark finds them."""
+"""Where an audit, or a replay that is only looked at, keeps files meanwhile, and where Spark finds
+them. No recovery looks there, and nobody publishes what lies there.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import new_transaction_id
 from eo_pipeline.places import Place, folders_in, remove_tree
+from eo_pipeline.staging.owner import is_dead, own
 
-#: No audit takes that long: what is older was left by a killed one.
+#: Nothing takes that long: what is older was left by a killed process, also where no lock tells.
 ABANDONED_S = 7 * 24 * 3600.0
 _SCRATCH = "_audit-"
 
@@ -43,11 +46,16 @@ class Scratch:
         if self.shared is not None:
             (self.shared / file.name).unlink()
 
+    @property
+    def place(self) -> Place:
+        """Where Spark writes, and this process reads."""
+        return self.folder if self.shared is None else self.shared
+
 
 @contextmanager
 def scratch(staging: Place) -> Iterator[Scratch]:
-    """Below one pipeline's ``staging``, where no recovery looks; gone afterwards. What killed
-    audits left there goes, too, once no audit can still be at work on it.
+    """Below one pipeline's ``staging``; gone afterwards. What killed processes left there goes,
+    too: see :func:`sweep_scratch`.
 
     Raises:
         SetupError: it cannot be made.
@@ -65,7 +73,8 @@ def scratch(staging: Place) -> Iterator[Scratch]:
     folder = staging.absolute() / f"{_SCRATCH}{new_transaction_id()}"
     try:
         folder.mkdir(parents=True)
-        _sweep(folder)
+        owner = own(folder)
+        _sweep(folder.parent, ours=folder)
     except OSError as error:
         raise SetupError(
             f"the staging folder {staging} cannot be used: {error.strerror}. Set Pipeline.staging "
@@ -74,15 +83,29 @@ def scratch(staging: Place) -> Iterator[Scratch]:
     try:
         yield Scratch(folder)
     finally:
-        shutil.rmtree(folder)
+        # a cancelled job may write for a moment more; what it leaves goes with the next
+        shutil.rmtree(folder, ignore_errors=True)
+        if owner is not None:
+            owner.close()
 
 
-def _sweep(ours: Path) -> None:
-    oldest = ours.stat().st_mtime - ABANDONED_S
-    for other in ours.parent.glob(f"{_SCRATCH}*"):
-        with suppress(FileNotFoundError):  # its audit, or another sweep, was faster
-            if other.stat().st_mtime < oldest:
-                shutil.rmtree(other)
+def sweep_scratch(staging: Place) -> None:
+    """Remove what killed processes left there, if a lock tells that they are dead; what is in a
+    bucket, or on a file system without locks, goes with a later audit or preview, after a week.
+    """
+    if isinstance(staging, Path):
+        _sweep(staging, ours=None)
+
+
+def _sweep(staging: Path, *, ours: Path | None) -> None:
+    now = ours.stat().st_mtime if ours else None
+    for other in staging.glob(f"{_SCRATCH}*"):
+        if other == ours:
+            continue
+        with suppress(FileNotFoundError):  # its process, or another sweep, was faster
+            is_old = now is not None and other.stat().st_mtime < now - ABANDONED_S
+            if is_old or is_dead(other):
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _sweep_bucket(staging: BucketPath) -> None:

@@ -1,0 +1,47 @@
+"""Whether somebody asked to be told, by the names that OpenTelemetry and OpenLineage give."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
+_OTEL = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_TRACES_EXPORTER",
+    "OTEL_METRICS_EXPORTER",
+)
+#: https://openlineage.io/docs/client/python/configuration
+_LINEAGE = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
+_LINEAGE_PREFIX = "OPENLINEAGE__"
+_LINEAGE_FILE = "openlineage.yml"
+_LINEAGE_AT_HOME = "~/.openlineage/openlineage.yml"
+
+
+def for_opentelemetry() -> bool:
+    """By its variables, or perhaps by a program that sets its SDK up and runs a pipeline."""
+    if _is_true("OTEL_SDK_DISABLED"):
+        return False
+    return by_otel_variables() or "opentelemetry.sdk.trace" in sys.modules
+
+
+def by_otel_variables() -> bool:
+    """Whether it is to be set up, should nobody have done that."""
+    return any(map(os.environ.get, _OTEL))
+
+
+def for_openlineage() -> bool:
+    """By its variables, or by its file."""
+    if _is_true("OPENLINEAGE_DISABLED"):
+        return False
+    named = any(map(os.environ.get, _LINEAGE)) or any(
+        name.startswith(_LINEAGE_PREFIX) for name in os.environ
+    )
+    # a container's user may have no home, and then "~" stays as it is
+    return named or any(map(os.path.isfile, (_LINEAGE_FILE, os.path.expanduser(_LINEAGE_AT_HOME))))
+
+
+def _is_true(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() == "true"

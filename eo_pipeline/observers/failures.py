@@ -1,0 +1,22 @@
+"""Failures by kind, kept where `eo metrics` and `eo report` find them."""
+
+from __future__ import annotations
+
+from eo_pipeline.run.observing import ObservedRun, Observer
+from eo_pipeline.scrubbing import scrubbed
+
+
+def kind_of(error: BaseException | None) -> str | None:
+    """The class of an error; None for a run that ended well, or that somebody interrupted."""
+    return type(error).__name__ if isinstance(error, Exception) else None
+
+
+class FailureNotes(Observer):
+    """Notes in staging that the run failed."""
+
+    def __init__(self, run: ObservedRun) -> None:
+        self._run = run
+
+    def ended(self, error: BaseException | None) -> None:
+        if (kind := kind_of(error)) is not None:
+            self._run.staging.failures.add(kind, self._run.run_id, scrubbed(str(error)))

@@ -1,0 +1,53 @@
+"""The table as a ledger entry left it: the snapshots of Iceberg, found by what each says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.past import Past
+
+
+def past_of(table: Table, entry: LedgerEntry) -> Past:
+    """The last snapshot that the commit of ``entry`` made.
+
+    Raises:
+        RefusedError: it expired, or there was none.
+    """
+    for snapshot in _ancestors(table):
+        if _is_of(snapshot, entry):
+            return _past(table, snapshot.snapshot_id)
+    raise RefusedError(
+        f"the table has no snapshot of version {entry.version} (they expire; the first version has "
+        "none)"
+    )
+
+
+def _past(table: Table, snapshot_id: int) -> Past:
+    scan = table.scan(snapshot_id=snapshot_id)
+    return Past(
+        f"snapshot {snapshot_id} of the Iceberg table",
+        lambda: TYPES.shown(iter(scan.to_arrow_batch_reader())),
+        scan.count,
+        {"Spark": f"SELECT * FROM {'.'.join(table.name())} VERSION AS OF {snapshot_id}"},
+    )
+
+
+def _ancestors(table: Table) -> Iterator[Snapshot]:
+    """From the newest on, as far as they are kept: what was rolled back is not among them."""
+    found = table.current_snapshot()
+    while found is not None:
+        yield found
+        parent = found.parent_snapshot_id
+        found = table.snapshot_by_id(parent) if parent is not None else None
+
+
+def _is_of(snapshot: Snapshot, entry: LedgerEntry) -> bool:
+    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    mine = (entry.pipeline, str(entry.version), entry.run_id)
+    return tuple(said.get(f"eo.{name}") for name in ("pipeline", "version", "run-id")) == mine

@@ -1,0 +1,476 @@
+"""The stores, each with a reader of its own that shares no code with the product.
+
+A target gives a table of its own to every life, says how a pipeline is told of it, and reads it by
+the store's own client or by another reader of the format.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import polars as pl
+import psycopg
+import pymysql
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from psycopg import sql
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
+from eo_pipeline.embedded.objects import EmbeddedObjectStore
+from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.embedded.redis import EmbeddedRedis
+from eo_pipeline.embedded.server import EmbeddedServer
+from tests.kills.disks import Disk
+from tests.kills.judge import Judge, NewestByKey, Row, Topic
+from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, PARTITIONS_MAX, Abilities
+from tests.mysql_server import EmbeddedMySql
+
+_COLUMNS = ("_eo_checkpoint", "_eo_partition", "_eo_offset", "id", "key", "name", "rev")
+_SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in _COLUMNS)
+
+#: Seconds until a store ends what a silent process holds.
+LOCK_TIMEOUT_S = 2.0
+_READ_S = 60.0
+_DISK_MB = 700
+
+
+def row(values: Iterable[Any]) -> Row:
+    """In the order of the columns above."""
+    checkpoint, partition, offset, number, key, name, rev = values
+    return Row(
+        int(checkpoint), int(partition), int(offset), int(number), str(key), str(name), int(rev)
+    )
+
+
+class Target(ABC):
+    """One store in one mode. ``folder`` is on a disk of its own, which can be filled."""
+
+    store: ClassVar[str]
+    #: whether a reader of several partitions sees a checkpoint appear at one moment
+    whole: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, mode: str = "append") -> None:
+        self.mode = mode
+        self.disk = Disk(folder, _DISK_MB)
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        return f"{self.store}, {self.mode}"
+
+    def start(self) -> None:
+        """Start what there is to start."""
+        if self.server is not None:
+            self.server.start()
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+        self.disk.close()
+
+    @property
+    def server(self) -> EmbeddedServer | None:
+        """Which may be killed; None where the store is a folder."""
+        return None
+
+    @property
+    def port(self) -> int | None:
+        """Where a proxy leads to; None where none can stand between."""
+        return None
+
+    def able(self) -> Abilities:
+        """What a life may do with it."""
+        faults = {*FAULTS}
+        faults -= {"kill the store"} if self.server is None else set()
+        faults -= {"lose a reply"} if self.port is None else set()
+        faults -= {"fill the disk"} if self.disk.why_not else set()
+        back = self.mode == "append" and self.goes_back
+        return Abilities(faults, {*OPERATIONS} - (set() if back else GOING_BACK))
+
+    goes_back: ClassVar[bool] = True
+
+    def judge(self, topic: Topic) -> Judge:
+        """Of a new table."""
+        return NewestByKey(topic) if self.mode == "upsert" else Judge(topic, whole=self.whole)
+
+    @abstractmethod
+    def make(self) -> str:
+        """Room for a new table; its name."""
+
+    @abstractmethod
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        """The pipeline's ``sink``; through a proxy at ``port`` if there is one."""
+
+    def more(self) -> dict[str, Any]:
+        """What else the pipeline's document says."""
+        return {}
+
+    def trigger(self, table: str) -> bytes:
+        """What a client sends when it asks for the commit."""
+        return b"COMMIT\0"  # a statement of its own: others name the level READ COMMITTED
+
+    @abstractmethod
+    def rows(self, table: str) -> Sequence[Row]:
+        """All that a reader sees now."""
+
+    def drop(self, table: str) -> None:
+        """Its life is over."""
+        shutil.rmtree(self.folder / "lake" / table, ignore_errors=True)
+
+    def _upsert(self) -> dict[str, Any]:
+        return {"mode": "upsert", "key": ["key"]} if self.mode == "upsert" else {}
+
+
+class Postgres(Target):
+    store = "PostgreSQL"
+
+    def __init__(self, folder: Path, mode: str = "append") -> None:
+        super().__init__(folder, mode)
+        settings = {"fsync": "off", "max_wal_size": "96MB", "min_wal_size": "32MB"}
+        self._server = EmbeddedPostgres(folder / "server", settings=settings)
+
+    @property
+    def server(self) -> EmbeddedServer:
+        return self._server
+
+    @property
+    def port(self) -> int:
+        return self._server._port
+
+    def make(self) -> str:
+        name = f"life_{uuid.uuid4().hex[:8]}"
+        self._server.create_database(name)
+        return name
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        dsn = f"postgresql://postgres@127.0.0.1:{port or self.port}/{table}"
+        limits = {"lock_timeout": LOCK_TIMEOUT_S, "connect_timeout": 5}
+        return {"type": "postgres", "dsn": dsn, "table": "events", **limits, **self._upsert()}
+
+    def rows(self, table: str) -> Sequence[Row]:
+        with psycopg.connect(self._server.dsn_of(table), connect_timeout=10) as connection:
+            there = connection.execute("select to_regclass('events')").fetchone()
+            if there is None or there[0] is None:
+                return []
+            query = sql.SQL(f"select {_SELECTED.format(quote='')} from events")
+            return [row(values) for values in connection.execute(query)]
+
+    def drop(self, table: str) -> None:
+        with psycopg.connect(self._server.dsn_of("postgres"), autocommit=True) as admin:
+            admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(table)))
+
+
+class MariaDB(Target):
+    store = "MariaDB"
+    _settings: ClassVar[dict[str, str]] = {"innodb-flush-log-at-trx-commit": "2"}
+    _class: ClassVar[type[EmbeddedMariaDB]] = EmbeddedMariaDB
+
+    def __init__(self, folder: Path, mode: str = "append") -> None:
+        super().__init__(folder, mode)
+        self._server = self._class(folder / "server", settings=self._settings)
+
+    @property
+    def server(self) -> EmbeddedServer:
+        return self._server
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def trigger(self, table: str) -> bytes:
+        return b"\x03COMMIT"
+
+    def make(self) -> str:
+        return self._server.create_database(f"life_{uuid.uuid4().hex[:8]}")
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        place = {"host": self._server.host, "port": port or self.port, "database": table}
+        limits = {"lock_timeout": LOCK_TIMEOUT_S, "connect_timeout": 5, "ssl_mode": "disabled"}
+        user = {"user": self._server.USER}
+        return {"type": "mysql", "table": "events", **place, **user, **limits, **self._upsert()}
+
+    def rows(self, table: str) -> Sequence[Row]:
+        with self._server.connect(table) as connection, connection.cursor() as cursor:
+            try:
+                cursor.execute(f"select {_SELECTED.format(quote='`')} from events")
+            except pymysql.ProgrammingError:  # no such table
+                return []
+            return [row(values) for values in cursor.fetchall()]
+
+    def drop(self, table: str) -> None:
+        with self._server.connect() as admin, admin.cursor() as cursor:
+            cursor.execute(f"drop database if exists `{table}`")
+
+
+class MySql(MariaDB):
+    store = "MySQL"
+    _settings: ClassVar[dict[str, str]] = {
+        "innodb-flush-log-at-trx-commit": "2",
+        "skip-log-bin": "1",
+        "innodb-redo-log-capacity": "64M",
+    }
+    _class: ClassVar[type[EmbeddedMariaDB]] = EmbeddedMySql
+
+
+class Delta(Target):
+    store = "Delta"
+
+    def make(self) -> str:
+        return f"life-{uuid.uuid4().hex[:8]}"
+
+    def _root(self, table: str) -> str:
+        return str(self.folder / "lake" / table / "events")
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        return {"type": "delta", "path": self._root(table), **self._upsert()}
+
+    def rows(self, table: str) -> Sequence[Row]:
+        if not any(Path(self._root(table)).glob("_delta_log/*.json")):
+            return []
+        frame = pl.scan_delta(self._root(table)).select(_COLUMNS).collect()
+        return [row(values) for values in frame.iter_rows()]
+
+
+class DeltaInBucket(Target):
+    store = "Delta in a bucket"
+
+    def __init__(self, folder: Path, mode: str = "append") -> None:
+        super().__init__(folder, mode)
+        self._server = EmbeddedObjectStore(folder / "server")
+        self._bucket = "kills"
+
+    def start(self) -> None:
+        super().start()
+        self._server.bucket(self._bucket)
+
+    @property
+    def server(self) -> EmbeddedServer:
+        return self._server
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def able(self) -> Abilities:
+        """It reserves room for its volumes: a disk without a byte left is full for others first."""
+        able = super().able()
+        return Abilities({*able.faults} - {"fill the disk"}, able.operations)
+
+    def make(self) -> str:
+        return f"life-{uuid.uuid4().hex[:8]}"
+
+    def _keys(self, port: int) -> dict[str, str]:
+        storage = self._server.storage_by(f"http://127.0.0.1:{port}")
+        assert storage.access_key_id is not None
+        assert storage.secret_access_key is not None
+        return {
+            "endpoint": f"http://127.0.0.1:{port}",
+            "access_key_id": storage.access_key_id.get_secret_value(),
+            "secret_access_key": storage.secret_access_key.get_secret_value(),
+        }
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        keys = self._keys(port or self.port)
+        path = f"s3://{self._bucket}/{table}/events"
+        return {"type": "delta", "path": path, "storage": keys, **self._upsert()}
+
+    def trigger(self, table: str) -> bytes:
+        return f"PUT /{self._bucket}/{table}/events/_delta_log/".encode()
+
+    def rows(self, table: str) -> Sequence[Row]:
+        keys = self._keys(self.port)
+        options = {
+            "AWS_ENDPOINT_URL": keys["endpoint"],
+            "AWS_ACCESS_KEY_ID": keys["access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": keys["secret_access_key"],
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        from deltalake import DeltaTable
+
+        root = f"s3://{self._bucket}/{table}/events"
+        if not DeltaTable.is_deltatable(root, options):
+            return []
+        frame = pl.scan_delta(root, storage_options=options).select(_COLUMNS).collect()
+        return [row(values) for values in frame.iter_rows()]
+
+
+class Iceberg(Target):
+    store = "Iceberg"
+
+    def make(self) -> str:
+        return f"life-{uuid.uuid4().hex[:8]}"
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        warehouse = str(self.folder / "lake" / table)
+        return {"type": "iceberg", "table": "ops.events", "warehouse": warehouse}
+
+    def rows(self, table: str) -> Sequence[Row]:
+        folder = self.folder / "lake" / table
+        if not (folder / "catalog.db").exists():
+            return []
+        catalog = load_catalog("eo", type="sql", uri=f"sqlite:///{folder}/catalog.db")
+        try:
+            found = catalog.load_table("ops.events")
+        except NoSuchTableError:
+            return []
+        finally:
+            catalog.close()
+        table_rows = found.scan(selected_fields=_COLUMNS).to_arrow().select(_COLUMNS).to_pylist()
+        return [row(each.values()) for each in table_rows]
+
+
+class Parquet(Target):
+    store = "Parquet"
+
+    def make(self) -> str:
+        return f"life-{uuid.uuid4().hex[:8]}"
+
+    def _root(self, table: str) -> Path:
+        return self.folder / "lake" / table / "events"
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        return {"type": "parquet", "path": str(self._root(table))}
+
+    def rows(self, table: str) -> Sequence[Row]:
+        pattern = self._root(table) / "checkpoint=*" / "*.parquet"
+        if not any(self._root(table).glob("checkpoint=*/*.parquet")):
+            return []
+        with duckdb.connect() as reader:
+            columns = _SELECTED.format(quote='"')
+            found = reader.execute(
+                f"select {columns} from read_parquet('{pattern}', union_by_name = true)"
+            )
+            return [row(values) for values in found.fetchall()]
+
+
+class Redis(Target):
+    store = "Redis"
+    goes_back = False
+    _prefix = "{life}:rows:"
+
+    def __init__(self, folder: Path, mode: str = "upsert") -> None:
+        super().__init__(folder, mode)
+        self._server = EmbeddedRedis(folder / "server")
+        self._lives = 0
+
+    @property
+    def server(self) -> EmbeddedServer:
+        return self._server
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def make(self) -> str:
+        self._lives += 1
+        return str(self._lives)
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        url = f"redis://127.0.0.1:{port or self.port}/{table}"
+        return {"type": "redis", "url": url, "key": ["key"], "as": "json", "timeout": 10}
+
+    def trigger(self, table: str) -> bytes:
+        return b"EVALSHA"
+
+    def rows(self, table: str) -> Sequence[Row]:
+        with self._server.connect(int(table)) as client:
+            keys = list(client.scan_iter(f"{self._prefix}*", count=1000))
+            values = client.mget(keys) if keys else []
+        found = [json.loads(value) for value in values]
+        return [row(each[name] for name in _COLUMNS) for each in found]
+
+    def drop(self, table: str) -> None:
+        with self._server.connect(int(table)) as client:
+            client.flushdb()
+
+
+class Kafka(Target):
+    """``mode`` says the semantics: ``at_least_once`` is a control that has to be caught."""
+
+    store = "Kafka"
+    goes_back = False
+    #: partitions end one after the other: docs/sinks/kafka.md
+    whole = False
+
+    def __init__(self, folder: Path, broker: EmbeddedKafka, mode: str = "append") -> None:
+        super().__init__(folder, mode)
+        self._broker = broker
+
+    @property
+    def _address(self) -> str:
+        return self._broker.bootstrap_servers
+
+    def make(self) -> str:
+        name = f"out-{uuid.uuid4().hex[:8]}"
+        admin = AdminClient({"bootstrap.servers": self._address, "log_level": 0})
+        admin.create_topics([NewTopic(name, PARTITIONS_MAX, 1)])[name].result()
+        return name
+
+    def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        semantics = "exactly_once" if self.mode == "append" else self.mode
+        limits = {"transaction_timeout": 10, "request_timeout": 10}
+        return {
+            "type": "kafka",
+            "bootstrap_servers": self._address,
+            "topic": table,
+            "partitioning": "source",
+            "semantics": semantics,
+            **limits,
+        }
+
+    def rows(self, table: str) -> Sequence[Row]:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._address,
+                "group.id": "the-judge",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.queue.backoff.ms": 5,
+                "fetch.wait.max.ms": 20,
+                "log_level": 0,
+            }
+        )
+        try:
+            return [row(values) for values in _to_the_end(consumer, table)]
+        finally:
+            consumer.close()
+
+    def drop(self, table: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self._address, "log_level": 0})
+        admin.delete_topics([table])[table].result()
+
+
+def _to_the_end(consumer: Consumer, topic: str) -> Iterable[Iterable[Any]]:
+    """Of what a reader of committed records is shown: each partition up to its last stable offset,
+    which the consumer calls its end.
+    """
+    places = [TopicPartition(topic, number, 0) for number in range(PARTITIONS_MAX)]
+    consumer.assign(places)
+    left, until = {*range(PARTITIONS_MAX)}, time.monotonic() + _READ_S
+    while left:
+        message = consumer.poll(1.0)
+        if time.monotonic() > until:
+            raise TimeoutError(f"no end of {topic} within {_READ_S} s")
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            value = json.loads(message.value() or b"{}")
+            yield [value[name] for name in _COLUMNS]
+        elif error.name() == "_PARTITION_EOF":
+            left.discard(int(message.partition() or 0))
+        elif error.fatal():
+            raise TimeoutError(f"{topic} cannot be read: {error}")
