@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
+from eo_pipeline.bucket import StoreUnreachableError
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
@@ -215,7 +216,7 @@ class Steps:
                 transaction.pre_commit()
         except (EoPipelineError, OSError) as error:
             self._refuse_if_fenced(transaction.entry, error)
-            if isinstance(error, EoPipelineError):
+            if isinstance(error, EoPipelineError | StoreUnreachableError):
                 raise
             raise SetupError(
                 f"Pipeline {self.pipeline!r}: staging version {transaction.entry.version} failed: "

@@ -19,7 +19,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.bucket import StoreUnfitError
+from eo_pipeline.bucket import StoreUnfitError, StoreUnreachableError
 from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.places import (
@@ -259,6 +259,8 @@ class StagingArea:
                 f"staging: {self._folder} cannot be used: {error.strerror}. Nothing was read or "
                 "written. Use a store that can, or a folder."
             ) from error
+        except StoreUnreachableError:
+            raise  # nobody need set anything right
         except OSError as error:
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "

@@ -5,9 +5,13 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from eo_pipeline.crashpoints import CrashPoint
+import pytest
+
+from eo_pipeline.crashpoints import CrashPoint, reaching
+from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.places import files_below
 from tests.engine import Bench
+from tests.proxy import Proxy
 from tests.stores import Bucket
 
 
@@ -26,3 +30,29 @@ def test_a_promise_in_a_bucket_is_kept_by_the_next_run(bench: Bench, bucket: Buc
     left = {place.parent.name for place, _ in files_below(bucket.storage.place(staging))}
     assert left == {"_witness"}
     assert bench.pipeline(**where).audit().passed
+
+
+@pytest.mark.parametrize("point", [CrashPoint.PLANNED, CrashPoint.STAGED])
+def test_a_bucket_that_goes_away_is_no_wrong_setting(
+    bench: Bench, bucket: Bucket, point: CrashPoint
+) -> None:
+    """Scenario: the store is gone when the folder is made, or the promise written. Outcome: an
+    error that says so and may be tried again, and the next run has every record once.
+    """
+    bench.topic.write(300, partitions=range(4))
+    with Proxy(bucket.server.host, bucket.server.port) as proxy:
+        there = {"endpoint": f"http://127.0.0.1:{proxy.port}", "request_timeout": 1}
+        storage = {**bucket.document(), **there}
+        pipeline = bench.pipeline(staging=f"{bucket.uri}/staging", storage=storage)
+
+        def away(reached: CrashPoint) -> None:
+            if reached is point:
+                proxy.refuse()
+                proxy.cut()
+
+        with reaching(away), pytest.raises(SinkUnavailableError, match="cannot be reached") as told:
+            pipeline.run()
+        assert told.value.retryable
+        proxy.refuse(False)
+        pipeline.run()
+    bench.table.assert_holds_once(bench.topic.written)
