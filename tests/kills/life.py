@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import time
@@ -41,8 +42,10 @@ EXPECTED_ERRORS = frozenset(
         "UnknownCheckpointError",
     }
 )
-#: Runs with nothing wrong any more until one comes through, and seconds for them.
-_LAST_TRIES, _LAST_S = 12, 300.0
+#: Runs with nothing wrong any more until one comes through: so many at least, and so many seconds.
+_LAST_TRIES, _LAST_S = 12, 180.0
+#: A machine that has too much to do, or servers that were started again and do not answer.
+_AWAY = frozenset({"SinkUnavailableError", "SourceUnavailableError", "SparkUnavailableError"})
 _KEYS_OF_A_PARTITION = 25
 #: Faults under which an operation that comes through takes the time that it usually takes.
 _LEAVE_ALONE = ("none", "kill", "kill at a point")
@@ -307,18 +310,24 @@ class Life:
         self.history.note("info", "fork", at=at, starts=fork.starts)
 
     def _comes_through(self, config: dict[str, Any], operation: str, **more: Any) -> bool:
-        """Whether an operation with nothing in its way succeeds, in several tries."""
+        """Whether an operation with nothing in its way succeeds, in several tries.
+
+        Raises:
+            TimeoutError: all that it said is that a server does not answer, which none kills now.
+        """
         until = time.monotonic() + _LAST_S
-        for _ in range(_LAST_TRIES):
+        for tried in itertools.count(1):
             self.history.note("invoke", operation, fault="none")
             self.sums.operations += 1
             outcome = self._begun(config, {"operation": operation, **more}).wait()
             self.ended(outcome)
-            if outcome.ok or time.monotonic() > until:
+            if outcome.ok or (tried >= _LAST_TRIES and time.monotonic() > until):
                 break
             self.world.heal(self.target)
         if outcome.ok:
             self._usual(operation, outcome.seconds)
+        elif outcome.value.get("error") in _AWAY:
+            raise TimeoutError(f"a server does not answer: {outcome.value.get('text')}")
         else:
             self.sums.found["stuck"] += 1
             self.history.note("found", "stuck", value=outcome.value)
