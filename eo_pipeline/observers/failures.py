@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.run.observing import ObservedRun, Observer
 from eo_pipeline.scrubbing import scrubbed
 
@@ -12,11 +13,13 @@ def kind_of(error: BaseException | None) -> str | None:
 
 
 class FailureNotes(Observer):
-    """Notes in staging that the run failed."""
+    """Notes in staging that the run failed. None of a wrong setting: that is not a pipeline's yet,
+    and a folder that it names is not made.
+    """
 
     def __init__(self, run: ObservedRun) -> None:
         self._run = run
 
     def ended(self, error: BaseException | None) -> None:
-        if (kind := kind_of(error)) is not None:
+        if (kind := kind_of(error)) is not None and not isinstance(error, ConfigError):
             self._run.staging.failures.add(kind, self._run.run_id, scrubbed(str(error)))
