@@ -74,11 +74,13 @@ def main() -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(int(asked.minutes * 60 + _GRACE_S))
     run, began = Run(asked.seed, described()), time.monotonic()
-    try:
-        with World() as world:
-            _Lanes(world, run, asked, began).go()
-    except KeyboardInterrupt:
-        say("ended early")
+    with World() as world:
+        lanes = _Lanes(world, run, asked, began)
+        try:
+            lanes.go()
+        except KeyboardInterrupt:
+            lanes.end()
+            say("ended early")
     if asked.figures and (page := asked.figures.with_suffix(".md")).exists():
         publish(page)
     for line in summary([run]):
@@ -97,6 +99,12 @@ class _Lanes:
         self._order = order(chosen(asked.only), asked.seed)
         self._lock = threading.Lock()
         self._busy: set[str] = set()
+        self._ended = False
+
+    def end(self) -> None:
+        """What lives see from now on, whose servers are ended, counts no more."""
+        with self._lock:
+            self._ended = True
 
     def go(self) -> None:
         """Until the time is over, or too much could not be tried."""
@@ -112,6 +120,8 @@ class _Lanes:
             number, name = drawn
             sums = _life(self._world, self._run.seed, name, number, self._asked.steps, self._until)
             with self._lock:
+                if self._ended:
+                    return
                 self._busy.discard(name)
                 self._run.add(name, sums)
                 self._run.minutes = (time.monotonic() - self._began) / 60
