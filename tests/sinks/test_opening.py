@@ -33,7 +33,7 @@ def test_an_address_of_redis_with_a_wrong_parameter(parameter: str) -> None:
 
 
 def test_a_catalog_whose_package_is_not_installed(tmp_path: Path) -> None:
-    wrong = opening(**iceberg(tmp_path, type="glue"))
+    wrong = opening(**iceberg(tmp_path, type="hive", uri=f"thrift://{NOBODY}"))
     assert isinstance(wrong, ConfigError)
     assert "pip install" in str(wrong)
 
