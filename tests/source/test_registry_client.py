@@ -162,10 +162,6 @@ GOOD: dict[str, Any] = {
         ),
         ({"topics": ["a", "b"]}, "registry.subject must say"),
         ({"topics": [], "topic_pattern": "a.*"}, "registry.subject must say"),
-        (
-            {"value_format": "protobuf", "unknown_fields": "keep"},
-            "keep does not belong to value_format protobuf",
-        ),
         ({"registry": {"url": "http://me:secret@h"}}, "basic.auth.user.info"),
         ({"registry": {"url": "h:8081"}}, "begins with http"),
         ({"registry": {"url": "http://h", "client": {"url": "x"}}}, "stands beside client"),
