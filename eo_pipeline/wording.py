@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 #: ``[Errno 30] Read-only file system: '/srv'``: the number helps nobody.
 _ERRNO = re.compile(r"\[(?:Errno|WinError) -?\d+\] ")
@@ -28,6 +29,13 @@ def in_words(text: str) -> str:
 def to_install(extra: str) -> str:
     """The command that brings what an ``extra`` of this package takes."""
     return f"pip install 'eo-pipeline[{extra}]'"
+
+
+def some_of(things: Sequence[object], most: int, between: str = ", ", last: str = " and ") -> str:
+    """``1, 2 and 3 more``: no more than ``most`` of them by name."""
+    named = between.join(map(str, things[:most]))
+    more = len(things) - most
+    return f"{named}{last}{more} more" if more > 0 else named
 
 
 def _decoded(found: re.Match[str]) -> str:

@@ -31,7 +31,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import ReplayPlan, replay_entry
 from eo_pipeline.run.targets import look_again, refuse_stale, stale
 from eo_pipeline.sinks.past import Selected, is_own_form
-from eo_pipeline.spark import SPARK_ERRORS, job_error, options_of, path_to_read, staging_settings
+from eo_pipeline.spark import SPARK_ERRORS, as_written, job_error, staging_settings
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.scratch import Scratch, scratch
 
@@ -121,8 +121,9 @@ def preview_replay(
                 f"looking at checkpoint {checkpoint.version}, {number} of {len(plan.checkpoints)}"
             )
             look = _Look(steps, files, checkpoint, tuple(key))
-            with look.attempt(plan.head) as attempt:
-                counts, rows, known, without = look.compared(plan.head, attempt)
+            entry = replay_entry(plan.head, checkpoint, steps.run_id, {})
+            with look.attempt(entry) as attempt:
+                counts, rows, known, without = look.compared(entry, attempt)
             found.append(CheckpointPreview(checkpoint, counts, rows))
             left_out |= without
     newest, went_back = look_again(steps.session, plan.head)
@@ -141,13 +142,12 @@ class _Look:
     key: tuple[str, ...]
 
     @contextmanager
-    def attempt(self, head: LedgerEntry) -> Iterator[Attempt]:
+    def attempt(self, entry: LedgerEntry) -> Iterator[Attempt]:
         """Where the new rows wait: not where attempts are looked for. Gone afterwards."""
         folder = self.files.place / str(self.checkpoint.version)
         if isinstance(folder, Path):
             folder.mkdir()
         try:
-            entry = replay_entry(head, self.checkpoint, self.steps.run_id, {})
             yield Attempt(folder, entry.id, entry.ledger_id, folder)
         finally:
             with suppress(OSError):  # a cancelled job may write for a moment more
@@ -160,11 +160,10 @@ class _Look:
         return self.files.folder / f"before-{self.checkpoint.version}.parquet"
 
     def compared(
-        self, head: LedgerEntry, attempt: Attempt
+        self, entry: LedgerEntry, attempt: Attempt
     ) -> tuple[Counts, Difference, tuple[str, ...], dict[str, str]]:
         """The new rows' counts; the difference, by which columns, and without which."""
         steps, version = self.steps, self.checkpoint.version
-        entry = replay_entry(head, self.checkpoint, steps.run_id, {})
         spark = steps.spark()
         reach(CrashPoint.STAGING)
         stager = steps.knowing_stager(self.checkpoint.entry.counts)
@@ -214,9 +213,7 @@ def _read(spark: SparkSession, place: Place, schema: pa.Schema, *, is_empty: boo
 
         known = schema if schema.names else NO_COLUMNS
         return spark.createDataFrame([], from_arrow_schema(known, prefer_timestamp_ntz=True))
-    # times before 1582 are as they are written: no reader may move them
-    options = {"datetimeRebaseMode": "CORRECTED", **options_of(place)}
-    return spark.read.options(**options).parquet(path_to_read(place))
+    return as_written(spark, place)
 
 
 def _write(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Schema:

@@ -26,11 +26,10 @@ from eo_pipeline.places import Place
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.spark import (
     SPARK_ERRORS,
+    as_written,
     checksums,
     interruptible,
     job_error,
-    options_of,
-    path_to_read,
     staging_settings,
 )
 from eo_pipeline.staging.scratch import Scratch
@@ -138,10 +137,7 @@ class ValueSums:
             alike[repr(asked and sorted(asked.columns.items()))].append(number)
         try:
             with staging_settings(self._spark):
-                # times before 1582 are as they are written: no reader may move them
-                options = {"datetimeRebaseMode": "CORRECTED", **options_of(part)}
-                reader = self._spark.read.options(**options)
-                frame = reader.parquet(path_to_read(part))
+                frame = as_written(self._spark, part)
                 for numbers in alike.values():
                     own = F.col(CHECKPOINT_COLUMN).isin(*numbers)
                     self._add_alike(numbers, frame if len(alike) == 1 else frame.where(own))

@@ -34,6 +34,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.status import Status
 from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.wording import some_of
 
 Tick = dg.SensorResult | dg.SkipReason | dg.RunRequest
 Evaluate = Callable[[dg.SensorEvaluationContext], Tick]
@@ -175,7 +176,7 @@ def _run_for(
     first, last = new[0].partition, new[-1].partition
     return dg.RunRequest(
         run_key=f"{declared.pipeline.name}:{ids}:{first}-{last}:{len(new)}",
-        tags=declared.run_tags | {"eo/new_partitions": _named(new)},
+        tags=declared.run_tags | {"eo/new_partitions": some_of(new, NAMED_MAX)},
     )
 
 
@@ -200,18 +201,12 @@ def _observation(
 ) -> dg.AssetObservation:
     return dg.AssetObservation(
         key,
-        description=f"new: {_named(new)}" if new else f"{seen.partitions:,} partitions",
+        description=f"new: {some_of(new, NAMED_MAX)}" if new else f"{seen.partitions:,} partitions",
         metadata={
-            "new_partitions": dg.MetadataValue.text(_named(new) if new else "none"),
+            "new_partitions": dg.MetadataValue.text(some_of(new, NAMED_MAX) if new else "none"),
             **seen_metadata(declared, key, seen),
         },
     )
-
-
-def _named(partitions: Sequence[TopicPartition]) -> str:
-    named = ", ".join(str(tp) for tp in partitions[:NAMED_MAX])
-    more = len(partitions) - NAMED_MAX
-    return f"{named} and {more} more" if more > 0 else named
 
 
 def _reconciler(declared: DagsterPipeline) -> dg.SensorDefinition:

@@ -119,7 +119,7 @@ class LastWritten:
         """What was last once the entry ``version`` was ``written``."""
         if written is None or not written.columns:
             return last
-        return cls(version, digest(json.dumps(written.columns)))
+        return cls(version, _digest_of(written.columns))
 
 
 def written_with(
@@ -129,9 +129,13 @@ def written_with(
     registered: Mapping[str, str],
 ) -> WrittenWith:
     """Of the entry ``version``, on top of what was ``last``."""
-    if last is not None and last.digest == digest(json.dumps(dict(columns))):
+    if last is not None and last.digest == _digest_of(columns):
         return WrittenWith(last.since, registered=registered)
     return WrittenWith(version, columns, registered)
+
+
+def _digest_of(columns: Mapping[str, str]) -> str:
+    return digest(json.dumps(dict(columns)))
 
 
 #: In the key of a schema that no registry has.

@@ -23,6 +23,7 @@ from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.targets import current_head, look_again, newest_by
 from eo_pipeline.sinks.past import Past, Selected, add_counts
+from eo_pipeline.wording import some_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,8 +171,7 @@ class _ByCheckpoint:
         ]
         if not differing:
             return
-        more = len(differing) - _NAMED_MAX
-        named = "; ".join(differing[:_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
+        named = some_of(differing, _NAMED_MAX, "; ", "; and ")
         text = f"somebody else changed the table: {named}"
         if not self.what_is_left:
             raise PastGoneError(pipeline, self.version, text, _REMEDY)
@@ -208,17 +208,16 @@ def _by_checkpoint(
     then = {each.version: each for each in checkpoints(history[: version + 1])}
     now = {each.version: each for each in checkpoints(history)}
     replaced = [n for n in then if n in now and _writer(then[n]) != _writer(now[n])]
-    missing = tuple(_gone(history, version, then, now, replaced, steps.sink.keeps_every_row))
+    keeps = steps.sink.keeps_every_row
+    missing = tuple(_gone(history, version, then, now, replaced, keeps))
     if missing and not what_is_left:
         found = "; ".join(missing) + (f" (and {why})" if why else "")
         raise PastGoneError(steps.pipeline, version, found, _REMEDY)
     selected = Selected(START_VERSION, version, tuple(replaced))
     counts = {n: each.counts.rows for n, each in then.items() if n in now and n not in replaced}
-    keeps = steps.sink.keeps_every_row
-    rows = _ByCheckpoint(
-        *(steps, version, history[-1], selected, counts if keeps else None, what_is_left)
-    )
-    return AsOf(steps.pipeline, history[version], history[-1], rows.past(), missing)
+    head, known = history[-1], counts if keeps else None
+    rows = _ByCheckpoint(steps, version, head, selected, known, what_is_left)
+    return AsOf(steps.pipeline, history[version], head, rows.past(), missing)
 
 
 def _writer(checkpoint: Checkpoint) -> int:
@@ -251,6 +250,4 @@ def _gone(
 
 
 def _named(versions: Sequence[int]) -> str:
-    named = ", ".join(map(str, versions[:_NAMED_MAX]))
-    more = len(versions) - _NAMED_MAX
-    return f"checkpoint {named}" + (f" and {more} more" if more > 0 else "")
+    return f"checkpoint {some_of(versions, _NAMED_MAX)}"

@@ -22,6 +22,7 @@ from eo_pipeline.run.targets import (
     first_topic_ids,
     refuse_stale,
 )
+from eo_pipeline.wording import some_of
 
 #: Versions named in a message before they are only counted.
 _NAMED_MAX = 10
@@ -131,8 +132,9 @@ def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[C
     without = sorted(wanted - {each.version for each in found})
     if without:
         raise UnknownCheckpointError(
-            f"Pipeline {head.pipeline!r}: version {_named(without)} read nothing and holds no "
-            "rows, so that there is nothing to replay. `eo checkpoints` lists those that do."
+            f"Pipeline {head.pipeline!r}: version {some_of(without, _NAMED_MAX)} read nothing and "
+            "holds no rows, so that there is nothing to replay. `eo checkpoints` lists those that "
+            "do."
         )
     return found
 
@@ -145,7 +147,7 @@ def _check(
         steps.session.check_going_back(replay_entry(head, each, steps.run_id, {}))
     return check_rereading(
         steps,
-        f"the replay of {_named([each.version for each in found])}",
+        f"the replay of {some_of([each.version for each in found], _NAMED_MAX)}",
         spans(found),
         first_topic_ids([each.entry for each in found]),
         accept_compacted=accept_compacted,
@@ -164,9 +166,3 @@ def replay_entry(
         counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
         details=dict(remarks),
     )
-
-
-def _named(versions: Sequence[int]) -> str:
-    named = ", ".join(map(str, versions[:_NAMED_MAX]))
-    more = len(versions) - _NAMED_MAX
-    return f"{named} and {more} more" if more > 0 else named

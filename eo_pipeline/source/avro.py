@@ -19,7 +19,6 @@ from eo_pipeline.source import wire
 from eo_pipeline.source.avro_schema import OK_FIELD, field_names, left_out, with_ok_field
 from eo_pipeline.source.avro_shapes import partly, shape_of, without
 from eo_pipeline.source.rescue import as_json, fitting, is_scalar
-from eo_pipeline.source.schema_changes import Policy
 from eo_pipeline.source.shapes import Shape, rescaled, unreadable
 from eo_pipeline.source.wire import UNKNOWN_COLUMN, WireSchemas
 
@@ -79,7 +78,7 @@ class _Branch:
             return cls(body, writer, reader, schemas.keeps)
         shapes = shape_of(writer), shape_of(reader)
         decided = schemas.policy.decide(unreadable(*shapes))
-        rescued = tuple(c for c in decided.by_column if decided.policy(c) is Policy.RESCUE)
+        rescued = decided.rescued
         cast = tuple(c for c, can in rescaled(*shapes).items() if can and c not in rescued)
         unread = dict.fromkeys(path.partition(".")[0] for path in left_out(writer, reader))
         return cls(body, writer, reader, schemas.keeps, rescued, cast, tuple(unread))

@@ -88,7 +88,7 @@ def _rescued(schemas: WireSchemas | None) -> Mapping[frozenset[str], list[int]]:
     shape_of, reader = schemas.kind.shape_of, schemas.kind.shape_of(schemas.reader_text)
     for place, key in enumerate(schemas.writers):
         decided = schemas.policy.decide(unreadable(shape_of(schemas.texts[key]), reader))
-        names = frozenset(c for c in decided.by_column if decided.policy(c) is Policy.RESCUE)
+        names = frozenset(decided.rescued)
         if names:
             found.setdefault(names, []).append(place)
     return found

@@ -111,7 +111,7 @@ class _Branch:
         if writer == reader or kind.descriptor(writer) is None:
             return plain
         decided = schemas.policy.decide(unreadable(kind.shape_of(writer), kind.shape_of(reader)))
-        rescued = tuple(c for c in decided.by_column if decided.policy(c) is Policy.RESCUE)
+        rescued = decided.rescued
         enums = tuple(
             column
             for column, found in decided.by_column.items()

@@ -102,6 +102,11 @@ class Decisions:
         return max(found, key=_ORDER.index, default=Policy.EVOLVE)
 
     @property
+    def rescued(self) -> tuple[str, ...]:
+        """Columns that cannot hold all, whose rest is kept elsewhere."""
+        return tuple(c for c in self.by_column if self.policy(c) is Policy.RESCUE)
+
+    @property
     def frozen(self) -> tuple[Decided, ...]:
         return tuple(each for each in self.all if each.policy is Policy.FREEZE)
 

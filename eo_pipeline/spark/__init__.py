@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
     from eo_pipeline.spark.modules import send_modules
     from eo_pipeline.spark.observed import ACTION, Observed
-    from eo_pipeline.spark.paths import options_of, path_to_read, path_to_write
+    from eo_pipeline.spark.paths import as_written, options_of, path_to_read, path_to_write
     from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
     from eo_pipeline.spark.session import SparkProvider, SparkSettings
     from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
@@ -27,6 +27,7 @@ __all__ = [
     "Observed",
     "SparkProvider",
     "SparkSettings",
+    "as_written",
     "end_left_job",
     "interruptible",
     "job_error",
@@ -65,6 +66,7 @@ _HOMES = {
         "Observed",
     ),
     "eo_pipeline.spark.paths": (
+        "as_written",
         "options_of",
         "path_to_read",
         "path_to_write",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.places import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 #: What Spark takes for a pattern in the name of something to read.
 _PATTERN = re.compile(r"[][{}*?\\]")
@@ -23,6 +27,14 @@ def path_to_write(place: Place) -> str:
 def path_to_read(place: Place) -> str:
     """``place`` for a read, where Spark also looks for patterns."""
     return _PATTERN.sub(r"\\\g<0>", path_to_write(place))
+
+
+def as_written(spark: SparkSession, place: Place) -> DataFrame:
+    """Parquet files whose times are as they stand there: Spark moves those before 1582 otherwise,
+    if it does not know who wrote them.
+    """
+    options = {"datetimeRebaseMode": "CORRECTED", **options_of(place)}
+    return spark.read.options(**options).parquet(path_to_read(place))
 
 
 def options_of(place: Place) -> dict[str, str]:

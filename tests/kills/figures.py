@@ -18,21 +18,12 @@ FOUND = ("lost", "doubled", "wrong", "stuck")
 
 
 @dataclass
-class Scenario:
+class Scenario(Sums):
     """All lives of a run, or of all runs, on one store in one mode."""
 
     lives: int = 0
-    operations: int = 0
-    records: int = 0
-    looks: int = 0
-    rows: int = 0
-    kills: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    odd: Counter[str] = field(default_factory=Counter)
-    found: Counter[str] = field(default_factory=Counter)
-    not_tried: list[str] = field(default_factory=list)
 
-    def add(self, sums: Sums | Scenario) -> None:
+    def add(self, sums: Sums) -> None:
         """One more life, or those of another run."""
         self.lives += sums.lives if isinstance(sums, Scenario) else 1
         for name in ("operations", "records", "looks", "rows"):

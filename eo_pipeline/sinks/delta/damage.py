@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, sizes_of
+from eo_pipeline.wording import some_of
 
 #: Files and checkpoints a message names before it only counts them.
 _NAMED_MAX = 5
@@ -25,17 +26,16 @@ def damage(table: DeltaTable, root: Place, *, upserts: bool) -> DamagedError | N
     found = list(_damaged(table, root))
     if not found:
         return None
-    files = ", ".join(f"{path} {what}" for path, what, _ in found[:_NAMED_MAX])
-    more = f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+    files = some_of([f"{path} {what}" for path, what, _ in found], _NAMED_MAX)
     numbers = sorted({number for _, _, held in found for number in held})
-    held = f"rows of checkpoint {_named(numbers)}" if numbers else "rows of no checkpoint"
+    held = f"checkpoint {some_of(numbers, _NAMED_MAX)}" if numbers else "no checkpoint"
     replay = (
         f" or, while Kafka still has their records, read them again: {_replays(numbers)}."
         if numbers and not upserts
         else "."
     )
     return DamagedError(
-        f"{root}: data files of the table are damaged: {files}{more}. They hold {held}. Nothing "
+        f"{root}: data files of the table are damaged: {files}. They hold rows of {held}. Nothing "
         f"was changed. Bring the files back from a backup{replay}"
     )
 
@@ -61,12 +61,6 @@ def _sizes(root: Place, paths: list[str]) -> dict[str, int | None]:
     """By path, which the log may have encoded; ``None``: there is no such file."""
     found = sizes_of(root, [name for path in paths for name in (path, unquote(path))])
     return {path: found.get(path, found.get(unquote(path))) for path in paths}
-
-
-def _named(numbers: list[int]) -> str:
-    named = ", ".join(map(str, numbers[:_NAMED_MAX]))
-    more = len(numbers) - _NAMED_MAX
-    return f"{named} and {more} more" if more > 0 else named
 
 
 def _replays(numbers: list[int]) -> str:

@@ -12,12 +12,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import first_entry
 from tests.engine import SCHEMA, Bench, Table, Topic
+from tests.registry import QUICKLY
 from tests.sinks.kafka.kafka_world import read
 
 COMMITTED = CommitOutcome.COMMITTED
@@ -28,6 +30,14 @@ def staged(ids: range, **columns: Any) -> StagedOutput:
     return StagedOutput(
         rows=StagedTable.in_memory(pa.table({"id": list(ids), **columns, **checkpoint}))
     )
+
+
+def by_schemas(bench: Bench, registry: EmbeddedRegistry, form: str) -> Bench:
+    """``bench`` with keys and values in a format whose schemas the ``registry`` has."""
+    known = {"url": registry.url, "client": QUICKLY}
+    told = {"key": "id", "key_format": form, "value_format": form, "registry": known}
+    bench.config["sink"] |= told
+    return bench
 
 
 @dataclass

@@ -26,7 +26,7 @@ from eo_pipeline.sinks.kafka.encoding import whole
 from tests.engine import Bench, Coordinates, Topic
 from tests.registry import QUICKLY, record
 from tests.servers import MakeTopic
-from tests.sinks.kafka.kafka_sink_world import kafka_bench
+from tests.sinks.kafka.kafka_sink_world import by_schemas, kafka_bench
 from tests.sinks.kafka.kafka_world import headers, read
 
 TYPES = (
@@ -45,11 +45,7 @@ def bench(
     tmp_path: Path,
 ) -> Bench:
     """Keys and values as Avro."""
-    bench = kafka_bench(events, make_topic(partitions=4), tmp_path)
-    known = {"url": registry.url, "client": QUICKLY}
-    avro = {"key": "id", "key_format": "avro", "value_format": "avro", "registry": known}
-    bench.config["sink"] |= avro
-    return bench
+    return by_schemas(kafka_bench(events, make_topic(partitions=4), tmp_path), registry, "avro")
 
 
 @pytest.fixture

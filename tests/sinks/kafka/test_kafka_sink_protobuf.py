@@ -34,10 +34,9 @@ from eo_pipeline.sinks.kafka.protobuf_schema import derived, grown, misfits
 from eo_pipeline.sinks.kafka.protobuf_worker import batches_encoder
 from eo_pipeline.source.protobuf_schema import Protobuf
 from tests.engine import Bench, Topic
-from tests.registry import QUICKLY
 from tests.registry import messages as classes
 from tests.servers import MakeTopic
-from tests.sinks.kafka.kafka_sink_world import kafka_bench
+from tests.sinks.kafka.kafka_sink_world import by_schemas, kafka_bench
 from tests.sinks.kafka.kafka_world import headers, read
 from tests.sinks.kafka.test_kafka_sink_avro import messages, published, topic_of
 
@@ -69,11 +68,7 @@ def bench(
     tmp_path: Path,
 ) -> Bench:
     """Keys and values as Protobuf."""
-    bench = kafka_bench(events, make_topic(partitions=4), tmp_path)
-    known = {"url": registry.url, "client": QUICKLY}
-    told = {"key": "id", "key_format": "protobuf", "value_format": "protobuf", "registry": known}
-    bench.config["sink"] |= told
-    return bench
+    return by_schemas(kafka_bench(events, make_topic(partitions=4), tmp_path), registry, "protobuf")
 
 
 @pytest.fixture
