@@ -1,8 +1,8 @@
-"""Takes the pictures of `eo report`: ``python docs/report_picture.py``.
+"""Takes the picture of `eo report`: ``python docs/report_picture.py``.
 
 A broker, a PostgreSQL and a Spark of its own in a folder that is gone afterwards; a pipeline that
 follows a topic, goes back, goes on and replays. Prints what `eo costs` says of it, and writes
-docs/images/report.png and report-dark.png from headless Chromium, CHROMIUM names it.
+docs/images/report.png from headless Chromium, CHROMIUM names it.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def document(folder: Path, servers: str, dsn: str) -> None:
     )
 
 
-def shoot(page: Path, scheme: str, image: Path) -> None:
+def shoot(page: Path, image: Path) -> None:
     """The page as a browser shows it, in few colours."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         size = {"width": 1200, "height": 900}
-        shown = browser.new_page(viewport=size, color_scheme=scheme)
+        shown = browser.new_page(viewport=size)
         shown.goto(page.as_uri())
         shot = Image.open(io.BytesIO(shown.screenshot(full_page=True))).convert("RGB")
         browser.close()
@@ -126,8 +126,7 @@ def main() -> None:
         history(folder, kafka.bootstrap_servers)
         sys.stdout.write(eo(folder, "costs") + "\n" + eo(folder, "costs", "--by", "day") + "\n")
         sys.stdout.write(eo(folder, "report"))
-        for scheme, image in (("light", "report.png"), ("dark", "report-dark.png")):
-            shoot(folder / "orders.html", scheme, IMAGES / image)
+        shoot(folder / "orders.html", IMAGES / "report.png")
 
 
 if __name__ == "__main__":
