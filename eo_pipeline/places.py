@@ -17,12 +17,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from eo_pipeline import files
 from eo_pipeline.bucket import BucketPath
 
 #: Somewhere a file or a folder may be.
 Place = Path | BucketPath
+
+
+def local_folder(text: str) -> Path | None:
+    """The folder that a path or a ``file:`` URL of this machine names, absolute; ``None`` for
+    anything else.
+    """
+    url = urlsplit(text)
+    if url.scheme not in ("", "file") or url.netloc.lower() not in ("", "localhost"):
+        return None
+    return Path(unquote(url.path) if url.scheme else text).absolute() if text.strip() else None
 
 
 class Found(NamedTuple):
