@@ -61,7 +61,7 @@ class Uploads:
             spark={
                 "master": "local[2]",
                 "driver_memory": "1g",
-                "config": {**PARTS, **(config or {})},
+                "config": settings,
             },
             storage={**self.bucket.document(), **endpoint},
         )
