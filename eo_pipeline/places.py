@@ -52,6 +52,15 @@ def names_in(folder: Place) -> list[str]:
     return []
 
 
+def names_of_what_is_in(folder: Place) -> list[str]:
+    """The same, but for folders of a bucket that hold nothing: some stores (SeaweedFS) list them for
+    minutes after they were emptied. So all that is below ``folder`` in a bucket is listed.
+    """
+    if isinstance(folder, BucketPath):
+        return sorted({relative_name(place, folder).split("/")[0] for place, _ in folder.below()})
+    return names_in(folder)
+
+
 def folders_in(folder: Place) -> list[str]:
     """Names of the folders in ``folder``; none if there is no such folder."""
     if isinstance(folder, BucketPath):

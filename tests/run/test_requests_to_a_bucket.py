@@ -14,6 +14,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from tests.chaos import rest_is_chaos
 from tests.engine import SCHEMA, Topic
@@ -48,7 +49,11 @@ class Idle:
         head = self.direct.run().head if self.direct.head() is None else self.direct.head()
         assert head is not None
         tp = TopicPartition(self.topic.name, 0)
-        with self.direct.sink.open(self.direct.name) as session:
+        sink, name = self.direct.sink, self.direct.name
+        folders = sink.staging_folders()
+        assert folders.manifests is not None
+        area = StagingArea(folders.manifests, name, folders.rows, sink.describe())
+        with sink.open(name) as session:
             while head.version < until:
                 self.topic.write(1)
                 version, start = head.version + 1, head.offsets[tp]
@@ -59,7 +64,10 @@ class Idle:
                     counts=Counts(records=1, rows=1, rows_total=head.counts.rows_total + 1),
                 )
                 staged = StagedOutput(StagedTable.in_memory(pa.table(rows)))
+                attempt = area.begin(head)
+                attempt.runs_in("a session")
                 assert session.publish(head, staged) is CommitOutcome.COMMITTED
+                attempt.delete_committed(rows=sink.copies_rows)
 
     def requests(self) -> dict[str, int]:
         """What each look asks of the bucket, once an earlier one has settled what was left."""
