@@ -53,8 +53,8 @@ def names_in(folder: Place) -> list[str]:
 
 
 def names_of_what_is_in(folder: Place) -> list[str]:
-    """The same, but for folders of a bucket that hold nothing: some stores (SeaweedFS) list them for
-    minutes after they were emptied. So all that is below ``folder`` in a bucket is listed.
+    """The same, but for folders of a bucket that hold nothing: some stores (SeaweedFS) list those
+    for minutes after they were emptied. So all that is below ``folder`` in a bucket is listed.
     """
     if isinstance(folder, BucketPath):
         return sorted({relative_name(place, folder).split("/")[0] for place, _ in folder.below()})
