@@ -117,7 +117,14 @@ class Run:
         """What lies in the bucket and is neither the table's nor its ledger's."""
         root = self.table.bucket.storage.place(self.table.uri)
         found = [str(place) for place, _ in files_below(root)]
-        kept = ("_witness", "_delta_log", "_eo_ledger", "/metadata/", *self.table.files())
+        kept = (
+            "/_witness/",
+            "/_lost/",
+            "_delta_log",
+            "_eo_ledger",
+            "/metadata/",
+            *self.table.files(),
+        )
         return [name for name in found if not any(each in name for each in kept)]
 
 
