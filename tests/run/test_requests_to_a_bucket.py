@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 #: Versions nine and none after the last checkpoint of Delta's log; more than what a plan looks at.
 EARLY, LATE = (59, 60), (309, 310)
 
-#: A table may be opened once more, and reads what came after that checkpoint.
+#: SeaweedFS pages through folders that were emptied in the last minutes; nothing grows with all.
 MORE = 12
 
 #: What a request's first line ends with.
