@@ -28,7 +28,7 @@ IN_EACH = pytest.mark.parametrize("job", rest_is_chaos(SINKS, but=["delta"]), in
 IN_EACH_BY_CHAOS = pytest.mark.parametrize("job", SINKS, indirect=True)
 
 
-@pytest.mark.parametrize("job", rest_is_chaos(SINKS, but=["delta", "postgres"]), indirect=True)
+@pytest.mark.parametrize("job", SINKS, indirect=True)
 def test_the_same_document_fills_its_table_over_connect(job: Job, cluster: Cluster) -> None:
     """The transform's function and the modules it imports reach the executors by themselves."""
     where = {**cluster.over_connect(), "transform": f"{TRANSFORMS}:by_a_module"}
