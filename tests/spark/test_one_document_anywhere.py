@@ -52,8 +52,8 @@ WAYS = ("in this process", "on the cluster", "over connect")
 
 
 AT = CrashPoint
-#: Each run is killed at the next of these, when it gets there so often. Of two times the first one is
-#: the recovery of what the run before had promised.
+#: Each run is killed at the next of these, when it gets there so often. Of two times the first one
+#: is the recovery of what the run before had promised.
 LIVES = {
     "before the promise": [(AT.RECOVERED, 1), (AT.PLANNED, 1), (AT.STAGING, 1), (AT.STAGED, 1)],
     "behind the promise": [
