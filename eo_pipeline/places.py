@@ -17,12 +17,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from eo_pipeline import files
 from eo_pipeline.bucket import BucketPath
 
 #: Somewhere a file or a folder may be.
 Place = Path | BucketPath
+
+
+def local_folder(text: str) -> Path | None:
+    """The folder that a path or a ``file:`` URL of this machine names, absolute; ``None`` for
+    anything else.
+    """
+    url = urlsplit(text)
+    if url.scheme not in ("", "file") or url.netloc.lower() not in ("", "localhost"):
+        return None
+    return Path(unquote(url.path) if url.scheme else text).absolute() if text.strip() else None
 
 
 class Found(NamedTuple):
@@ -39,6 +50,15 @@ def names_in(folder: Place) -> list[str]:
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(folder)
     return []
+
+
+def names_of_what_is_in(folder: Place) -> list[str]:
+    """The same, but for folders of a bucket that hold nothing: some stores (SeaweedFS) list those
+    for minutes after they were emptied. So all that is below ``folder`` in a bucket is listed.
+    """
+    if isinstance(folder, BucketPath):
+        return sorted({relative_name(place, folder).split("/")[0] for place, _ in folder.below()})
+    return names_in(folder)
 
 
 def folders_in(folder: Place) -> list[str]:
