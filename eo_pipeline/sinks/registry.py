@@ -13,6 +13,7 @@ it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
@@ -123,8 +124,11 @@ def _wrong_type(text: str) -> ValidationError:
     return ValidationError.from_exception_data("sink", [detail])
 
 
+@cache
 def _entry_points() -> dict[str, EntryPoint]:
-    """By name. A built-in sink cannot be replaced by another package."""
+    """By name. A built-in sink cannot be replaced by another package. Looked up once: it reads what
+    every installed package says of itself.
+    """
     found = {point.name: point for point in entry_points(group=GROUP)}
     built_in = {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
     return found | built_in
