@@ -130,10 +130,12 @@ def _is_due(member: DagsterPipeline, memory: Memory, now: float) -> bool:
 def _told_of_failed(
     members: Sequence[DagsterPipeline], found: Round, memory: Memory
 ) -> list[Event]:
-    """That nobody knows what waits; once, until it is known again."""
+    """That nobody knows what waits; once, until it is known again, and as far as there is room."""
     events: list[Event] = []
     for member in members:
         name = _name(member)
+        if len(events) >= EVENTS_A_TICK:
+            break
         if name in found.failed and name not in memory.away:
             events += away_events(member, found.failed[name])
             memory.away.add(name)
