@@ -1,8 +1,8 @@
 """What many pipelines in one Dagster cost while nothing happens: loading, a round, and the hour.
 
-Starts a Kafka broker with five topics for each pipeline and a PostgreSQL, declares the pipelines in
-a folder, a document each (every tenth writes a Delta table), and runs each once, so that it is idle.
-Then it measures, in this order:
+Starts a Kafka broker with five topics for each pipeline and a PostgreSQL, declares the pipelines,
+a document each (every tenth writes a Delta table), and runs each once, so that it is idle. Then it
+measures, in this order:
 
 - loading: the definitions, in a process of their own, as every run and the code server do;
 - a round: each sensor's tick, as the code server evaluates it;
@@ -16,11 +16,9 @@ Then it measures, in this order:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -119,7 +117,8 @@ with dg.DagsterInstance.get() as instance:
             told.setdefault((number, sensor.name.rpartition("_")[2]), []).append(spent)
     for (number, kind), each in told.items():
         wall, cpu = (round(sum(part), 3) for part in zip(*each))
-        print(json.dumps({"round": number, "kind": kind, "sensors": len(each), "wall": wall, "cpu": cpu}))
+        said = {"round": number, "kind": kind, "sensors": len(each), "wall": wall, "cpu": cpu}
+        print(json.dumps(said))
     print(json.dumps({"cursor_bytes": sum(len(c or "") for c in cursors.values())}))
 """
 
@@ -142,10 +141,15 @@ def main() -> None:
             home.mkdir(exist_ok=True)
             (home / "dagster.yaml").write_text(_INSTANCE.read_text())
             for _ in range(3):
-                print("load:", *asked(folder, home, _LOAD), flush=True)
-            print("round:", *asked(folder, home, _TICK, str(given.rounds)), sep="\n  ", flush=True)
+                say("load:", *asked(folder, home, _LOAD))
+            say("round:", *asked(folder, home, _TICK, str(given.rounds)), between="\n  ")
             if given.minutes:
                 the_hour(folder, home, given.minutes)
+
+
+def say(*words: str, between: str = " ") -> None:
+    sys.stdout.write(between.join(words) + "\n")
+    sys.stdout.flush()
 
 
 def declare(folder: Path, names: list[str], kafka: str, dsn: str, *, alone: bool) -> None:
@@ -154,7 +158,11 @@ def declare(folder: Path, names: list[str], kafka: str, dsn: str, *, alone: bool
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
     (folder / "pyproject.toml").write_text(_PROJECT)
-    imports, fleet = ("load_pipelines", "") if alone else ("Fleet, load_pipelines", ", fleet=Fleet()")
+    imports, fleet = (
+        ("load_pipelines", "")
+        if alone
+        else ("Fleet, load_pipelines", ', fleet=Fleet(sensors="running")')
+    )
     (package / "definitions.py").write_text(_DEFINITIONS.format(imports=imports, fleet=fleet))
     for number, name in enumerate(names):
         lake = number % DELTA_EVERY == DELTA_EVERY - 1
@@ -190,7 +198,7 @@ def first_runs(folder: Path, names: list[str], kafka: str) -> None:
         fields = document["attributes"]
         del fields["sensors"]
         Pipeline.from_config(fields).run()
-    print(f"{len(names)} first runs: {time.perf_counter() - began:.1f} s", flush=True)
+    say(f"{len(names)} first runs: {time.perf_counter() - began:.1f} s")
 
 
 def asked(folder: Path, home: Path, program: str, *arguments: str) -> list[str]:
@@ -214,18 +222,18 @@ def the_hour(folder: Path, home: Path, minutes: float) -> None:
     """CPU seconds a second of Dagster's processes, once they have settled."""
     began = time.perf_counter()
     with dagster_dev(folder, home) as (process, ready):
-        print(f"dagster dev: loaded after {ready - began:.1f} s", flush=True)
+        say(f"dagster dev: loaded after {ready - began:.1f} s")
         time.sleep(SETTLE_S)
         before, since = spent(process.pid), time.perf_counter()
         time.sleep(minutes * 60)
         after, seconds = spent(process.pid), time.perf_counter() - since
     for role in sorted(after):
         share = (after[role] - before.get(role, 0.0)) / seconds
-        print(f"  {role}: {100 * share:.1f} % of a core", flush=True)
+        say(f"  {role}: {100 * share:.1f} % of a core")
     share = (sum(after.values()) - sum(before.values())) / seconds
-    print(f"  together: {100 * share:.1f} % of a core, over {seconds:.0f} s", flush=True)
+    say(f"  together: {100 * share:.1f} % of a core, over {seconds:.0f} s")
     for line in asked(folder, home, _TICKS_TOLD):
-        print(" ", line, flush=True)
+        say(" ", line)
 
 
 _TICKS_TOLD = """

@@ -168,7 +168,7 @@ def test_a_run_in_a_fresh_folder_goes_on_where_a_killed_one_left_off(
 
 
 def _on_a_disk_of_its_own(disk: Path, document: str, *, killed: bool = False) -> str:
-    """One run by Dagster's own command; project, home, DAGSTER_HOME, cwd and /tmp are ``disk``'s."""
+    """One run by Dagster's own command; project, home, DAGSTER_HOME, cwd and /tmp are there."""
     project, home, work = disk / "project", disk / "home", disk / "work"
     for folder in (project, home, work):
         folder.mkdir(parents=True)
