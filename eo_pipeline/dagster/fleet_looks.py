@@ -7,10 +7,10 @@ it concerns, and the round is over in time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from eo_pipeline.boundary import boundary
 from eo_pipeline.dagster.names import DagsterPipeline
@@ -22,8 +22,10 @@ from eo_pipeline.source.discovery import Cluster
 from eo_pipeline.source.many import ManyAdmin, reached_by
 from eo_pipeline.wording import some_of
 
-#: Seconds for a round's questions: Dagster ends a tick of 60 s, and there is more to do in it.
-BUDGET_S = 25.0
+#: Seconds in which all stores have answered, and then all brokers, or are away: Dagster ends a tick
+#: of 60 s, and there is more to do in it.
+STORES_S = 15.0
+BROKERS_S = 20.0
 
 #: Brokers and stores that are asked at the same time.
 SIDE_BY_SIDE = 8
@@ -35,7 +37,18 @@ T = TypeVar("T")
 
 #: What is known of each pipeline, or why it is not.
 Answers = dict[str, T | EoPipelineError]
-Task = Callable[[], Answers[T]]
+
+
+class _Question(NamedTuple, Generic[T]):
+    """One to a broker or a store, for the pipelines ``group``; ``key`` says which it is."""
+
+    key: Hashable
+    group: list[DagsterPipeline]
+    ask: Callable[[Sequence[DagsterPipeline]], Answers[T]]
+
+
+#: Questions that an earlier round gave up, and that may wait for an answer even now.
+_given_up: dict[Hashable, Future[Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -46,12 +59,11 @@ class Round:
     failed: Mapping[str, EoPipelineError]
 
 
-def look_at(members: Sequence[DagsterPipeline], *, budget_s: float = BUDGET_S) -> Round:
+def look_at(members: Sequence[DagsterPipeline]) -> Round:
     """Ledgers first, then Kafka, as a look at one pipeline does it."""
-    until = time.monotonic() + budget_s
-    heads = heads_of(members, until=until)
+    heads = heads_of(members)
     asked = [each for each in members if not isinstance(heads[_name(each)], EoPipelineError)]
-    found = _clusters_of(asked, until)
+    found = _clusters_of(asked)
     statuses: dict[str, Status] = {}
     failed: dict[str, EoPipelineError] = {}
     for name in map(_name, members):
@@ -65,17 +77,11 @@ def look_at(members: Sequence[DagsterPipeline], *, budget_s: float = BUDGET_S) -
     return Round(statuses, failed)
 
 
-def heads_of(
-    members: Sequence[DagsterPipeline], *, until: float | None = None
-) -> Answers[LedgerEntry | None]:
-    """The newest ledger entry of each; ``until`` (monotonic) answers are waited for."""
+def heads_of(members: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
+    """The newest ledger entry of each."""
     groups = _grouped(members, lambda each: each.pipeline.sink.store or _name(each))
-    tasks: list[tuple[Task[LedgerEntry | None], list[DagsterPipeline]]] = [
-        (lambda group=group: _heads(group), group)  # type: ignore[misc]
-        for group in groups
-    ]
-    until = until if until is not None else time.monotonic() + BUDGET_S
-    return _answers(tasks, until, SinkUnavailableError)
+    questions = [_Question(("heads", key), group, _heads) for key, group in groups.items()]
+    return _answers(questions, time.monotonic() + STORES_S, SinkUnavailableError)
 
 
 def told(failed: Mapping[str, EoPipelineError]) -> str:
@@ -86,20 +92,17 @@ def told(failed: Mapping[str, EoPipelineError]) -> str:
     return "; ".join(f"{some_of(each, NAMED_MAX)}: {why}" for why, each in by_reason.items())
 
 
-def _clusters_of(members: Sequence[DagsterPipeline], until: float) -> Answers[Cluster]:
+def _clusters_of(members: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
+    until = time.monotonic() + BROKERS_S
     groups = _grouped(members, lambda each: reached_by(each.pipeline.source))
-    together: list[tuple[Task[Cluster | None], list[DagsterPipeline]]] = [
-        (lambda group=group: _clusters(group), group)  # type: ignore[misc]
-        for group in groups
-    ]
+    together = [_Question(("topics", key), group, _clusters) for key, group in groups.items()]
     found = _answers(together, until, SourceUnavailableError)
-    unsure = [each for each in members if found[_name(each)] is None]
-    alone: list[tuple[Task[Cluster | None], list[DagsterPipeline]]] = [
-        (lambda each=each: _cluster(each), [each])  # type: ignore[misc]
-        for each in unsure
+    alone = [
+        _Question(("topics of", _name(each)), [each], _cluster)
+        for each in members
+        if found[_name(each)] is None
     ]
-    found |= _answers(alone, until, SourceUnavailableError)
-    return {name: answer for name, answer in found.items() if answer is not None}
+    return found | _answers(alone, until, SourceUnavailableError)
 
 
 def _heads(group: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
@@ -126,48 +129,49 @@ def _clusters(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
     return dict(zip(names, found, strict=True))
 
 
-def _cluster(member: DagsterPipeline) -> Answers[Cluster | None]:
-    name = _name(member)
+def _cluster(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
+    [member] = group
     try:
-        with boundary(name):
-            return {name: KafkaAdmin(member.pipeline.source).cluster()}
+        with boundary(_name(member)):
+            return {_name(member): KafkaAdmin(member.pipeline.source).cluster()}
     except EoPipelineError as error:
-        return {name: error}
+        return {_name(member): error}
 
 
 def _answers(
-    tasks: Collection[tuple[Task[T], list[DagsterPipeline]]],
-    until: float,
-    late: type[EoPipelineError],
+    questions: Sequence[_Question[T]], until: float, late: type[EoPipelineError]
 ) -> Answers[T]:
-    """Those of all tasks; ``late`` for the pipelines of a task that is not done in time."""
-    if not tasks:
-        return {}
-    began = time.monotonic()
+    """Those that come ``until`` then (monotonic), and ``late`` for the other pipelines. What one
+    round gave up the next does not ask again before it has ended: connections that hang would
+    otherwise become more with every round.
+    """
+    hanging = {key for key, asked in _given_up.items() if not asked.done()}
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="fleet")
-    asked: dict[Future[Answers[T]], list[DagsterPipeline]] = {
-        pool.submit(task): group for task, group in tasks
+    asked = {
+        each.key: pool.submit(each.ask, each.group) for each in questions if each.key not in hanging
     }
-    wait(asked, max(0.0, until - began))
+    wait(asked.values(), max(0.0, until - time.monotonic()))
     pool.shutdown(wait=False, cancel_futures=True)
     answers: Answers[T] = {}
-    for future, group in asked.items():
-        if future.done() and not future.cancelled():
-            answers |= future.result()
-        else:
-            spent = time.monotonic() - began
-            error = late(f"no answer within {spent:.0f} s; the next round asks again")
-            answers |= {_name(each): error for each in group}
+    for each in questions:
+        answer = asked.get(each.key)
+        if answer is not None and answer.done() and not answer.cancelled():
+            answers |= answer.result()
+            continue
+        if answer is not None:
+            _given_up[each.key] = answer
+        error = late("no answer in time; asked again once the question has ended")
+        answers |= {_name(member): error for member in each.group}
     return answers
 
 
 def _grouped(
     members: Iterable[DagsterPipeline], key: Callable[[DagsterPipeline], Hashable]
-) -> list[list[DagsterPipeline]]:
+) -> dict[Hashable, list[DagsterPipeline]]:
     groups: dict[Hashable, list[DagsterPipeline]] = {}
     for each in members:
         groups.setdefault(key(each), []).append(each)
-    return list(groups.values())
+    return groups
 
 
 def _name(member: DagsterPipeline) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import psycopg
 import pytest
 
+from eo_pipeline.dagster import fleet_looks
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.fleet import Fleet
@@ -28,7 +30,7 @@ from eo_pipeline.source.many import ManyAdmin
 from tests.dagster.projects import write_project
 from tests.dagster.steps import materialize, versions
 from tests.engine import Bench, Topic
-from tests.servers import MakeTopic
+from tests.servers import MakeDatabase, MakeTopic, wait_until
 from tests.stores import MySqlDatabase, on_both_servers_by_chaos
 from tests.topics import add_partitions
 
@@ -206,6 +208,29 @@ def test_who_is_away_is_told_by_name_and_the_others_get_their_runs(ships: Ships)
     compared = said(ships.reconcile())
     assert "wrong: sink.table" in compared
     assert compared.startswith("5 ledgers, 0 compared")
+
+
+def test_a_store_that_hangs_is_asked_once_and_the_others_get_their_runs(
+    ships: Ships, make_database: MakeDatabase, questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a database takes the question and does not answer. Outcome: the round goes on
+    without it, and the next one opens no further connection to it.
+    """
+    monkeypatch.setattr(fleet_looks, "STORES_S", 1.0)
+    ships.add("orders")
+    other = make_database()
+    ships.add("stuck", sink={"table": "stuck", "dsn": other})
+    for member in ships.members.values():
+        member.pipeline.run()
+        ships.written[member.pipeline.name].write(1)
+    with psycopg.connect(other) as holder:
+        holder.execute("lock table eo_ledger in access exclusive mode")
+        assert jobs(ships.look()) == ["orders_job"]
+        questions.clear()
+        assert jobs(ships.look()) == ["orders_job"]
+        assert questions == ["a connection", "a look for all"]
+        assert "stuck: no answer in time" in ships.said[-1]
+    wait_until(lambda: jobs(ships.look()) == ["orders_job", "stuck_job"])
 
 
 def test_a_tick_at_which_nobody_can_be_looked_at_fails_with_the_reason(ships: Ships) -> None:
