@@ -8,7 +8,7 @@ measures, in this order:
 - a round: each sensor's tick, as the code server evaluates it;
 - the hour: `dagster dev` with its sensors on, CPU time of its processes after it has settled.
 
-    python -m benchmarks.bench_fleet [--alone] [--pipelines 200] [--minutes 3] [--folder FOLDER]
+    python -m benchmarks.bench_fleet [--alone] [--pipelines 200] [--minutes 3] [--parts load round]
 
 ``--alone`` gives every pipeline its own sensors instead of the fleet's.
 """
@@ -38,6 +38,7 @@ from eo_pipeline.pipeline import Pipeline
 TOPICS_EACH = 5
 DELTA_EVERY = 10
 ROUNDS = 5
+PARTS = ("load", "round", "hour")
 SETTLE_S = 90.0
 STARTS_WITHIN_S = 300.0
 
@@ -129,7 +130,8 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--folder", type=Path, help="keep what was made, for another look")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = (given.folder or Path(made)).absolute()
@@ -140,10 +142,12 @@ def main() -> None:
             home = folder / "home"
             home.mkdir(exist_ok=True)
             (home / "dagster.yaml").write_text(_INSTANCE.read_text())
-            for _ in range(3):
-                say("load:", *asked(folder, home, _LOAD))
-            say("round:", *asked(folder, home, _TICK, str(given.rounds)), between="\n  ")
-            if given.minutes:
+            if "load" in given.parts:
+                for _ in range(3):
+                    say("load:", *asked(folder, home, _LOAD))
+            if "round" in given.parts:
+                say("round:", *asked(folder, home, _TICK, str(given.rounds)), between="\n  ")
+            if "hour" in given.parts:
                 the_hour(folder, home, given.minutes)
 
 
@@ -185,12 +189,15 @@ def topics_of(name: str) -> list[str]:
 
 def first_runs(folder: Path, names: list[str], kafka: str) -> None:
     """The topics, and of each pipeline the ledger's first entry: where reading starts."""
+    made = folder / "made"
+    if made.exists():
+        return
     import yaml
 
     admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
     wanted = [NewTopic(topic, 1, 1) for name in names for topic in topics_of(name)]
-    for made in range(0, len(wanted), 200):
-        for future in admin.create_topics(wanted[made : made + 200]).values():
+    for first in range(0, len(wanted), 200):
+        for future in admin.create_topics(wanted[first : first + 200]).values():
             future.result()
     began = time.perf_counter()
     for name in names:
@@ -198,6 +205,7 @@ def first_runs(folder: Path, names: list[str], kafka: str) -> None:
         fields = document["attributes"]
         del fields["sensors"]
         Pipeline.from_config(fields).run()
+    made.touch()
     say(f"{len(names)} first runs: {time.perf_counter() - began:.1f} s")
 
 
