@@ -91,7 +91,7 @@ class Ships:
             self.instance.report_runless_asset_event(event)
         return answer
 
-    def queued(self, request: dg.RunRequest) -> None:
+    def started(self, request: dg.RunRequest) -> None:
         """What the daemon does with a request."""
         assert request.job_name
         self.instance.add_run(
@@ -99,7 +99,7 @@ class Ships:
                 job_name=request.job_name,
                 run_id=f"{len(self.instance.get_runs()):032d}",
                 tags=dict(request.tags),
-                status=dg.DagsterRunStatus.QUEUED,
+                status=dg.DagsterRunStatus.STARTED,
             )
         )
 
@@ -248,7 +248,7 @@ def test_a_tick_asks_for_so_many_runs_and_the_next_one_for_the_others(ships: Shi
     answer = ships.look()
     assert jobs(answer) == ["a_job", "b_job"]
     for request in answer.run_requests or []:
-        ships.queued(request)
+        ships.started(request)
     assert jobs(ships.look()) == ["c_job"]
 
 

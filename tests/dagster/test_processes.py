@@ -133,11 +133,14 @@ def test_a_launched_job_fills_the_table_another_rewinds_it_and_neither_needs_spa
 
 
 _KILLED = """\
-from eo_pipeline.crashpoints import CrashPoint, reaching
+from contextvars import ContextVar
+
+from eo_pipeline import crashpoints
 from eo_pipeline.testing import crash_at
 
-# as long as this process lives
-reaching(crash_at(CrashPoint.PRE_COMMITTED, 2)).__enter__()
+# in every context that Dagster runs a step in
+dies = crash_at(crashpoints.CrashPoint.PRE_COMMITTED, 2)
+crashpoints._HOOK = ContextVar("dies", default=dies)
 """
 
 
