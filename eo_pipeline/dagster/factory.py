@@ -50,6 +50,6 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
         ],
         jobs=[build_job(declared), *build_going_back(declared), build_audit_job(declared)],
         schedules=[schedule] if schedule else [],
-        sensors=build_sensors(declared),
+        sensors=[] if declared.fleet else build_sensors(declared),
         resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
     )
