@@ -107,6 +107,12 @@ class AuditRequest(dg.Config):
     last: int | None = Field(None, description="Only the last so many checkpoints; else all.")
 
 
+class MaintainRequest(dg.Config):
+    """Whether to do it."""
+
+    dry_run: bool = _DRY_RUN
+
+
 def launchpad(request: type[dg.Config], ops: list[str]) -> dg.ConfigMapping:
     """``request`` as the whole configuration of a job, which gives it to each of ``ops``.
 

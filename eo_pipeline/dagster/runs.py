@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from eo_pipeline.dagster.names import AUDIT, OPERATION_TAG, DagsterPipeline
+from eo_pipeline.dagster.names import MOVE_NOTHING, OPERATION_TAG, DagsterPipeline
 
 #: Whatever may be committing at this moment.
 WORKING = (
@@ -61,7 +61,7 @@ def pause_after_failures(
 def _first(instance: dg.DagsterInstance, wanted: dg.RunsFilter) -> dg.DagsterRun | None:
     """The newest such run that may move the ledger: an audit only looks."""
     runs = instance.get_runs(wanted)
-    return next((run for run in runs if run.tags.get(OPERATION_TAG) != AUDIT), None)
+    return next((run for run in runs if run.tags.get(OPERATION_TAG) not in MOVE_NOTHING), None)
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:
