@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,17 +13,15 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.places import Place, new_file, parquet_source, relative_name, size_of
+from eo_pipeline.places import Place, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.rows import partition_value
 from eo_pipeline.sinks.delta.stats import stats_json
 from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.bins import DataFile
+from eo_pipeline.sinks.lake.together import refuse_other_count, write_batches
 
-#: Bytes of rows in one row group: what is held in memory, and what a reader reads at least.
-_ROW_GROUP_BYTES = 64 * 1024 * 1024
 _BATCH_ROWS = 131_072
 
 _PARTITION = "partition."
@@ -34,9 +32,8 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=-]+")
 
 @dataclass(frozen=True)
 class Compacted:
-    """A new file, and what makes it take the place of the old ones. No reader sees a change."""
+    """A new file that takes the place of old ones. No reader sees a change."""
 
-    place: Place
     add: AddAction
     removes: tuple[RemoveAction, ...]
 
@@ -60,60 +57,43 @@ def data_files(table: Snapshot) -> list[DataFile]:
     ]
 
 
-def write_together(table: Snapshot, files: Sequence[DataFile], folder: Place) -> Compacted:
-    """One new file below ``folder`` with the rows of ``files``, flushed; nothing refers to it.
-
-    Raises:
-        DamagedError: it has not as many rows as the table's log says.
-        SinkUnavailableError: one of the files is not there any more.
+class Writing:
+    """New files below ``folder``, flushed, to which nothing refers yet; with the columns that the
+    table has now.
     """
-    partition = dict(files[0].partition)
-    dataset = _dataset(table, files)
-    folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"{uuid.uuid4().hex}.parquet"
-    columns = [name for name in dataset.schema.names if name not in partition]
-    schema = pa.schema([dataset.schema.field(name) for name in columns])
-    with new_file(place) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        batches = dataset.to_batches(columns=columns, batch_size=_BATCH_ROWS)
-        for part in _row_groups(batches, schema):
-            writer.write_table(part, row_group_size=max(part.num_rows, 1))
-    with pq.ParquetFile(parquet_source(place)) as written:
-        metadata = written.metadata
-    _refuse_other_count(place, files, metadata.num_rows)
-    now = int(time.time() * 1000)
-    path, size = relative_name(place, table.root), size_of(place) or 0
-    stats = stats_json(metadata, TYPES.schema(schema))
-    return Compacted(
-        place,
-        AddAction(path, size, partition, now, False, stats),
-        tuple(RemoveAction(f.path, False, now, f.size, partition) for f in files),
-    )
 
+    def __init__(self, table: Snapshot, folder: Place) -> None:
+        self._table, self._folder = table, folder
+        self._rows = table.table.to_pyarrow_dataset()
+        self._fragments = {each.path: each for each in self._rows.get_fragments()}
+        folder.mkdir(parents=True, exist_ok=True)
 
-def _dataset(table: Snapshot, files: Sequence[DataFile]) -> pads.FileSystemDataset:
-    """Their rows with the columns of the table as it is now, in this order."""
-    known = table.table.to_pyarrow_dataset()
-    found = {fragment.path: fragment for fragment in known.get_fragments()}
-    fragments = [found[each.path] for each in files]
-    return pads.FileSystemDataset(fragments, known.schema, known.format, known.filesystem)
+    def together(self, files: Sequence[DataFile]) -> Compacted:
+        """One, with the rows of ``files``.
 
+        Raises:
+            DamagedError: it has not as many rows as the table's log says.
+        """
+        place, partition = self._folder / f"{uuid.uuid4().hex}.parquet", dict(files[0].partition)
+        # what a table is laid out by is in its log, and not in its files
+        columns = [name for name in self._rows.schema.names if name not in partition]
+        schema = pa.schema([self._rows.schema.field(name) for name in columns])
+        metadata = self._write(place, files, schema)
+        refuse_other_count(place, files, metadata.num_rows)
+        now = int(time.time() * 1000)
+        path, size = relative_name(place, self._table.root), size_of(place) or 0
+        stats = stats_json(metadata, TYPES.schema(schema))
+        return Compacted(
+            AddAction(path, size, partition, now, False, stats),
+            tuple(RemoveAction(each.path, False, now, each.size, partition) for each in files),
+        )
 
-def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(each.nbytes for each in held) >= _ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held, schema)
-
-
-def _refuse_other_count(place: Place, files: Sequence[DataFile], rows: int) -> None:
-    counts = [each.rows for each in files]
-    if None in counts or sum(map(int, filter(None, counts))) == rows:
-        return
-    raise DamagedError(
-        f"{place} was to hold the rows of {len(files)} files, as many as the table's log says, and "
-        f"holds {rows:,}. Nothing was changed. `eo audit` tells which checkpoints differ."
-    )
+    def _write(self, place: Place, files: Sequence[DataFile], schema: pa.Schema) -> pq.FileMetaData:
+        fragments = [self._fragments[each.path] for each in files]
+        rows = pads.FileSystemDataset(
+            fragments, self._rows.schema, self._rows.format, self._rows.filesystem
+        )
+        batches = rows.to_batches(columns=schema.names, batch_size=_BATCH_ROWS)
+        write_batches(place, batches, schema)
+        with pq.ParquetFile(parquet_source(place)) as written:
+            return written.metadata

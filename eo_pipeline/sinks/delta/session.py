@@ -33,7 +33,7 @@ from eo_pipeline.sinks.delta.commit import (
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
-from eo_pipeline.sinks.delta.maintain import DeltaMaintenance
+from eo_pipeline.sinks.delta.maintain import DeltaUpkeep
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.past import past_of
@@ -148,8 +148,7 @@ class DeltaSession(LakeSession[Snapshot]):
                 table.check(self.sink.partition_by)
             self.about_to_commit()
             opened = partial(Snapshot.open, self.root, self.options, self.pipeline)
-            kept = DeltaMaintenance(self.root, self.pipeline, self.options, rules, opened)
-            yield from kept.work(dry_run=dry_run)
+            yield from DeltaUpkeep(self.root, self.pipeline, rules, opened).work(dry_run=dry_run)
 
     def _not_kept(self, error: Exception) -> EoPipelineError:
         return self.damage() or SinkUnavailableError(

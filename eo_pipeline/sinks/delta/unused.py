@@ -13,10 +13,8 @@ import pyarrow as pa
 from eo_pipeline.places import Place, sizes_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.store import APP_PREFIX, Snapshot
+from eo_pipeline.sinks.lake.upkeep import COMPACTED_FOLDER
 from eo_pipeline.sinks.maintenance import Maintenance
-
-#: Below a pipeline's folder of rows: files that others were put together into, by turn.
-COMPACTED_FOLDER = "compacted"
 
 #: What nobody ever committed is as old as this: delta-rs's default, or the table's own setting
 #: (delta.deletedFileRetentionDuration).
