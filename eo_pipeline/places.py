@@ -80,6 +80,16 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
     return {name: size for name, size in found.items() if size is not None}
 
 
+def modified_at(place: Place) -> float | None:
+    """When a file was written, in seconds since 1970; ``None`` if it is not there."""
+    if isinstance(place, BucketPath):
+        return place.modified_at()
+    try:
+        return place.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
 def identity_of(place: Place) -> tuple[object, ...] | None:
     """What tells this file from any that may take its place; ``None``: it cannot be seen."""
     try:

@@ -45,6 +45,7 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import changed
+from eo_pipeline.sinks.lake.upkeep import stopped
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
@@ -151,10 +152,7 @@ class DeltaSession(LakeSession[Snapshot]):
             yield from DeltaUpkeep(self.root, self.pipeline, rules, opened).work(dry_run=dry_run)
 
     def _not_kept(self, error: Exception) -> EoPipelineError:
-        return self.damage() or SinkUnavailableError(
-            f"{self.uri}: maintenance stopped: {type(error).__name__}: {error}. What it did before "
-            "stays, no row was changed, and the next one goes on."
-        )
+        return self.damage() or stopped(self.root, error)
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, DeltaError):

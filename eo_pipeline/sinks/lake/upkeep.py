@@ -51,7 +51,7 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
     rows_folder: ClassVar[str]
 
     #: What the format's library raises for a commit that somebody else's came before.
-    overtaken: ClassVar[type[Exception]]
+    overtaken: ClassVar[type[Exception] | tuple[type[Exception], ...]]
 
     def __init__(
         self,
@@ -198,6 +198,14 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         """In one commit on this handle, as far as the old files are all still the table's, or that
         was done by an earlier try. How many. Raises ``overtaken``, too.
         """
+
+
+def stopped(root: Place, error: Exception) -> SinkUnavailableError:
+    """What an error means that maintenance of the table in ``root`` met."""
+    return SinkUnavailableError(
+        f"{root}: maintenance stopped: {type(error).__name__}: {error}. What it did before stays, "
+        "no row was changed, and the next one goes on."
+    )
 
 
 def changed(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int, int, int]:
