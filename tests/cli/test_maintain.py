@@ -15,7 +15,7 @@ from tests.sinks.delta.delta_world import World, world
 __all__ = ["world"]
 
 
-def eo(folder: Path, sink: dict[str, object], *options: str, **settings: object) -> tuple[int, str]:
+def eo(folder: Path, sink: dict[str, str], *options: str, **settings: object) -> tuple[int, str]:
     """Exit code, and stdout and stderr."""
     source = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "value_schema": "id BIGINT"}
     document = {"name": "p", "source": source, "sink": sink, "maintenance": settings}

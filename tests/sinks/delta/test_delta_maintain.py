@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from eo_pipeline import crashpoints
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import RefusedError, SinkUnavailableError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Operation
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.places import Place, files_below
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
@@ -396,7 +396,7 @@ def of_rows(sink: DeltaSink) -> Place:
     return sink.root / "eo_rows"
 
 
-def publish(sink: DeltaSink, checkpoints: int):  # type: ignore[no-untyped-def]
+def publish(sink: DeltaSink, checkpoints: int) -> LedgerEntry:
     with sink.open("p") as session:
         head = first_entry("p")
         session.publish(head, StagedOutput())
