@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 
 from eo_pipeline.dagster.failures import retried
+from eo_pipeline.dagster.jobs import scheduled
 from eo_pipeline.dagster.names import MAINTAIN, DagsterPipeline
 from eo_pipeline.dagster.one_step import one_step_job
 from eo_pipeline.dagster.requests import MaintainRequest
@@ -50,16 +51,9 @@ def build_maintain_job(declared: DagsterPipeline) -> dg.JobDefinition:
 
 def build_maintenance_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
     """Its cadence, if one is declared."""
-    automation = declared.automation
-    if automation.maintenance_schedule is None:
-        return None
-    return dg.ScheduleDefinition(
-        name=f"{declared.identifier}_{MAINTAIN}_schedule",
-        job_name=f"{declared.identifier}_{MAINTAIN}",
-        cron_schedule=automation.maintenance_schedule,
-        execution_timezone=automation.schedule_timezone,
-        default_status=automation.schedule_status,
-    )
+    job = f"{declared.identifier}_{MAINTAIN}"
+    cron = declared.automation.maintenance_schedule
+    return scheduled(declared, cron, f"{MAINTAIN}_schedule", job)
 
 
 def _metadata(report: MaintenanceReport) -> dict[str, Any]:

@@ -11,16 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from eo_pipeline import crashpoints
-from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.places import Place, files_below
-from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.testing import child_of, crash_at, first_entry
+from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.processes import dies
 from tests.sinks.delta.delta_world import (
@@ -29,34 +26,12 @@ from tests.sinks.delta.delta_world import (
     rows_of,
     world,
 )
+from tests.sinks.maintaining import AT_ONCE, POINTS, at, killed_at, maintain
 from tests.sinks.test_lake_widening import FEW, FEW_IN_WIDE, MANY, NARROW, WIDE, batch
 from tests.sinks.test_values_given_back import of
 from tests.stores import Bucket
 
 __all__ = ["world"]
-
-#: Nothing is kept that left the table: for readers of an older version a document asks for longer.
-AT_ONCE = Maintenance.model_construct(target_file_size="128MB", keep="0h")
-A_WEEK = Maintenance()
-
-
-def maintain(
-    sink: Sink, rules: Maintenance = A_WEEK, *, dry_run: bool = False, reach: Reach = keep_going
-) -> dict[str, Upkeep]:
-    """By the kind of work."""
-    with crashpoints.reaching(reach), sink.open("p") as session:
-        return {each.work: each for each in session.maintain(rules, dry_run=dry_run)}
-
-
-def at(point: CrashPoint, event: Callable[[], object]) -> Reach:
-    """``event`` happens when maintenance first comes there."""
-    left = [event]
-
-    def reach(reached: CrashPoint) -> None:
-        if reached == point and left:
-            left.pop()()
-
-    return reach
 
 
 def grow(world: World, checkpoints: int = 6) -> dict[int | None, int]:
@@ -69,7 +44,7 @@ def grow(world: World, checkpoints: int = 6) -> dict[int | None, int]:
 def test_small_files_become_one_and_rows_and_ledger_stay(world: World) -> None:
     before = grow(world)
     history = world.history()
-    done = maintain(world.sink())
+    done = maintain(world.sink(), "p")
     assert (done["compact"].files, done["compact"].files_after) == (6, 1)
     assert len(world.files()) == 1
     assert world.checkpoints() == before
@@ -79,7 +54,7 @@ def test_small_files_become_one_and_rows_and_ledger_stay(world: World) -> None:
 def test_a_dry_run_says_so_and_changes_nothing(world: World) -> None:
     grow(world)
     version = world.observe().version()
-    told = maintain(world.sink(), AT_ONCE, dry_run=True)["compact"]
+    told = maintain(world.sink(), "p", AT_ONCE, dry_run=True)["compact"]
     assert (told.files, told.files_after) == (6, 1)
     assert world.observe().version() == version
     assert len(world.files()) == 6
@@ -88,9 +63,9 @@ def test_a_dry_run_says_so_and_changes_nothing(world: World) -> None:
 def test_where_there_is_nothing_to_do_nothing_is_committed(world: World) -> None:
     """So that a run is never made to try again by maintenance that did nothing."""
     grow(world)
-    maintain(world.sink())
+    maintain(world.sink(), "p")
     version = world.observe().version()
-    maintain(world.sink())
+    maintain(world.sink(), "p")
     assert world.observe().version() == version
 
 
@@ -105,7 +80,7 @@ def test_a_rewind_and_a_replay_behind_it_are_exact(
     somebody_elses = rows_of(1, kind=kind).set_column(1, CHECKPOINT_COLUMN, pa.nulls(3, pa.int64()))
     write_deltalake(str(world.root), somebody_elses, mode="append")
     foreign = {None: 3}
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     # one of each partition; another one's file below an odd name stays as it is
     assert len(world.files()) == (4 if settings else 1)
     world.replay(2, rows_of(2, 2, kind=kind[:2]))
@@ -113,7 +88,7 @@ def test_a_rewind_and_a_replay_behind_it_are_exact(
     world.rewind(4)
     assert world.checkpoints() == {1: 3, 2: 2, 3: 3, 4: 3} | foreign
     world.forward(rows_of(9, kind=kind))
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     assert world.checkpoints() == {1: 3, 2: 2, 3: 3, 4: 3, 9: 3} | foreign
     kinds = {row["id"]: row.get("kind") for row in world.rows() if row[CHECKPOINT_COLUMN] == 4}
     assert kinds == {400: "a b=ü%", 401: "x", 402: None}
@@ -125,7 +100,7 @@ def test_values_of_every_type_are_the_same(world: World) -> None:
         own = pa.array([n] * 3, pa.int64())
         world.forward(ALL_TYPES.set_column(number, CHECKPOINT_COLUMN, own))
     before = values(world)
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     assert len(world.files()) == 1
     assert values(world) == before
 
@@ -142,7 +117,7 @@ def test_rows_from_before_a_column_and_a_nested_field_are_the_same(world: World)
         staged = batch(n, wide, {name: MANY[name] for name in "sl"})
         assert staged.table is not None
         world.forward(staged.table)
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     assert len(world.files()) == 1
     rows = [{name: row[name] for name in "sl"} for row in world.rows()]
     assert (
@@ -208,9 +183,9 @@ def test_what_others_commit_while_files_are_written_stands(
     grow(world)
     expected: list[dict[int | None, int]] = []
     hook = at(CrashPoint.ROWS_SENT, lambda: expected.append(event(world)))
-    maintain(world.sink(), AT_ONCE, reach=hook)
+    maintain(world.sink(), "p", AT_ONCE, reach=hook)
     assert world.checkpoints() == expected[0]
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     assert world.checkpoints() == expected[0]
     world.forward()
 
@@ -221,7 +196,7 @@ def test_a_run_that_meets_maintenance_commits_behind_it(world: World) -> None:
     head = world.head()
     assert head is not None
     entry = child_of(head, 3)
-    met = at(CrashPoint.ENTRY_SENT, lambda: maintain(world.sink(), AT_ONCE))
+    met = at(CrashPoint.ENTRY_SENT, lambda: maintain(world.sink(), "p", AT_ONCE))
     world.commit(entry, world.staged(rows_of(7), entry), met)
     assert world.checkpoints() == dict.fromkeys(range(1, 8), 3)
     assert len(world.files()) == 2
@@ -229,9 +204,9 @@ def test_a_run_that_meets_maintenance_commits_behind_it(world: World) -> None:
 
 def test_of_two_maintenances_the_older_stops(world: World) -> None:
     before = grow(world)
-    second = at(CrashPoint.ROWS_SENT, lambda: maintain(world.sink(), AT_ONCE))
+    second = at(CrashPoint.ROWS_SENT, lambda: maintain(world.sink(), "p", AT_ONCE))
     with pytest.raises(SinkUnavailableError, match="another maintenance of the table has begun"):
-        maintain(world.sink(), AT_ONCE, reach=second)
+        maintain(world.sink(), "p", AT_ONCE, reach=second)
     assert world.checkpoints() == before
     assert len(world.files()) == 1
 
@@ -248,13 +223,6 @@ def test_two_compactions_of_delta_rs_at_once_would_double_every_row(world: World
 # Killed.
 
 
-def killed_at(sink: DeltaSink, point: CrashPoint) -> None:
-    maintain(sink, AT_ONCE, reach=crash_at(point))
-
-
-POINTS = [CrashPoint.PLANNED, CrashPoint.STAGED, CrashPoint.ROWS_SENT, CrashPoint.COMMITTED]
-
-
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_anywhere_nothing_is_lost_and_the_next_one_goes_on(
     world: World, point: CrashPoint
@@ -262,13 +230,13 @@ def test_killed_anywhere_nothing_is_lost_and_the_next_one_goes_on(
     grow(world)
     world.rewind(5)
     before = world.checkpoints()
-    dies(killed_at, world.sink(), point)
+    dies(killed_at, world.sink(), "p", point)
     assert world.checkpoints() == before
     for path in (world.root / "eo_rows").rglob("*.parquet"):
         os.utime(path, (0, 0))  # what the killed one wrote was written long ago
     world.forward(rows_of(8))
-    maintain(world.sink(), AT_ONCE)
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     assert world.checkpoints() == before | {8: 3}
     left = {str(path) for path in (world.root / "eo_rows").rglob("*.parquet")}
     assert left == set(world.files())
@@ -280,7 +248,7 @@ def test_killed_anywhere_nothing_is_lost_and_the_next_one_goes_on(
 def test_a_reader_of_the_version_before_reads_on(world: World) -> None:
     before = grow(world)
     reader = world.observe()
-    maintain(world.sink())
+    maintain(world.sink(), "p")
     table = reader.to_pyarrow_table()
     assert table.num_rows == sum(before.values())
     past = DeltaTable(str(world.root), version=3)
@@ -296,7 +264,7 @@ def test_what_a_live_run_has_staged_is_never_removed(world: World) -> None:
     staged = world.staged(rows_of(7), entry, files=True)
     for path in (world.root / "eo_rows").rglob("*.parquet"):
         os.utime(path, (0, 0))
-    maintain(world.sink(), AT_ONCE)
+    maintain(world.sink(), "p", AT_ONCE)
     world.commit(entry, staged)
     assert world.checkpoints()[7] == 3
 
@@ -307,7 +275,7 @@ def test_what_nobody_knows_is_removed_when_it_is_old(world: World) -> None:
     for path in (young, old):
         path.write_bytes(b"what a killed merge left")
     os.utime(old, (time.time() - 8 * 24 * 3600,) * 2)
-    done = maintain(world.sink(), AT_ONCE)
+    done = maintain(world.sink(), "p", AT_ONCE)
     assert (young.exists(), old.exists()) == (True, False)
     assert done["remove"].files == 1
 
@@ -328,12 +296,12 @@ def upserted(tmp_path: Path) -> World:
 
 def test_an_upserted_table_goes_back_behind_maintenance(upserted: World) -> None:
     before = upserted.checkpoints()
-    done = maintain(upserted.sink())
+    done = maintain(upserted.sink(), "p")
     assert done["compact"].files_after < done["compact"].files
     assert upserted.checkpoints() == before == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2}
     upserted.rewind(6)
     assert upserted.checkpoints() == dict.fromkeys(range(1, 7), 1)
-    maintain(upserted.sink())
+    maintain(upserted.sink(), "p")
     upserted.rewind(3)
     assert upserted.checkpoints() == dict.fromkeys(range(1, 4), 1)
 
@@ -342,7 +310,7 @@ def test_below_the_floor_it_is_refused_with_the_reason_before_anything_is_gone(
     upserted: World,
 ) -> None:
     """Scenario: maintenance has set the floor, and dies before it removes the first file."""
-    dies(killed_at, upserted.sink(), CrashPoint.PLANNED)
+    dies(killed_at, upserted.sink(), "p", CrashPoint.PLANNED)
     head = upserted.head()
     assert head is not None
     before = upserted.checkpoints()
@@ -363,7 +331,7 @@ def test_a_restore_that_meets_the_floor_is_refused(upserted: World) -> None:
     assert head is not None
     before = upserted.checkpoints()
     entry = child_of(head, operation=Operation.REWIND, target=3)
-    met = at(CrashPoint.ENTRY_SENT, lambda: maintain(upserted.sink(), AT_ONCE))
+    met = at(CrashPoint.ENTRY_SENT, lambda: maintain(upserted.sink(), "p", AT_ONCE))
     with upserted.sink().open("p") as session, pytest.raises(RefusedError, match="maintenance may"):
         session.publish(entry, StagedOutput(), met)
     assert upserted.checkpoints() == before
@@ -375,10 +343,10 @@ def test_a_restore_that_meets_the_floor_is_refused(upserted: World) -> None:
 def test_in_a_bucket(bucket: Bucket) -> None:
     sink = DeltaSink(path=f"{bucket.uri}/kept/flights", storage=bucket.storage)
     head = publish(sink, 6)
-    told = maintain(sink, AT_ONCE, dry_run=True)
+    told = maintain(sink, "p", AT_ONCE, dry_run=True)
     assert told["compact"].files_after == 1
-    dies(killed_at, sink, CrashPoint.ROWS_SENT)
-    done = maintain(sink, AT_ONCE)
+    dies(killed_at, sink, "p", CrashPoint.ROWS_SENT)
+    done = maintain(sink, "p", AT_ONCE)
     assert (done["compact"].files, done["compact"].files_after) == (6, 1)
     with sink.open("p") as session:
         entry = child_of(head, operation=Operation.REWIND, target=4)
@@ -387,7 +355,7 @@ def test_in_a_bucket(bucket: Bucket) -> None:
     assert lineage[CHECKPOINT_COLUMN].value_counts().to_pylist() == [
         {"values": n, "counts": 3} for n in range(1, 5)
     ]
-    maintain(sink, AT_ONCE)
+    maintain(sink, "p", AT_ONCE)
     rows = [found.place for found in files_below(of_rows(sink))]
     assert len(rows) == 1, "what the killed one wrote is young and stays, the rest is gone"
 

@@ -10,16 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from eo_pipeline import crashpoints
-from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.testing import child_of, crash_at, first_entry, to_files
+from eo_pipeline.testing import child_of, first_entry, to_files
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.processes import dies
 from tests.sinks.iceberg.iceberg_world import (
@@ -34,36 +32,11 @@ from tests.sinks.iceberg.iceberg_world import (
     staged,
     table_of,
 )
+from tests.sinks.maintaining import AT_ONCE, POINTS, at, killed_at, maintain
 from tests.sinks.test_values_given_back import of as shown_as
 from tests.stores import Bucket
 
 __all__ = ["session", "sink"]
-
-AT_ONCE = Maintenance.model_construct(target_file_size="128MB", keep="0h")
-A_WEEK = Maintenance()
-
-
-def maintain(
-    sink: IcebergSink,
-    rules: Maintenance = A_WEEK,
-    *,
-    dry_run: bool = False,
-    reach: Reach = keep_going,
-) -> dict[str, Upkeep]:
-    """By the kind of work."""
-    with crashpoints.reaching(reach), sink.open("events") as session:
-        return {each.work: each for each in session.maintain(rules, dry_run=dry_run)}
-
-
-def at(point: CrashPoint, event: Callable[[], object]) -> Reach:
-    """``event`` happens when maintenance first comes there."""
-    left = [event]
-
-    def reach(reached: CrashPoint) -> None:
-        if reached == point and left:
-            left.pop()()
-
-    return reach
 
 
 def back(
@@ -88,9 +61,9 @@ def test_small_files_become_one_and_rows_and_ledger_stay(
 ) -> None:
     publish(session, 6)
     history = list(session.history())
-    told = maintain(sink, dry_run=True)["compact"]
+    told = maintain(sink, "events", dry_run=True)["compact"]
     assert (told.files, told.files_after, len(files_in(sink))) == (6, 1, 6)
-    done = maintain(sink)["compact"]
+    done = maintain(sink, "events")["compact"]
     assert (done.files, done.files_after, len(files_in(sink))) == (6, 1, 1)
     assert ids(sink) == of(*range(1, 7))
     assert list(session.history()) == history
@@ -100,9 +73,9 @@ def test_where_there_is_nothing_to_do_nothing_is_committed(
     session: IcebergSession, sink: IcebergSink
 ) -> None:
     publish(session, 6)
-    maintain(sink)
+    maintain(sink, "events")
     before = table_of(sink).metadata_location
-    maintain(sink)
+    maintain(sink, "events")
     assert table_of(sink).metadata_location == before
 
 
@@ -114,14 +87,14 @@ def test_a_rewind_and_a_replay_behind_it_are_exact(
     kind = pa.array(["a b=ü%", None])
     with sink.open("events") as session:
         publish(session, 6, kind=kind)
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     assert len(files_in(sink)) == (2 if partition_by else 1)
     back(sink, Operation.REPLAY, 2, rows(2, kind=kind))
     assert ids(sink) == of(*range(1, 7))
     back(sink, Operation.REWIND, 4)
     assert ids(sink) == of(*range(1, 5))
     one_more(sink, kind=kind)
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     found = table_of(sink).scan().to_arrow().to_pylist()
     assert sorted(row["id"] for row in found) == of(1, 2, 3, 4, 9)
     assert {row["id"] % 10: row["kind"] for row in found} == {0: "a b=ü%", 1: None}
@@ -137,7 +110,7 @@ def test_values_of_every_type_are_the_same(sink: IcebergSink) -> None:
             own = ALL_TYPES.set_column(number, CHECKPOINT_COLUMN, pa.array([n] * 3, pa.int64()))
             session.publish(head, StagedOutput(rows=StagedTable.in_memory(own)))
         before = values(session)
-        maintain(sink, AT_ONCE)
+        maintain(sink, "events", AT_ONCE)
         assert len(files_in(sink)) == 1
         assert values(session) == before
 
@@ -156,7 +129,7 @@ def test_rows_that_pyiceberg_reads_otherwise_than_they_stand_are_left_alone(
     )
     with sink.open("events") as session:
         publish(session, 6, inner=inner)
-    told = maintain(sink, AT_ONCE)["compact"]
+    told = maintain(sink, "events", AT_ONCE)["compact"]
     assert "otherwise than it stands" in told.remark
     assert len(files_in(sink)) == 6
 
@@ -164,7 +137,7 @@ def test_rows_that_pyiceberg_reads_otherwise_than_they_stand_are_left_alone(
 def test_rows_from_before_a_column_are_the_same(session: IcebergSession, sink: IcebergSink) -> None:
     head = publish(session, 3)
     publish(session, 3, head, more=pa.array([1, None]))
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     assert len(files_in(sink)) == 1
     found = table_of(sink).scan().to_arrow().to_pylist()
     assert {row["id"]: row["more"] for row in found} == {
@@ -207,9 +180,9 @@ def test_what_others_commit_while_files_are_written_stands(
     publish(session, 6)
     expected: list[list[int]] = []
     hook = at(CrashPoint.ROWS_SENT, lambda: expected.append(event(sink)))
-    maintain(sink, AT_ONCE, reach=hook)
+    maintain(sink, "events", AT_ONCE, reach=hook)
     assert ids(sink) == expected[0]
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     assert ids(sink) == expected[0]
     one_more(sink)
 
@@ -218,7 +191,7 @@ def test_a_run_that_meets_maintenance_commits_behind_it(
     session: IcebergSession, sink: IcebergSink
 ) -> None:
     head = publish(session, 6)
-    met = at(CrashPoint.ENTRY_SENT, lambda: maintain(sink, AT_ONCE))
+    met = at(CrashPoint.ENTRY_SENT, lambda: maintain(sink, "events", AT_ONCE))
     session.publish(child_of(head, 2), staged(7), met)
     assert ids(sink) == of(*range(1, 8))
     assert len(files_in(sink)) == 2
@@ -226,21 +199,14 @@ def test_a_run_that_meets_maintenance_commits_behind_it(
 
 def test_of_two_maintenances_the_older_stops(session: IcebergSession, sink: IcebergSink) -> None:
     publish(session, 6)
-    second = at(CrashPoint.ROWS_SENT, lambda: maintain(sink, AT_ONCE))
+    second = at(CrashPoint.ROWS_SENT, lambda: maintain(sink, "events", AT_ONCE))
     with pytest.raises(SinkUnavailableError, match="another maintenance of the table has begun"):
-        maintain(sink, AT_ONCE, reach=second)
+        maintain(sink, "events", AT_ONCE, reach=second)
     assert ids(sink) == of(*range(1, 7))
     assert len(files_in(sink)) == 1
 
 
 # Killed; and what is removed.
-
-
-def killed_at(sink: IcebergSink, point: CrashPoint) -> None:
-    maintain(sink, AT_ONCE, reach=crash_at(point))
-
-
-POINTS = [CrashPoint.PLANNED, CrashPoint.STAGED, CrashPoint.ROWS_SENT, CrashPoint.COMMITTED]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -249,12 +215,12 @@ def test_killed_anywhere_nothing_is_lost_and_the_next_one_goes_on(
 ) -> None:
     publish(session, 6)
     back(sink, Operation.REWIND, 5)
-    dies(killed_at, sink, point)
+    dies(killed_at, sink, "events", point)
     assert ids(sink) == of(*range(1, 6))
     written_long_ago(sink)
     one_more(sink)
-    maintain(sink, AT_ONCE)
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     assert ids(sink) == of(1, 2, 3, 4, 5, 8)
     assert rows_on_disk(sink) == {uri.removeprefix("file://") for uri in files_in(sink)}
 
@@ -274,8 +240,8 @@ def test_what_snapshots_still_have_stays_and_can_be_read(
     publish(session, 6)
     written_long_ago(sink)
     reader = table_of(sink).scan()
-    maintain(sink)
-    maintain(sink)
+    maintain(sink, "events")
+    maintain(sink, "events")
     assert reader.to_arrow().num_rows == 12
     past = session.past(list(session.history())[3])
     assert past is not None
@@ -287,8 +253,8 @@ def test_what_no_snapshot_has_any_more_is_removed(
 ) -> None:
     publish(session, 6)
     written_long_ago(sink)
-    maintain(sink, AT_ONCE)
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     assert len(rows_on_disk(sink)) == 1
     lists = list(Path(str(sink.root)).rglob("metadata/snap-*.avro"))
     assert len(lists) < 6
@@ -305,7 +271,7 @@ def test_what_a_live_run_has_staged_is_never_removed(
     folder = into / "events" / f"{entry.version:012d}-{entry.transaction_id}"
     waiting = StagedOutput(rows=to_files(rows(7), folder, files=1))
     written_long_ago(sink)
-    maintain(sink, AT_ONCE)
+    maintain(sink, "events", AT_ONCE)
     session.publish(entry, waiting)
     assert ids(sink) == of(*range(1, 8))
 
@@ -314,11 +280,11 @@ def test_in_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     sink = sink_in(bucket, tmp_path, table="ops.kept")
     with sink.open("events") as session:
         publish(session, 6)
-    dies(killed_at, sink, CrashPoint.ROWS_SENT)
-    done = maintain(sink, AT_ONCE)
+    dies(killed_at, sink, "events", CrashPoint.ROWS_SENT)
+    done = maintain(sink, "events", AT_ONCE)
     assert (done["compact"].files, done["compact"].files_after) == (6, 1)
     back(sink, Operation.REWIND, 4)
-    done = maintain(sink, AT_ONCE)
+    done = maintain(sink, "events", AT_ONCE)
     assert done["remove"].files >= 6, "what was put together; what the killed one wrote is young"
     with sink.open("events") as session:
         lineage = pa.Table.from_batches(session.lineage())
