@@ -22,7 +22,7 @@ from eo_pipeline.sinks.delta.compaction import Compacted, Writing, data_files
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
 from eo_pipeline.sinks.delta.store import FLOOR, TURN, Snapshot
-from eo_pipeline.sinks.delta.unused import UnusedFiles
+from eo_pipeline.sinks.delta.unused import UnusedFiles, remembered_for
 from eo_pipeline.sinks.lake.bins import DataFile
 from eo_pipeline.sinks.lake.upkeep import LakeUpkeep, changed
 from eo_pipeline.sinks.maintenance import Upkeep
@@ -57,7 +57,8 @@ class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
         return table.table.transaction_version(TURN) or 0
 
     def take_turn(self, table: Snapshot, turn: int) -> None:
-        seconds = time.time() - self.rules.kept_for.total_seconds() + _MARGIN_S
+        kept = min(self.rules.kept_for, remembered_for(table))
+        seconds = time.time() - kept.total_seconds() + _MARGIN_S
         floor = max(int(seconds * 1000), table.table.transaction_version(FLOOR) or 0)
         commit_files(table.table, [], maintenance_commit({TURN: turn, FLOOR: floor}))
 

@@ -20,6 +20,10 @@ from eo_pipeline.sinks.maintenance import Maintenance
 #: (delta.deletedFileRetentionDuration).
 _ORPHANS_KEPT = timedelta(days=7)
 
+#: By which the log forgets what left the table; then it is an orphan, as old as it was written.
+_REMEMBERED = "delta.deletedFileRetentionDuration"
+_INTERVAL = re.compile(r"interval\s+(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+
 _OF_ATTEMPT = re.compile(rf"{ROWS_FOLDER}/([^/]+)/(?:published/\d+/)?(\d+)-")
 _OF_TURN = re.compile(rf"{ROWS_FOLDER}/[^/]+/{COMPACTED_FOLDER}/(\d+)/")
 
@@ -69,6 +73,15 @@ class UnusedFiles:
         if found := _OF_TURN.match(name):
             return int(found[1]) >= self.turn
         return False
+
+
+def remembered_for(table: Snapshot) -> timedelta:
+    """For how long the table's log tells what left it; at least."""
+    said = table.configuration.get(_REMEMBERED)
+    if said is None:
+        return _ORPHANS_KEPT
+    found = _INTERVAL.fullmatch(said.strip())
+    return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else timedelta()
 
 
 def _paths(table: Snapshot) -> Iterator[str]:

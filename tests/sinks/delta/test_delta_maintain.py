@@ -16,6 +16,8 @@ from eo_pipeline.errors import RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.places import Place, files_below
 from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.sinks.delta.store import FLOOR
+from eo_pipeline.sinks.maintenance import Maintenance
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.all_types import ALL_TYPES
@@ -335,6 +337,24 @@ def test_a_restore_that_meets_the_floor_is_refused(upserted: World) -> None:
     with upserted.sink().open("p") as session, pytest.raises(RefusedError, match="maintenance may"):
         session.publish(entry, StagedOutput(), met)
     assert upserted.checkpoints() == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "hours"), [(None, 48), ("interval 1 days", 24), ("interval 9 weeks", 48)]
+)
+def test_the_floor_is_where_the_log_still_tells_what_left_the_table(
+    world: World, setting: str | None, hours: int
+) -> None:
+    """Later a file looks as old as it was written, and may be removed before ``keep`` is over."""
+    grow(world)
+    if setting:
+        name = "delta.deletedFileRetentionDuration"
+        world.observe().alter.set_table_properties({name: setting})
+    maintain(world.sink(), "p", Maintenance(keep="2d"))
+    floor = world.observe().transaction_version(FLOOR)
+    assert floor is not None
+    margin = 1
+    assert time.time() - floor / 1000 == pytest.approx((hours - margin) * 3600, abs=60)
 
 
 # In a bucket.
