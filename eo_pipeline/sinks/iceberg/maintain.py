@@ -115,9 +115,9 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
         return datetime.now(UTC) - self.rules.kept_for
 
     def _expire(self, table: Table) -> int:
-        expired = self._expired(table)
-        table.maintenance.expire_snapshots().by_ids(expired).commit()
-        return len(expired)
+        # by_ids() applies all updates anew for each of them
+        table.maintenance.expire_snapshots().older_than(self._oldest()).commit()
+        return 0
 
     def unused(self, table: Table, turn: int) -> list[tuple[str, int]]:
         return unused_files(self.root, table, self._oldest().timestamp(), turn)
