@@ -52,12 +52,12 @@ def folders_in(folder: Place) -> list[str]:
 
 def files_below(folder: Place) -> list[Found]:
     """All files in ``folder`` and its folders, in the order of their names; a bucket is asked
-    once, and tells the sizes too.
+    once, and tells the sizes too. What goes meanwhile is not among them.
     """
     if isinstance(folder, BucketPath):
         return [Found(place, size) for place, size in folder.below()]
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [Found(path, path.stat().st_size) for path in paths]
+    sizes = {path: size_of(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return [Found(path, size) for path, size in sizes.items() if size is not None]
 
 
 def size_of(place: Place) -> int | None:
