@@ -72,12 +72,12 @@ def folders_in(folder: Place) -> list[str]:
 
 def files_below(folder: Place) -> list[Found]:
     """All files in ``folder`` and its folders, in the order of their names; a bucket is asked
-    once, and tells the sizes too.
+    once, and tells the sizes too. What goes meanwhile is not among them.
     """
     if isinstance(folder, BucketPath):
         return [Found(place, size) for place, size in folder.below()]
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [Found(path, path.stat().st_size) for path in paths]
+    sizes = {path: size_of(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return [Found(path, size) for path, size in sizes.items() if size is not None]
 
 
 def size_of(place: Place) -> int | None:
@@ -98,6 +98,16 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
         return {relative_name(place, folder): size for place, size in folder.below()}
     found = {name: size_of(folder / name) for name in names}
     return {name: size for name, size in found.items() if size is not None}
+
+
+def modified_at(place: Place) -> float | None:
+    """When a file was written, in seconds since 1970; ``None`` if it is not there."""
+    if isinstance(place, BucketPath):
+        return place.modified_at()
+    try:
+        return place.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def identity_of(place: Place) -> tuple[object, ...] | None:

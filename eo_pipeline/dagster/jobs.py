@@ -44,13 +44,19 @@ def build_job(declared: DagsterPipeline) -> UnresolvedAssetJobDefinition:
 
 def build_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
     """The cadence, if one is declared. The lag sensor reacts faster; both may be on."""
-    automation = declared.automation
-    if automation.schedule is None:
+    return scheduled(declared, declared.automation.schedule, "schedule", declared.job)
+
+
+def scheduled(
+    declared: DagsterPipeline, cron: str | None, name: str, job: str
+) -> dg.ScheduleDefinition | None:
+    """``<pipeline>_<name>``, which starts ``job``; ``None`` without a ``cron`` expression."""
+    if cron is None:
         return None
     return dg.ScheduleDefinition(
-        name=f"{declared.identifier}_schedule",
-        job_name=declared.job,
-        cron_schedule=automation.schedule,
-        execution_timezone=automation.schedule_timezone,
-        default_status=automation.schedule_status,
+        name=f"{declared.identifier}_{name}",
+        job_name=job,
+        cron_schedule=cron,
+        execution_timezone=declared.automation.schedule_timezone,
+        default_status=declared.automation.schedule_status,
     )

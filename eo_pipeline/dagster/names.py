@@ -26,8 +26,9 @@ PIPELINE_TAG = "eo/pipeline"
 #: Run tag with what else than reading on a run is for: a rewind, a replay, an audit ...
 OPERATION_TAG = "eo/operation"
 
-#: The operation that moves nothing, so that nobody need wait for it.
-AUDIT = "audit"
+#: The operations that move no ledger, so that nobody need wait for them.
+AUDIT, MAINTAIN = "audit", "maintain"
+MOVE_NOTHING = frozenset({AUDIT, MAINTAIN})
 
 #: How the names of all steps begin.
 OP_PREFIX = "eo_"

@@ -108,6 +108,12 @@ class AuditRequest(dg.Config):
     last: int | None = Field(None, description="Only the last so many checkpoints; else all.")
 
 
+class MaintainRequest(dg.Config):
+    """Whether to do it."""
+
+    dry_run: bool = _DRY_RUN
+
+
 @cache
 def fields_of(request: type[dg.Config]) -> Mapping[str, dg.Field]:
     """``request`` as Dagster's fields; made once, since every pipeline has the same jobs."""

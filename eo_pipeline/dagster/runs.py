@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from eo_pipeline.dagster.names import AUDIT, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.dagster.names import MOVE_NOTHING, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
 
 #: Whatever may be committing at this moment.
 WORKING = (
@@ -76,7 +76,7 @@ def _first(instance: dg.DagsterInstance, wanted: dg.RunsFilter) -> dg.DagsterRun
 
 
 def _may_move(run: dg.DagsterRun) -> bool:
-    return run.tags.get(OPERATION_TAG) != AUDIT
+    return run.tags.get(OPERATION_TAG) not in MOVE_NOTHING
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:

@@ -47,6 +47,10 @@ class SqlSession(SinkSession):
     is the one case in which nobody knows.
     """
 
+    keeps_itself = (
+        "the database keeps its tables and the ledger by itself (autovacuum, purge): nothing to do"
+    )
+
     #: The dialect.
     store_class: ClassVar[type[SqlStore]]
     table_class: ClassVar[type[SqlTable[Any, Any]]]
