@@ -17,6 +17,7 @@ from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
+from eo_pipeline.spark.little import launched_for
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 from eo_pipeline.spark.warm.finding import tell_that_it_fails, warm_server
 
@@ -117,17 +118,19 @@ class SparkSettings(Settings):
 
         running = not driver_is_dead() and SparkSession.getActiveSession() is not None
         if running and not remote:
-            return self._built(None)
+            return self._built(self.launch())
         with phase(f"Spark is starting ({remote or self.master})"):
+            launch: Mapping[str, str] = self.config
             if not remote:
+                launch = launched_for(self.master, self.launch(), self.config)
                 # left in the environment by a process that spoke Spark Connect and started this
                 # one: pyspark would ask for the remote's address instead of starting Spark
                 os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
                 os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
-                start_driver(submit_arguments(self.master, self.launch()))
-            return self._built(remote)
+                start_driver(submit_arguments(self.master, launch))
+            return self._built(launch, remote)
 
-    def _built(self, remote: str | None) -> SparkSession:
+    def _built(self, settings: Mapping[str, str], remote: str | None = None) -> SparkSession:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -137,7 +140,7 @@ class SparkSettings(Settings):
 
         builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
-        for key, value in (self.launch() if not remote else dict(self.config)).items():
+        for key, value in settings.items():
             builder = builder.config(key, value)
         try:
             with keeping_interrupts():
