@@ -18,6 +18,7 @@ from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
 from eo_pipeline.spark.little import launched_for
+from eo_pipeline.spark.pandas_later import without_pandas
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 from eo_pipeline.spark.warm.finding import tell_that_it_fails, warm_server
 
@@ -91,7 +92,8 @@ class SparkSettings(Settings):
         os.environ.setdefault("PYSPARK_PYTHON", named)
         if self.server and self.server.startswith("sc://"):
             # here, because it takes a quarter of a second to import
-            from eo_pipeline.spark.connect import connect
+            with without_pandas():
+                from eo_pipeline.spark.connect import connect
 
             with phase("connecting to the Spark Connect server", usually_short=True):
                 return connect(self.server, self._of_session(), self.connect_timeout)
@@ -169,7 +171,8 @@ class SparkSettings(Settings):
         if server is None and not from_before:
             return None
         # here, because it takes a quarter of a second to import
-        from eo_pipeline.spark.connect import connect, leave_lost_sessions
+        with without_pandas():
+            from eo_pipeline.spark.connect import connect, leave_lost_sessions
 
         if server is not None:
             patience_s = min(self.connect_timeout, _WARM_PATIENCE_S)
