@@ -4,12 +4,15 @@
 Starts Kafka, PostgreSQL and a warm Spark of its own. Each round appends records to topics that have
 been read to their ends, and calls ``eo run``, which reads them, ``eo run`` again, which finds
 nothing, and ``eo status``; all cases in turn, so look at their ratios. ``--against`` another
-checkout calls that one's code as well, with the same servers.
+checkout calls that one's code as well, with the same servers. ``--spark classic`` has each run
+start a Spark of its own, with the archive that `make setup` made; what its JVM takes is counted,
+also after the command has ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import statistics
 import subprocess
@@ -20,6 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import yaml
 
 from benchmarks.bench_small import (
@@ -34,6 +38,10 @@ from benchmarks.bench_small import (
     servers,
 )
 from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.jvm.archive import CACHE_VARIABLE
+
+#: Of ``prctl``: who loses its parent becomes this process's child.
+_SET_CHILD_SUBREAPER = 36
 
 #: A name for each call of a round, and the call.
 VERBS = {"run": ["run"], "nothing new": ["run"], "status": ["status"]}
@@ -55,17 +63,25 @@ def called(arguments: Sequence[str], checkout: Path, document: Path) -> Spent:
     environment = os.environ | {
         "PYTHONPATH": str(checkout),
         "EO_SPARK_JARS": str(spark_connector_jars(STATE)[0].parent),
+        CACHE_VARIABLE: str(STATE / "cache"),
     }
     # -P: the working directory is a checkout, too
     command = [sys.executable, "-P", "-m", "eo_pipeline.cli", *arguments, "-f", str(document)]
-    before = os.times()
+    there, before = _children(), os.times()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    wall_s = os.times().elapsed - before.elapsed
+    for left in _children() - there:  # a JVM that ends after its owner
+        os.waitpid(left, 0)
     after = os.times()
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     used = after.children_user - before.children_user
     used += after.children_system - before.children_system
-    return Spent(after.elapsed - before.elapsed, used)
+    return Spent(wall_s, used)
+
+
+def _children() -> set[int]:
+    return {each.pid for each in psutil.Process().children()}
 
 
 def measure(
@@ -73,8 +89,9 @@ def measure(
 ) -> dict[tuple[str, Case], list[Spent]]:
     """What each call of each case cost in every round, without those that warm up."""
     spent: dict[tuple[str, Case], list[Spent]] = {}
+    connect = any(case.spark == "connect" for case in cases)
     with tempfile.TemporaryDirectory(prefix="eo-fresh-") as folder, ExitStack() as stack:
-        on = stack.enter_context(servers(Path(folder), connect=True))
+        on = stack.enter_context(servers(Path(folder), connect=connect))
         make_topics(on.kafka.bootstrap_servers, cases)
         documents = {case: written(case, on) for case in cases}
         for turn in range(asked.warm_up + asked.rounds):
@@ -92,7 +109,8 @@ def measure(
 def written(case: Case, on: Servers) -> Path:
     """The document of ``case``."""
     path = on.scratch / f"{case.topic}.yaml"
-    path.write_text(yaml.safe_dump(config(case, on)))
+    spark = {} if case.spark == "connect" else {"spark": {"warm": False}}
+    path.write_text(yaml.safe_dump(config(case, on) | spark))
     return path
 
 
@@ -102,6 +120,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=8_000, help="new ones at each run")
     parser.add_argument("--partitions", type=int, nargs="+", default=[8])
     parser.add_argument("--sinks", nargs="+", default=["delta", "postgres"])
+    parser.add_argument("--spark", nargs="+", default=["connect"], help="connect, classic")
     parser.add_argument("--against", type=Path, help="another checkout, to be compared with")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warm-up", type=int, default=2)
@@ -111,9 +130,12 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Print the medians of each call."""
     asked = arguments()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     checkouts = {"this": CHECKOUT} | ({"that": asked.against} if asked.against else {})
     cases = [
-        Case(code, "connect", sink, partitions)
+        Case(code, spark, sink, partitions)
+        for spark in asked.spark
         for sink in asked.sinks
         for partitions in asked.partitions
         for code in checkouts

@@ -1,4 +1,4 @@
-"""Names of a package whose modules are imported when a name is asked for (PEP 562)."""
+"""Names of a package whose modules are imported when a name is asked for (PEP 562), and modules."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ def finder(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find
+
+
+class Module:
+    """Stands for the module ``name``, which is imported when something of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, wanted: str) -> object:
+        found = getattr(import_module(self._name), wanted)
+        setattr(self, wanted, found)
+        return found

@@ -15,7 +15,7 @@ from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.run.targets import look_again
-from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
+from eo_pipeline.sinks.lineage import whole_lineage
 from eo_pipeline.sinks.protocol import SinkSession
 
 #: Times the table is read again because the ledger went back meanwhile.
@@ -115,20 +115,20 @@ def _read_rows(session: SinkSession, since: int, path: Path) -> tuple[int | None
 def _write(batches: Iterable[pa.RecordBatch], path: Path) -> int:
     """``batches`` as one Parquet file, gathered into row groups. Returns the number of rows."""
     rows, waiting, held = 0, [], 0
-    with pq.ParquetWriter(path, LINEAGE_SCHEMA) as writer:
+    with pq.ParquetWriter(path, whole_lineage()) as writer:
         for batch in batches:
             waiting.append(_whole(batch))
             held += batch.num_rows
             if held >= _ROWS_A_GROUP:
                 writer.write_table(pa.Table.from_batches(waiting))
                 rows, waiting, held = rows + held, [], 0
-        writer.write_table(pa.Table.from_batches(waiting, LINEAGE_SCHEMA))
+        writer.write_table(pa.Table.from_batches(waiting, whole_lineage()))
     return rows + held
 
 
 def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``batch`` with all columns of lineage; those that the table lacks are null."""
-    absent = {f.name: pa.nulls(batch.num_rows, f.type) for f in LINEAGE_SCHEMA}
+    absent = {f.name: pa.nulls(batch.num_rows, f.type) for f in whole_lineage()}
     given = {name: batch.column(name) for name in batch.schema.names if name in absent}
-    arrays = [(absent | given)[f.name].cast(f.type) for f in LINEAGE_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=LINEAGE_SCHEMA)
+    arrays = [(absent | given)[f.name].cast(f.type) for f in whole_lineage()]
+    return pa.RecordBatch.from_arrays(arrays, schema=whole_lineage())

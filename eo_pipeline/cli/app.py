@@ -23,6 +23,7 @@ from eo_pipeline.cli.codes import (
 from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.telling import causes, note, telling
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.lifetime import this_process_ends
 from eo_pipeline.run.interruption import notes
 
 #: Whether JSON was asked for; an error must know it also where the options could not be read.
@@ -183,4 +184,5 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
             signal.signal(number, end_by_signal)
+    this_process_ends()
     app(prog_name="eo")

@@ -8,6 +8,8 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
+from eo_pipeline.dagster.processes import is_of_one_run
+from eo_pipeline.lifetime import this_process_ends
 from eo_pipeline.spark import SparkSettings
 
 
@@ -37,4 +39,6 @@ class SparkResource(LazyPySparkResource):
     def _init_session(self) -> None:
         # the parent's one hook: it would build a session without the pinned connector, and keep it
         # when its server is gone
+        if is_of_one_run():
+            this_process_ends()
         self._spark_session = self._settings.session()

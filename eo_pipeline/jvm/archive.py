@@ -28,7 +28,7 @@ _SUFFIX = ".jsa"
 _SILENCE = ("-Xshare:auto", "-Xlog:cds*=off", "-Xlog:class+path=off")
 
 #: What says nothing of classes.
-_NO_MATTER = ("-Xmx", "-Xms", "-Xss", "-D")
+_NO_MATTER = ("-Xmx", "-Xms", "-Xss", "-XX:TieredStopAtLevel=", "-D")
 
 
 def folder() -> Path:

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from eo_pipeline.errors import SetupError
 from eo_pipeline.jvm.archive import making, with_archive
 from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.remembered import remember_classes
 from eo_pipeline.jvm.submit import (
     script_of_its_own,
     spark_home,
@@ -74,6 +75,7 @@ def start_driver(arguments: Sequence[str], archive: Path | None = None) -> None:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
     gateway.proc = process  # as PySpark does: the pipe to it must stay open
     SparkContext._ensure_initialized(gateway=gateway)
+    remember_classes(gateway.jvm)
 
 
 def has_driver() -> bool:

@@ -24,6 +24,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
+from eo_pipeline.run.amount import is_little
 from eo_pipeline.run.costs import Meter
 from eo_pipeline.run.observing import NOBODY, Observer, PhaseTimes
 from eo_pipeline.run.recover import Recovery
@@ -42,6 +43,7 @@ from eo_pipeline.source.discovery import (
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
+from eo_pipeline.spark.little import work
 from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
@@ -258,10 +260,15 @@ class Steps:
         self, measured: Counts, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
         began = time.perf_counter()
-        spark = self._spark_for(entry)
+        with work(little=self._is_little(entry, measured)):
+            spark = self._spark_for(entry)
         output, counts = self.knowing_stager(measured).stage(spark, entry, attempt)
         seconds = {**self._seconds, "stage": time.perf_counter() - began}
         return output, replace(counts, costs=self._meter.lap(spark, seconds, output))
+
+    def _is_little(self, entry: LedgerEntry, measured: Counts) -> bool:
+        transformed = self.transform is not None
+        return is_little(entry, self._meter.lag, measured, transformed=transformed)
 
     def _spark_for(self, entry: LedgerEntry) -> SparkSession:
         """Spark, without what killed runs left it to do for this ledger."""

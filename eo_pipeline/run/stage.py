@@ -59,6 +59,7 @@ from eo_pipeline.spark import (
     with_schema_asked_once,
 )
 from eo_pipeline.spark.cores import cores
+from eo_pipeline.spark.origins import origins
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -87,7 +88,8 @@ def _calling_the_users_code() -> Iterator[None]:
         TransformError: instead, unless the error is one of ours already.
     """
     try:
-        yield
+        with origins(told=True):
+            yield
     except EoPipelineError:
         raise
     except Exception as error:
@@ -137,7 +139,7 @@ class Stager:
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
-            with staging_settings(spark):
+            with staging_settings(spark), origins(told=False):
                 return self._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
             raise job_error(spark, error, job, attempt.data if attempt else None) from error

@@ -10,6 +10,7 @@ nulls.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -19,9 +20,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from eo_pipeline.arrow import pa, pc
 from eo_pipeline.errors import RefusedError
 
 
@@ -45,21 +44,23 @@ class Kind(StrEnum):
     NESTED = "nested"
 
 
-_SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
-    (pa.types.is_boolean, Kind.BOOLEAN),
-    (pa.types.is_int8, Kind.INT8),
-    (pa.types.is_int16, Kind.INT16),
-    (pa.types.is_int32, Kind.INT32),
-    (pa.types.is_int64, Kind.INT64),
-    (pa.types.is_float32, Kind.FLOAT),
-    (pa.types.is_float64, Kind.DOUBLE),
-    (pa.types.is_decimal128, Kind.DECIMAL),
-    (pa.types.is_string, Kind.TEXT),
-    (pa.types.is_large_string, Kind.TEXT),
-    (pa.types.is_binary, Kind.BINARY),
-    (pa.types.is_large_binary, Kind.BINARY),
-    (pa.types.is_date32, Kind.DATE),
-)
+@functools.cache
+def _scalars() -> tuple[tuple[Callable[[pa.DataType], bool], Kind], ...]:
+    return (
+        (pa.types.is_boolean, Kind.BOOLEAN),
+        (pa.types.is_int8, Kind.INT8),
+        (pa.types.is_int16, Kind.INT16),
+        (pa.types.is_int32, Kind.INT32),
+        (pa.types.is_int64, Kind.INT64),
+        (pa.types.is_float32, Kind.FLOAT),
+        (pa.types.is_float64, Kind.DOUBLE),
+        (pa.types.is_decimal128, Kind.DECIMAL),
+        (pa.types.is_string, Kind.TEXT),
+        (pa.types.is_large_string, Kind.TEXT),
+        (pa.types.is_binary, Kind.BINARY),
+        (pa.types.is_large_binary, Kind.BINARY),
+        (pa.types.is_date32, Kind.DATE),
+    )
 
 
 #: The most digits of integers, in decimal.
@@ -72,7 +73,7 @@ def kind_of(data_type: pa.DataType) -> Kind | None:
         return Kind.NESTED if _has_json(data_type) else None
     if pa.types.is_timestamp(data_type):
         return Kind.TIMESTAMP if data_type.tz else Kind.TIMESTAMP_NTZ
-    return next((kind for holds, kind in _SCALARS if holds(data_type)), None)
+    return next((kind for holds, kind in _scalars() if holds(data_type)), None)
 
 
 def is_list(data_type: pa.DataType) -> bool:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from eo_pipeline.arrow import pa, pc
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
-#: The columns and their types.
-LINEAGE_SCHEMA = pa.schema(
-    [
-        (CHECKPOINT_COLUMN, pa.int64()),
-        ("_eo_topic", pa.string()),
-        ("_eo_partition", pa.int32()),
-        ("_eo_offset", pa.int64()),
-    ]
-)
+
+@functools.cache
+def whole_lineage() -> pa.Schema:
+    """The columns and their types."""
+    return pa.schema(
+        [
+            (CHECKPOINT_COLUMN, pa.int64()),
+            ("_eo_topic", pa.string()),
+            ("_eo_partition", pa.int32()),
+            ("_eo_offset", pa.int64()),
+        ]
+    )
 
 
 def lineage_schema(columns: Collection[str]) -> pa.Schema:
     """What is known of a table with ``columns``. The checkpoint always: a table without the
     column holds rows of no checkpoint.
     """
-    known = [field for field in LINEAGE_SCHEMA if field.name in {*columns, CHECKPOINT_COLUMN}]
+    known = [field for field in whole_lineage() if field.name in {*columns, CHECKPOINT_COLUMN}]
     return pa.schema(known)
 
 

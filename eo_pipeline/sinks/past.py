@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from eo_pipeline.arrow import pa, pc
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
 #: Metadata of an Arrow field: the store keeps such values in a form of its own, which is shown.

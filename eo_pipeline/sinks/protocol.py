@@ -18,9 +18,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import pyarrow as pa
 import tenacity
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,

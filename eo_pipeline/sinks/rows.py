@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from eo_pipeline.arrow import pa, pc
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.staging.rows import StagedTable
 

@@ -1,4 +1,4 @@
-"""How many tasks Spark runs at once, asked in a way that also works over Spark Connect."""
+"""How many tasks Spark runs at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
+from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.interrupts import interruptible
 
 #: A cluster may grow and shrink.
@@ -28,8 +29,13 @@ def cores(spark: SparkSession) -> int | None:
         asked, found = _known.get(spark, (0.0, None))
     if asked and time.monotonic() - asked < _KNOWN_SECONDS:
         return found
-    told = _SPLITS.search(interruptible(spark, lambda: str(spark.sql(_ASKED).collect())))
-    found = int(told[1]) if told else None
+    found = _asked(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
     with _lock:
         _known[spark] = (time.monotonic(), found)
     return found
+
+
+def _asked(spark: SparkSession) -> int | None:
+    """In the words of a plan. On a classic session that would be its first, and take a second."""
+    told = _SPLITS.search(interruptible(spark, lambda: str(spark.sql(_ASKED).collect())))
+    return int(told[1]) if told else None

@@ -17,6 +17,8 @@ from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
+from eo_pipeline.spark.little import launched_for
+from eo_pipeline.spark.pandas_later import without_pandas
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 from eo_pipeline.spark.warm.finding import tell_that_it_fails, warm_server
 
@@ -90,7 +92,8 @@ class SparkSettings(Settings):
         os.environ.setdefault("PYSPARK_PYTHON", named)
         if self.server and self.server.startswith("sc://"):
             # here, because it takes a quarter of a second to import
-            from eo_pipeline.spark.connect import connect
+            with without_pandas():
+                from eo_pipeline.spark.connect import connect
 
             with phase("connecting to the Spark Connect server", usually_short=True):
                 return connect(self.server, self._of_session(), self.connect_timeout)
@@ -117,17 +120,19 @@ class SparkSettings(Settings):
 
         running = not driver_is_dead() and SparkSession.getActiveSession() is not None
         if running and not remote:
-            return self._built(None)
+            return self._built(self.launch())
         with phase(f"Spark is starting ({remote or self.master})"):
+            launch: Mapping[str, str] = self.config
             if not remote:
+                launch = launched_for(self.master, self.launch(), self.config)
                 # left in the environment by a process that spoke Spark Connect and started this
                 # one: pyspark would ask for the remote's address instead of starting Spark
                 os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
                 os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
-                start_driver(submit_arguments(self.master, self.launch()))
-            return self._built(remote)
+                start_driver(submit_arguments(self.master, launch))
+            return self._built(launch, remote)
 
-    def _built(self, remote: str | None) -> SparkSession:
+    def _built(self, settings: Mapping[str, str], remote: str | None = None) -> SparkSession:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -137,7 +142,7 @@ class SparkSettings(Settings):
 
         builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
-        for key, value in (self.launch() if not remote else dict(self.config)).items():
+        for key, value in settings.items():
             builder = builder.config(key, value)
         try:
             with keeping_interrupts():
@@ -166,7 +171,8 @@ class SparkSettings(Settings):
         if server is None and not from_before:
             return None
         # here, because it takes a quarter of a second to import
-        from eo_pipeline.spark.connect import connect, leave_lost_sessions
+        with without_pandas():
+            from eo_pipeline.spark.connect import connect, leave_lost_sessions
 
         if server is not None:
             patience_s = min(self.connect_timeout, _WARM_PATIENCE_S)

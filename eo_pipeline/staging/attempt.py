@@ -16,9 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.bucket import StoreUnfitError, StoreUnreachableError
 from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
-import pyarrow as pa
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place, parquet_source, size_of

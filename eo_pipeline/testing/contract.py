@@ -33,7 +33,7 @@ from eo_pipeline.errors import FencedError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.lineage import LINEAGE_SCHEMA
+from eo_pipeline.sinks.lineage import whole_lineage
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.crashes import crash_at
@@ -328,7 +328,7 @@ class SinkContract:
         for version in (1, 2):
             head = child_of(head, self.rows)
             assert session.publish(head, self.with_lineage(version)) is COMMITTED
-        rows = [tuple(row[name] for name in LINEAGE_SCHEMA.names) for row in self.read_rows(sink)]
+        rows = [tuple(row[name] for name in whole_lineage().names) for row in self.read_rows(sink)]
         assert self.told(session.lineage()) == sorted(rows)
         assert self.told(session.lineage(2)) == sorted(row for row in rows if row[0] == 2)
         telling = session.lineage()
@@ -340,12 +340,12 @@ class SinkContract:
         table = self.table(checkpoint)
         ids = table["id"]
         columns = [["events"] * len(ids), [checkpoint] * len(ids), ids.to_pylist()]
-        for field, values in zip(list(LINEAGE_SCHEMA)[1:], columns, strict=True):
+        for field, values in zip(list(whole_lineage())[1:], columns, strict=True):
             table = table.append_column(field, [pa.array(values, field.type)])
         return StagedOutput(rows=StagedTable.in_memory(table))
 
     def told(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[object, ...]]:
-        table = pa.Table.from_batches(batches, LINEAGE_SCHEMA)
+        table = pa.Table.from_batches(batches, whole_lineage())
         return sorted(tuple(row.values()) for row in table.to_pylist())
 
     def test_nothing_secret_is_described(self, sink: Sink) -> None:

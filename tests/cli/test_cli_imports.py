@@ -11,13 +11,15 @@ from tests.engine import Bench
 #: Drivers of stores, and what only a part of the commands needs; each takes a tenth of a second.
 NOT_BEFORE_THEY_ARE_NEEDED = {
     *("psycopg", "pymysql", "redis", "deltalake", "pyiceberg", "fakeredis"),
-    *("dagster", "grpc", "pandas", "pyspark", "jinja2"),
+    *("dagster", "grpc", "pandas", "pyspark", "jinja2", "pyarrow", "numpy"),
     *("opentelemetry", "openlineage", "prometheus_client"),
     *("eo_pipeline.audit", "eo_pipeline.run.stage"),
 }
 
 ONE_RUN = """
 import json, sys
+from eo_pipeline.lifetime import this_process_ends
+this_process_ends()  # as a command does
 from eo_pipeline import Pipeline
 report = Pipeline.from_config(json.loads(sys.argv[1])).run()
 print(len(report.checkpoints), *sys.modules)
@@ -54,6 +56,20 @@ def test_a_run_that_finds_nothing_new_imports_no_spark_and_nothing_that_reads(be
     checkpoints, *modules = done.stdout.split()
     assert checkpoints == "0"
     read = {"pyspark", "py4j", "pandas", "grpc", "eo_pipeline.run.stage", "eo_pipeline.audit"}
+    read |= {"pyarrow", "numpy"}
     # nobody asked for these
     watching = {"opentelemetry", "openlineage", "requests", "eo_pipeline.observers.otel"}
     assert not (read | watching) & set(modules)
+
+
+def test_a_run_on_a_warm_spark_does_without_pandas(bench: Bench) -> None:
+    """pyspark's client imports it, and it takes longer than all the rest of that."""
+    bench.topic.write(10)
+    command = [sys.executable, "-c", ONE_RUN, json.dumps(bench.config)]
+    for checkpoints in ("1", "1"):  # from files, and from memory
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found, *modules = done.stdout.split()
+        assert found == checkpoints
+        assert "pyspark.sql.connect.session" in modules
+        assert "pandas" not in modules
+        bench.topic.write(10)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from eo_pipeline.ledger.entry import Costs, LedgerEntry
+from eo_pipeline.spark.little import C1_ALONE
 from tests.cli.shell import Shell, eo
+from tests.servers import wait_until
 
 __all__ = ["eo"]
 
@@ -61,20 +66,36 @@ def test_each_version_says_what_it_took_and_what_still_waited(eo: Shell) -> None
     assert first.bytes_out > 100
 
 
-def test_the_cpu_time_of_a_spark_of_its_own_is_known(
+def test_the_cpu_time_of_a_spark_of_its_own_is_known_and_it_has_one_compiler_for_few_records(
     eo: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eo.bench.topic.write(20)
     eo.document(name="events", spark={"master": "local[1]", "warm": False})
     monkeypatch.delenv("SPARK_REMOTE")
-    ran = eo.process("run")
+    monkeypatch.delenv("SPARK_CONF_DIR")  # where the suite's own says the same
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(eo.process, "run")
+        wait_until(lambda: running.done() or bool(java_of_spark()))
+        flags = java_of_spark()
+        ran = running.result()
     assert ran.code == 0, ran.err
+    assert C1_ALONE in flags
     [entry] = [entry for entry in ledger(eo) if entry.ranges]
     assert entry.counts.costs is not None
     spent = entry.counts.costs.spark_cpu_ms
     assert spent is not None
     assert spent > 500, "a JVM takes longer than that to start"
     assert "≥" not in eo("costs").out.splitlines()[2]
+
+
+def java_of_spark() -> list[str]:
+    """The words that the JVM of a Spark of a child was started with; none if there is no such."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if "pyspark-shell" in words and "org.apache.spark.launcher.Main" not in words:
+                return words
+    return []
 
 
 def ledger(eo: Shell) -> list[LedgerEntry]:

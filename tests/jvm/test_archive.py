@@ -72,11 +72,11 @@ class Machine:
     def archives(self) -> list[Path]:
         return sorted((self.folder / "cache" / "jvm").glob("*.jsa"))
 
-    def classes_from_the_archive(self) -> list[str]:
+    def classes_from_the_archive(self, flags: str = SHORT_LIVED) -> list[str]:
         """Start a Spark; the lines of its log of classes that name our archive."""
         logs = self.folder / "classes"
         logs.mkdir()
-        options = f"{SHORT_LIVED} -Xlog:class+load:file={logs}/%p.log"
+        options = f"{flags} -Xlog:class+load:file={logs}/%p.log"
         done = subprocess.run(
             [sys.executable, "-c", COUNT],
             env=self.environment | {"JAVA_TOOL_OPTIONS": options},
@@ -111,6 +111,11 @@ def test_an_archive_is_made_once_and_holds_spark_and_the_connector(machine: Mach
     from_it = machine.classes_from_the_archive()
     assert [line for line in from_it if "org.apache.spark.SparkContext " in line]
     assert len(from_it) > 5000
+
+
+def test_an_archive_serves_with_one_compiler_and_with_both(machine: Machine) -> None:
+    """It is made with one here; what a JVM loads it loads with either."""
+    assert len(machine.classes_from_the_archive(flags="")) > 5000
 
 
 def test_an_archive_that_is_damaged_is_done_without(machine: Machine) -> None:
@@ -164,6 +169,7 @@ def test_what_decides_which_archive_fits(tmp_path: Path) -> None:
     assert fits is not None
     assert archive_of(command_of(tmp_path, "-XX:+UseParallelGC", "-Xmx9g", "-Da=b")) == fits
     assert archive_of([*command, "--conf", "other=other"]) == fits
+    assert archive_of(command_of(tmp_path, "-XX:+UseParallelGC", SHORT_LIVED)) == fits
     others = {archive_of(command_of(tmp_path, "-XX:+UseSerialGC"))}
     os.utime(tmp_path / "jdk" / "lib" / "modules", (1, 1))
     others.add(archive_of(command))

@@ -23,10 +23,27 @@ OWNER = """
 import json, os, sys, time
 from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
+from py4j.java_gateway import GatewayClient
+from pyspark.sql import functions as F
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark.cores import cores
+from eo_pipeline.spark.origins import origins
 settings = SparkSettings(**json.loads(sys.argv[1]))
 spark = settings.session()
 assert settings.session() is spark
+sent = []
+send = GatewayClient.send_command
+def sending(client, command, *args, **kwargs):
+    sent.append(command)
+    return send(client, command, *args, **kwargs)
+GatewayClient.send_command = sending
+def requests(told):
+    "Of one expression of three steps, but those by which the JVM forgets an object."
+    with origins(told=told):
+        sent.clear()
+        F.upper(F.col("a")) == F.col("b")
+        return sum(not each.startswith("m") for each in sent)
+requests(told=True)  # names are learned
 jvm = SparkContext._jvm
 print(json.dumps({
     "sum": spark.range(10).selectExpr("sum(id) as sum").first().sum,
@@ -38,6 +55,8 @@ print(json.dumps({
     "connector": jvm.java.lang.Thread.currentThread().getContextClassLoader()
         .loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider").getName(),
     "environment": sorted(os.environ),
+    "cores": cores(spark),
+    "requests": [requests(told=told) for told in (False, True)],
 }), flush=True)
 time.sleep(600)
 """
@@ -82,7 +101,7 @@ def refusal(environment: Mapping[str, str], **settings: Any) -> str:
     ).stdout
 
 
-def test_a_session_without_java_on_the_machine_has_what_was_set_and_ends_with_its_owner(
+def test_a_session_without_java_on_the_machine_has_what_was_set_asks_little_and_ends_with_its_owner(
     without_java: dict[str, str],
 ) -> None:
     config = {
@@ -97,6 +116,10 @@ def test_a_session_without_java_on_the_machine_has_what_was_set_and_ends_with_it
         assert told["said"] == "so"
         assert 700 << 20 < told["heap"] <= 800 << 20
         assert told["classes"].startswith("/of/the/user.jar:")
+        assert told["cores"] == len(os.sched_getaffinity(0))
+        asked, asked_and_told = told["requests"]
+        assert asked == 4, "one for each function and operator, and none for their names"
+        assert asked_and_told > asked, "a user's own expressions are told with their places"
         # a child must not take this JVM for its own
         assert not [name for name in told["environment"] if "GATEWAY" in name]
         process.kill()

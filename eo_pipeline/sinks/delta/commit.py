@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.delta.store import APP_PREFIX, TOKEN_SUFFIX, explained, is_of_files

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, sizes_of

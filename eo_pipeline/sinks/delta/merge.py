@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
+from eo_pipeline.arrow import pa, pc
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.delta.commit import Arguments, commit_files
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore

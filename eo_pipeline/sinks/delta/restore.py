@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.places import sizes_of
 from eo_pipeline.sinks.delta.commit import MAINTENANCE, Arguments, commit_files

@@ -8,11 +8,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.types as pt
 from deltalake.transaction import AddAction
 
+from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.places import Place, is_below, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import (
     CommitUnknownError,
@@ -62,9 +62,6 @@ LONG_INTERVAL, LONG_LEDGER = 25, 1000
 
 #: Below a pipeline's folder of rows: files made by publishing.
 _PUBLISHED_FOLDER = "published"
-
-#: The columns of a table that is created before there are rows.
-_NO_ROWS = pa.schema([(CHECKPOINT_COLUMN, pa.int64())])
 
 
 class DeltaSession(LakeSession[Snapshot]):
@@ -304,7 +301,7 @@ class DeltaPublication(LakePublication[Snapshot]):
                 f"{self.session.uri}: the table does not exist and this entry has no column "
                 f"{', '.join(absent)} to lay it out by. Create it, partitioned, and run again."
             )
-        schema = delta_schema(rows.schema if rows is not None else _NO_ROWS)
+        schema = delta_schema(rows.schema if rows is not None else _no_rows())
         actions = self._actions(rows)
 
         def commit() -> None:
@@ -352,3 +349,8 @@ class DeltaPublication(LakePublication[Snapshot]):
     @property
     def _arguments(self) -> Arguments:
         return ledger_commit(self.entry, self.at)
+
+
+def _no_rows() -> pa.Schema:
+    """The columns of a table that is created before there are rows."""
+    return pa.schema([(CHECKPOINT_COLUMN, pa.int64())])

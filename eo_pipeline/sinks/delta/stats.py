@@ -18,10 +18,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.types as pt
-
+from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 
 #: Columns with statistics: as many as Delta's own writer has (delta.dataSkippingNumIndexedCols).

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import (
     DeltaError,
@@ -19,6 +18,7 @@ from deltalake.exceptions import (
     TableNotFoundError,
 )
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import (
     ConfigError,
     DamagedError,

@@ -11,9 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from eo_pipeline.arrow import pa, pc
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import json_array, refusing

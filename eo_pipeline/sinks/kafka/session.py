@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
 from confluent_kafka import KafkaException
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import (
     CommitUnknownError,
     EoPipelineError,

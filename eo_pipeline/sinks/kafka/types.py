@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import JSON_FIELD
@@ -195,18 +194,19 @@ def _is_headers(data_type: pa.DataType) -> bool:
     return {field.name for field in data_type.value_type} == {"key", "value"}
 
 
+#: Names of their tests in ``pyarrow.types``.
 _JSON_KINDS = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_date,
-    pa.types.is_timestamp,
-    pa.types.is_null,
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
+    "is_boolean",
+    "is_integer",
+    "is_floating",
+    "is_decimal",
+    "is_date",
+    "is_timestamp",
+    "is_null",
+    "is_string",
+    "is_large_string",
+    "is_binary",
+    "is_large_binary",
 )
 
 
@@ -220,7 +220,7 @@ def _has_json(data_type: pa.DataType) -> bool:
         )
     if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
         return _has_json(data_type.value_type)
-    return any(is_kind(data_type) for is_kind in _JSON_KINDS)
+    return any(getattr(pa.types, is_kind)(data_type) for is_kind in _JSON_KINDS)
 
 
 #: Spark types of a key, a header or a whole value.

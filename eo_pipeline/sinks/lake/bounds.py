@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.types as pt
-
+from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.places import Place, parquet_source
 from eo_pipeline.sinks.arrow import has_common_years

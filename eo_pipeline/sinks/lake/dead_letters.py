@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.places import Place, new_file, parquet_source, sync
 from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer
 from eo_pipeline.staging.rows import BATCH_ROWS, StagedTable

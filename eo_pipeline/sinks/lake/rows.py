@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.places import Place, new_file, sync
 from eo_pipeline.sinks.files import link_or_copy
 from eo_pipeline.sinks.lake.ledger import Pointer

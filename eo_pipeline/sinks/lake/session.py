@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.types as pt
-
+from eo_pipeline.arrow import pa, pt
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.sinks.projection import is_scalar
 
@@ -16,15 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
+#: Names of their tests in ``pyarrow.types``.
 _PLAIN = (
-    pt.is_boolean,
-    pt.is_int8,
-    pt.is_int16,
-    pt.is_int32,
-    pt.is_int64,
-    pt.is_float32,
-    pt.is_float64,
-    pt.is_date32,
+    "is_boolean",
+    "is_int8",
+    "is_int16",
+    "is_int32",
+    "is_int64",
+    "is_float32",
+    "is_float64",
+    "is_date32",
 )
 
 
@@ -188,7 +188,9 @@ class StoredTypes:
     def _stored(self, kind: pa.DataType) -> pa.DataType | None:
         if (pt.is_int8(kind) or pt.is_int16(kind)) and not self.short_integers:
             return pa.int32()
-        if any(is_it(kind) for is_it in _PLAIN) or (pt.is_decimal128(kind) and kind.scale >= 0):
+        if any(getattr(pt, is_it)(kind) for is_it in _PLAIN) or (
+            pt.is_decimal128(kind) and kind.scale >= 0
+        ):
             return kind
         if pt.is_dictionary(kind):
             return self._stored(kind.value_type)
@@ -235,8 +237,10 @@ def _by_folded_name(schema: pa.Schema) -> dict[str, str]:
     return {name.lower(): name for name in schema.names}
 
 
-#: From the narrowest on, so that each holds every value of those before it.
-_WIDTHS = ((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+@functools.cache
+def _widths() -> tuple[tuple[pa.DataType, ...], ...]:
+    """From the narrowest on, so that each holds every value of those before it."""
+    return (pa.int8(), pa.int16(), pa.int32(), pa.int64()), (pa.float32(), pa.float64())
 
 
 def is_wider(kind: pa.DataType, than: pa.DataType) -> bool:
@@ -247,7 +251,7 @@ def is_wider(kind: pa.DataType, than: pa.DataType) -> bool:
         return bool(kind.scale == than.scale and kind.precision > than.precision)
     return any(
         kind in widths and than in widths and widths.index(kind) > widths.index(than)
-        for widths in _WIDTHS
+        for widths in _widths()
     )
 
 

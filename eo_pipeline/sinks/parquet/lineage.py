@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema

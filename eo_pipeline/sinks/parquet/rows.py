@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pq
 from eo_pipeline.files import sync
 from eo_pipeline.sinks.files import link_or_copy
 from eo_pipeline.sinks.parquet.types import TYPES

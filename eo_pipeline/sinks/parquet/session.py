@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,

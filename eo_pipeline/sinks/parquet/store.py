@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.files import sync, write_new
 from eo_pipeline.ledger.entry import LedgerEntry

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pgpq
-import pyarrow as pa
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import json_array, refusing

@@ -114,12 +114,16 @@ class PostgresStore(SqlStore):
 
     product = NAMES.product
     driver_error = psycopg.Error
-    unreadable = (*SqlStore.unreadable, psycopg.DataError)
     ledger_types: ClassVar[LedgerTypes] = LedgerTypes(
         text=lambda _: "text", json="jsonb", time="timestamptz", now="clock_timestamp()"
     )
     sink: PostgresSink
     connection: Connection
+
+    @property
+    def unreadable(self) -> tuple[type[Exception], ...]:
+        """See :class:`SqlStore`; and what psycopg cannot make of bytes."""
+        return (*super().unreadable, psycopg.DataError)
 
     def connect(self) -> Connection:
         """Statements are not prepared: a prepared one fails once the table has gained a column, and

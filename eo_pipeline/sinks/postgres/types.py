@@ -29,10 +29,10 @@ the table's own column asks for it (``timestamp(3)``).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, is_list, kind_of
 from eo_pipeline.sinks.sql.names import NameRules
@@ -244,22 +244,25 @@ class ColumnType:
         return f"{self.name}{scale}"
 
 
-#: What each type is read back as, without a change; not those in which PostgreSQL keeps a form of
-#: its own (json, uuid, character) and not arrays.
-_SHOWN = {
-    "boolean": pa.bool_(),
-    "smallint": pa.int16(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "real": pa.float32(),
-    "double precision": pa.float64(),
-    "text": pa.string(),
-    "character varying": pa.string(),
-    "bytea": pa.binary(),
-    "date": pa.date32(),
-    _TIMESTAMPTZ: pa.timestamp("us", "UTC"),
-    _TIMESTAMP: pa.timestamp("us"),
-}
+@functools.cache
+def _shown() -> dict[str, pa.DataType]:
+    """What each type is read back as, without a change; not those in which PostgreSQL keeps a form
+    of its own (json, uuid, character) and not arrays.
+    """
+    return {
+        "boolean": pa.bool_(),
+        "smallint": pa.int16(),
+        "integer": pa.int32(),
+        "bigint": pa.int64(),
+        "real": pa.float32(),
+        "double precision": pa.float64(),
+        "text": pa.string(),
+        "character varying": pa.string(),
+        "bytea": pa.binary(),
+        "date": pa.date32(),
+        _TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+        _TIMESTAMP: pa.timestamp("us"),
+    }
 
 
 def shown_as(name: str, scale: int | None) -> pa.DataType | None:
@@ -268,7 +271,7 @@ def shown_as(name: str, scale: int | None) -> pa.DataType | None:
     """
     if name == "numeric" and scale is not None and 0 <= scale <= _DIGITS_MAX:
         return pa.decimal128(_DIGITS_MAX, scale)
-    return _SHOWN.get(name)
+    return _shown().get(name)
 
 
 def is_direct(column: ColumnType, wire: WireType) -> bool:

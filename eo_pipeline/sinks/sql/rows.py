@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.rows import whole_digits

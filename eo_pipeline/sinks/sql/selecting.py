@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.lineage import lineage_of_rows, lineage_schema
 from eo_pipeline.sinks.past import OWN_FORM, Selected

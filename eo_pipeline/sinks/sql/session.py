@@ -7,8 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import CommitUnknownError, ConfigError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.identity import LEDGER

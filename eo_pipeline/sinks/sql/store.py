@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import pyarrow as pa
 import tenacity
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.ledger import (
@@ -51,8 +51,6 @@ class SqlStore(ABC):
     product: ClassVar[str]
     #: Base class of what the driver raises.
     driver_error: ClassVar[type[Exception]]
-    #: What is raised for a value that Python or Arrow has nothing for.
-    unreadable: ClassVar[tuple[type[Exception], ...]] = (pa.ArrowException,)
     #: What stands for a parameter in a statement.
     mark: ClassVar[str] = "%s"
     #: False where CREATE and ALTER TABLE commit what is open. Tables are then made and widened
@@ -66,6 +64,11 @@ class SqlStore(ABC):
     held: ClassVar[str] = ""
     #: Types and options of the ledger's table.
     ledger_types: ClassVar[LedgerTypes]
+
+    @property
+    def unreadable(self) -> tuple[type[Exception], ...]:
+        """What is raised for a value that Python or Arrow has nothing for."""
+        return (pa.ArrowException,)
 
     def __init__(self, sink: SqlSink, pipeline: str) -> None:
         self.sink = sink

@@ -1,0 +1,24 @@
+"""pyarrow, imported when something of it is first used: with numpy, which comes along, it takes a
+third of a command that finds nothing to do.
+
+    from eo_pipeline.arrow import pa, pq
+
+``pc`` is ``pyarrow.compute``, ``pq`` ``pyarrow.parquet``, ``pt`` ``pyarrow.types``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eo_pipeline.on_demand import Module
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+    import pyarrow.types as pt
+else:
+    pa, pc = Module("pyarrow"), Module("pyarrow.compute")
+    pq, pt = Module("pyarrow.parquet"), Module("pyarrow.types")
+
+__all__ = ["pa", "pc", "pq", "pt"]
