@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from eo_pipeline.run.adopt import AdoptPlan
     from eo_pipeline.run.as_of import AsOf
     from eo_pipeline.run.fork import ForkPlan
+    from eo_pipeline.run.maintain import MaintenanceReport
     from eo_pipeline.run.plans import ChangePlan, ChangeReport
     from eo_pipeline.run.replay import ReplayPlan
     from eo_pipeline.run.reports import CheckpointReport, RunReport
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from eo_pipeline.sinks.delta import DeltaSink
     from eo_pipeline.sinks.iceberg import IcebergSink
     from eo_pipeline.sinks.kafka import KafkaSink
+    from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
     from eo_pipeline.sinks.mysql import MySqlSink
     from eo_pipeline.sinks.parquet import ParquetSink
     from eo_pipeline.sinks.postgres import PostgresSink
@@ -121,6 +123,8 @@ __all__ = [
     "LedgerDamagedError",
     "LedgerEntry",
     "Loss",
+    "Maintenance",
+    "MaintenanceReport",
     "ManifestDamagedError",
     "MySqlSink",
     "NothingToDoError",
@@ -163,6 +167,7 @@ __all__ = [
     "TransformError",
     "UnexpectedError",
     "UnknownCheckpointError",
+    "Upkeep",
 ]
 
 #: A command needs few of them.
@@ -228,6 +233,7 @@ _HOMES = {
     "eo_pipeline.run.adopt": ("AdoptPlan",),
     "eo_pipeline.run.as_of": ("AsOf",),
     "eo_pipeline.run.fork": ("ForkPlan",),
+    "eo_pipeline.run.maintain": ("MaintenanceReport",),
     "eo_pipeline.run.plans": (
         "ChangePlan",
         "ChangeReport",
@@ -251,6 +257,10 @@ _HOMES = {
     "eo_pipeline.sinks.delta": ("DeltaSink",),
     "eo_pipeline.sinks.iceberg": ("IcebergSink",),
     "eo_pipeline.sinks.kafka": ("KafkaSink",),
+    "eo_pipeline.sinks.maintenance": (
+        "Maintenance",
+        "Upkeep",
+    ),
     "eo_pipeline.sinks.mysql": ("MySqlSink",),
     "eo_pipeline.sinks.parquet": ("ParquetSink",),
     "eo_pipeline.sinks.postgres": ("PostgresSink",),

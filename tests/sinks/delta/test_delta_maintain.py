@@ -22,6 +22,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.processes import dies
+from tests.chaos import rest_is_chaos
 from tests.sinks.delta.delta_world import (
     World,
     optimize,
@@ -225,7 +226,7 @@ def test_two_compactions_of_delta_rs_at_once_would_double_every_row(world: World
 # Killed.
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", rest_is_chaos(POINTS, but=[CrashPoint.ROWS_SENT]))
 def test_killed_anywhere_nothing_is_lost_and_the_next_one_goes_on(
     world: World, point: CrashPoint
 ) -> None:

@@ -20,6 +20,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.processes import dies
+from tests.chaos import rest_is_chaos
 from tests.sinks.iceberg.iceberg_world import (
     files_in,
     ids,
@@ -209,7 +210,7 @@ def test_of_two_maintenances_the_older_stops(session: IcebergSession, sink: Iceb
 # Killed; and what is removed.
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", rest_is_chaos(POINTS, but=[CrashPoint.ROWS_SENT]))
 def test_killed_anywhere_nothing_is_lost_and_the_next_one_goes_on(
     session: IcebergSession, sink: IcebergSink, point: CrashPoint
 ) -> None:
