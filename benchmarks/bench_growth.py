@@ -13,8 +13,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +99,20 @@ def main() -> None:
     parser.add_argument("--sinks", nargs="+", default=["delta", "postgres"])
     parser.add_argument("--json", type=Path, help="write all figures there")
     asked = parser.parse_args()
-    figures = []
     with tempfile.TemporaryDirectory(prefix="eo-growth-") as folder:
-        for kind in asked.sinks:
-            for each in measure(kind, asked.versions, Path(folder)):
-                sys.stdout.write("  ".join(f"{k} {v}" for k, v in each.items()) + "\n")
-                sys.stdout.flush()
-                figures.append(each)
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=1))
+        found = (measure(kind, asked.versions, Path(folder)) for kind in asked.sinks)
+        shown(chain.from_iterable(found), asked.json)
+
+
+def shown(found: Iterable[dict[str, Any]], file: Path | None) -> None:
+    """A line for each, as soon as it is there; and all of them as JSON in ``file``, if any."""
+    figures = []
+    for each in found:
+        sys.stdout.write("  ".join(f"{k} {v}" for k, v in each.items()) + "\n")
+        sys.stdout.flush()
+        figures.append(each)
+    if file:
+        file.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -181,6 +181,11 @@ class BucketPath:
         found = self._head()
         return found and (found["e_tag"], found["last_modified"], found["size"])
 
+    def modified_at(self) -> float | None:
+        """Seconds since 1970, by the store's clock; ``None``: there is none."""
+        found = self._head()
+        return None if found is None else float(found["last_modified"].timestamp())
+
     def _head(self) -> Any:
         import obstore
 

@@ -24,6 +24,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.forward import Runner, checkpoints_limit
 from eo_pipeline.run.interruption import watched
+from eo_pipeline.run.maintain import MaintenanceReport, maintain
 from eo_pipeline.run.observing import NOBODY, ObservedRun, Observer
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
@@ -31,6 +32,7 @@ from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.maintenance import Maintenance
 from eo_pipeline.sinks.registry import SinkField
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
@@ -63,6 +65,7 @@ class Pipeline(Changes, Settings):
         inline_records: a batch of at most this many offsets skips the files.
         max_checkpoints: the most checkpoints one run makes.
         spark: where Spark runs; used only when there is something to read.
+        maintenance: how ``eo maintain`` keeps the files of a lake table.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -77,6 +80,7 @@ class Pipeline(Changes, Settings):
     inline_records: int = Field(default=10_000, ge=0)
     max_checkpoints: PositiveInt = 1_000
     spark: SparkSettings = SparkSettings()
+    maintenance: Maintenance = Maintenance()
 
     @model_validator(mode="after")
     def _does_not_read_what_it_writes(self) -> Self:
@@ -192,6 +196,22 @@ class Pipeline(Changes, Settings):
         """
         with self._steps(None, on_checkpoint) as steps:
             return steps.recover()
+
+    def maintain(self, *, dry_run: bool = False) -> MaintenanceReport:
+        """Put the table's small files together, remove what nothing refers to any more, keep its
+        log short, and settle what dead runs left; without Kafka and Spark. Rows keep their values
+        and their checkpoint's number, and the ledger stands where it stood.
+
+        Args:
+            dry_run: only look.
+
+        Raises:
+            SinkUnavailableError: the store does not answer, or another maintenance of this table
+                has begun; what was done stays.
+            LedgerBehindError, LedgerDamagedError: as a run.
+        """
+        with self._steps() as steps:
+            return maintain(steps, self.maintenance, dry_run=dry_run)
 
     def failures(self) -> list[Failures]:
         """Runs that failed, by the kind of error, as they noted it in staging; whoever cannot

@@ -17,12 +17,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from eo_pipeline import files
 from eo_pipeline.bucket import BucketPath
 
 #: Somewhere a file or a folder may be.
 Place = Path | BucketPath
+
+
+def local_folder(text: str) -> Path | None:
+    """The folder that a path or a ``file:`` URL of this machine names, absolute; ``None`` for
+    anything else.
+    """
+    url = urlsplit(text)
+    if url.scheme not in ("", "file") or url.netloc.lower() not in ("", "localhost"):
+        return None
+    return Path(unquote(url.path) if url.scheme else text).absolute() if text.strip() else None
 
 
 class Found(NamedTuple):
@@ -41,6 +52,15 @@ def names_in(folder: Place) -> list[str]:
     return []
 
 
+def names_of_what_is_in(folder: Place) -> list[str]:
+    """The same, but for folders of a bucket that hold nothing: some stores (SeaweedFS) list those
+    for minutes after they were emptied. So all that is below ``folder`` in a bucket is listed.
+    """
+    if isinstance(folder, BucketPath):
+        return sorted({relative_name(place, folder).split("/")[0] for place, _ in folder.below()})
+    return names_in(folder)
+
+
 def folders_in(folder: Place) -> list[str]:
     """Names of the folders in ``folder``; none if there is no such folder."""
     if isinstance(folder, BucketPath):
@@ -52,12 +72,12 @@ def folders_in(folder: Place) -> list[str]:
 
 def files_below(folder: Place) -> list[Found]:
     """All files in ``folder`` and its folders, in the order of their names; a bucket is asked
-    once, and tells the sizes too.
+    once, and tells the sizes too. What goes meanwhile is not among them.
     """
     if isinstance(folder, BucketPath):
         return [Found(place, size) for place, size in folder.below()]
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [Found(path, path.stat().st_size) for path in paths]
+    sizes = {path: size_of(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return [Found(path, size) for path, size in sizes.items() if size is not None]
 
 
 def size_of(place: Place) -> int | None:
@@ -78,6 +98,16 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
         return {relative_name(place, folder): size for place, size in folder.below()}
     found = {name: size_of(folder / name) for name in names}
     return {name: size for name, size in found.items() if size is not None}
+
+
+def modified_at(place: Place) -> float | None:
+    """When a file was written, in seconds since 1970; ``None`` if it is not there."""
+    if isinstance(place, BucketPath):
+        return place.modified_at()
+    try:
+        return place.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def identity_of(place: Place) -> tuple[object, ...] | None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
@@ -26,11 +26,12 @@ from pydantic import (
 )
 
 from eo_pipeline.bucket import Bucket, BucketPath
-from eo_pipeline.places import Place
+from eo_pipeline.places import Place, local_folder
 from eo_pipeline.settings import Settings
 
 #: Of a bucket's URI. Others are refused: no test of ours has seen them.
 SCHEME = "s3"
+_OF_HADOOP = ("s3a", "s3n")
 
 #: What a key of ours is made of: nothing that is written otherwise in a URI, that Spark takes for a
 #: pattern, or that a table's log writes in two ways.
@@ -82,18 +83,14 @@ class Storage(Settings):
         Raises:
             ValueError: it names neither, or a place that cannot be used.
         """
-        url = urlsplit(str(text))
-        if isinstance(text, Path) or url.scheme in ("", "file"):
-            if not str(text).strip():
-                raise ValueError("is empty")
-            if url.netloc and not isinstance(text, Path):
-                raise ValueError("file:// names a folder of another machine")
-            return Path(unquote(url.path) if url.scheme else text).absolute()
+        if isinstance(text, Path):
+            return text.absolute()
+        if (folder := local_folder(text)) is not None:
+            return folder
+        url = urlsplit(text)
         if url.scheme != SCHEME:
-            raise ValueError(
-                f"{url.scheme}:// is not supported: a folder or {SCHEME}://bucket/path is"
-            )
-        key = str(text).partition("://")[2].partition("/")[2].rstrip("/")
+            raise ValueError(_why_not(text, url.scheme))
+        key = text.partition("://")[2].partition("/")[2].rstrip("/")
         if not _BUCKET.fullmatch(url.netloc):
             raise ValueError("names no bucket: 3 to 63 lower-case letters, digits, . and -")
         if not _KEY.fullmatch(key):
@@ -112,14 +109,28 @@ class Storage(Settings):
         return endpoint or None, self.region or named or _DEFAULT_REGION
 
 
+def _why_not(text: str, scheme: str) -> str:
+    """What is wrong with ``text``, which names neither a folder of this machine nor a bucket."""
+    if not scheme:
+        return "is empty"
+    if scheme == "file":
+        return "file:// names a folder of another machine"
+    if scheme in _OF_HADOOP:
+        return f"{scheme}:// is what Spark calls it: write {SCHEME}://bucket/path"
+    hint = "" if "://" in text else f"; if a folder is meant, write ./{text}"
+    return f"{scheme}:// is not supported: a folder or {SCHEME}://bucket/path is{hint}"
+
+
 def _placed(value: Any, info: ValidationInfo) -> Place:
     """A folder is the path that was given; a bucket is reached by the field ``storage``."""
     if isinstance(value, Path | BucketPath):
         return value
     if not isinstance(value, str):
         raise ValueError("is not a text")
-    storage = info.data.get("storage") or Storage()
-    return storage.place(value) if "://" in value else Path(value)
+    if value.strip() and not urlsplit(value).scheme:
+        return Path(value)
+    storage: Storage = info.data.get("storage") or Storage()
+    return storage.place(value)
 
 
 #: A field for a place, below a field ``storage`` of the same model.

@@ -83,24 +83,31 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    jars = (*spark_connector_jars(STATE), *spark_s3_jars(STATE))
+def spark_jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the jars of a driver that a test starts: Kafka's connector, and S3."""
     folder = tmp_path_factory.mktemp("jars")
-    for jar in jars:
+    for jar in (*spark_connector_jars(STATE), *spark_s3_jars(STATE)):
         (folder / jar.name).symlink_to(jar)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def running_cluster(
+    tmp_path_factory: pytest.TempPathFactory, spark_jars: Path
+) -> Iterator[Cluster]:
     hidden = [tmp_path_factory.getbasetemp(), STATE, Path(__file__).parent]
     with (
         tempfile.TemporaryDirectory(prefix="eo-cluster-", ignore_cleanup_errors=True) as name,
         EmbeddedCluster(Path(name), cores=2, memory="2g", hidden=hidden) as servers,
         EmbeddedSpark(
             Path(name) / "connect",
-            jars=jars,
+            jars=sorted(spark_jars.iterdir()),
             master=servers.url,
             memory="768m",
             settings=SHARE,
         ) as connect,
     ):
-        yield Cluster(Path(name), servers, connect, folder)
+        yield Cluster(Path(name), servers, connect, spark_jars)
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ _HOMES = {
     "set-aside": "changing",
     "reset": "changing",
     "audit": "auditing",
+    "maintain": "maintaining",
     "dead-letters": "dead_letters",
     "doctor": "doctor",
     "init": "init",

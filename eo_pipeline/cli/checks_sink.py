@@ -17,7 +17,6 @@ from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 
@@ -72,12 +71,11 @@ def _writable(sink: Sink) -> Check:
     """As far as it can be asked without writing."""
     if isinstance(sink, PostgresSink):
         return _postgres(sink)
-    path = getattr(sink, "path", None) or getattr(sink, "warehouse", None)
-    folder = local_folder(str(path)) if path is not None else None
-    if folder is None:
+    root = getattr(sink, "root", None)
+    if not isinstance(root, Path):
         remedy = "The first run shows it; nothing is lost if it may not."
         return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
-    return _folder(folder)
+    return _folder(root)
 
 
 def _folder(path: Path) -> Check:

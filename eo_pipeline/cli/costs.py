@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from eo_pipeline.cli.options import AsJson, Files, Name, version_or_time
-from eo_pipeline.cli.output import Cell, Output, duration, number
+from eo_pipeline.cli.output import Cell, Output, duration, number, size
 from eo_pipeline.cli.selection import documents, load
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -117,8 +117,8 @@ def _row(spent: Spent) -> list[Cell]:
         number(spent.versions),
         number(spent.records),
         number(spent.rows),
-        _bytes(spent.bytes_in),
-        _bytes(spent.bytes_out) if spent.measured else "-",
+        size(spent.bytes_in),
+        size(spent.bytes_out) if spent.measured else "-",
         duration(spent.wall),
         _known(spent.cpu.total_seconds(), spent.measured, spent.versions),
         _known(spent.spark_cpu.total_seconds(), spent.spark_measured, spent.versions),
@@ -129,13 +129,3 @@ def _known(seconds: float, measured: int, versions: int) -> str:
     if not measured:
         return "-"
     return f"{'' if measured == versions else '≥ '}{duration(seconds)}"
-
-
-def _bytes(count: int) -> str:
-    """``1.2 MB``: powers of ten, as disks and clouds are sold."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1_000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1_000
-    return f"{size:,.1f} TB"

@@ -169,6 +169,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def size(count: int) -> str:
+    """``1.2 MB``: powers of ten, as disks and clouds are sold."""
+    left = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if left < 1_000:
+            return f"{left:.0f} {unit}" if unit == "B" else f"{left:.1f} {unit}"
+        left /= 1_000
+    return f"{left:,.1f} TB"
+
+
 def instant(moment: datetime | None) -> str:
     """``2026-01-31 12:00:00Z``; a dash for None."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if moment else "-"

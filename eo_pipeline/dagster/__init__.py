@@ -7,10 +7,12 @@ a lost Dagster instance loses nothing.
 from eo_pipeline.dagster.automation import Automation, Freshness
 from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.dagster.factory import pipeline_definitions
+from eo_pipeline.dagster.fleet import Fleet
 from eo_pipeline.dagster.loading import load_pipelines
 
 __all__ = [
     "Automation",
+    "Fleet",
     "Freshness",
     "KafkaPipelineComponent",
     "load_pipelines",

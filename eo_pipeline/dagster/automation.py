@@ -34,6 +34,9 @@ class Automation(dg.Model, dg.Resolvable):
 
     schedule: str | None = Field(None, description="Cron expression; runs at these times too.")
     schedule_timezone: str = Field("UTC", description="Time zone of the cron expression.")
+    maintenance_schedule: str | None = Field(
+        None, description="Cron expression; a lake table's files are put in order at these times."
+    )
     lag_threshold: PositiveInt | None = Field(
         1, description="Start a run when at least this many offsets wait; null: no lag sensor."
     )

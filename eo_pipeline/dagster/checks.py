@@ -107,7 +107,7 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
             key.name,
             asset=topic,
             description=f"Kafka answers {declared.pipeline.name!r}{below}. Each tick of the sensor "
-            f"{declared.identifier}_lag looks.",
+            f"{declared.lag_sensor} looks.",
         )
         for topic, key in keys.items()
     ]

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
+from eo_pipeline.dagster.members import joined
 from eo_pipeline.dagster.names import DagsterPipeline, Part
 from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
 from eo_pipeline.dagster.yaml_values import (
@@ -166,7 +167,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
         pipeline = Pipeline.from_config(self.pipeline_config())
         automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
         declared = DagsterPipeline(pipeline, automation, self.get_asset_spec, self._document)
-        return without_topics(declared)
+        return without_topics(joined(declared))
 
 
 class _Broken(dg.Component):

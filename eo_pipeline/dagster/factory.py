@@ -11,6 +11,7 @@ from eo_pipeline.dagster.checkpoints import build_checkpoints
 from eo_pipeline.dagster.checks import build_checks, build_lag_checks
 from eo_pipeline.dagster.going_back import build_going_back
 from eo_pipeline.dagster.jobs import build_job, build_schedule
+from eo_pipeline.dagster.maintain import build_maintain_job, build_maintenance_schedule
 from eo_pipeline.dagster.names import DagsterPipeline, Translation, topic_spec
 from eo_pipeline.dagster.resources import SparkResource
 from eo_pipeline.dagster.sensors import build_sensors
@@ -40,7 +41,7 @@ def pipeline_definitions(
 
 def without_topics(declared: DagsterPipeline) -> dg.Definitions:
     """The same, for the YAML component: see :mod:`eo_pipeline.dagster.loading`."""
-    schedule = build_schedule(declared)
+    schedules = [build_schedule(declared), build_maintenance_schedule(declared)]
     return dg.Definitions(
         assets=[build_asset(declared), build_checkpoints(declared)],
         asset_checks=[
@@ -48,8 +49,13 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
             build_audit_check(declared),
             build_lag_checks(declared),
         ],
-        jobs=[build_job(declared), *build_going_back(declared), build_audit_job(declared)],
-        schedules=[schedule] if schedule else [],
-        sensors=build_sensors(declared),
+        jobs=[
+            build_job(declared),
+            *build_going_back(declared),
+            build_audit_job(declared),
+            build_maintain_job(declared),
+        ],
+        schedules=[each for each in schedules if each],
+        sensors=[] if declared.fleet else build_sensors(declared),
         resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
     )

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 from dagster_shared.record import replace
 
-from eo_pipeline.dagster.names import OP_PREFIX, TOPIC_GROUP, topic_spec
+from eo_pipeline.dagster.fleet import Fleet
+from eo_pipeline.dagster.fleet_sensors import build_fleet_sensors
+from eo_pipeline.dagster.members import gathering
+from eo_pipeline.dagster.names import OP_PREFIX, TOPIC_GROUP, DagsterPipeline, topic_spec
 from eo_pipeline.dagster.yaml_values import all_told_at_once
 
 
-def load_pipelines(folder: Path) -> dg.Definitions:
+def load_pipelines(folder: Path, *, fleet: Fleet | None = None) -> dg.Definitions:
     """Everything declared below ``folder``'s ``defs``, and the topics that pipelines read.
 
     Where there are only pipelines, each run is one process, so that its steps share one Spark
     session; the executor of anything else is its owner's to choose. ``dg.load_from_defs_folder``
     alone does as well; the topics are then nameless boxes in the graph.
+
+    Args:
+        fleet: of many pipelines; they then have two sensors together, and not three each.
     """
-    with all_told_at_once():
+    with all_told_at_once(), gathering(fleet) as members:
         declared = dg.load_from_defs_folder(path_within_project=folder)
     # loading turns checks into plain asset definitions, and Dagster warns of a beta parameter when
     # it turns them back by itself
     checks = [check.coerce_to_checks_def() for check in declared.asset_checks or ()]
     assets = [*(declared.assets or ()), *_topics(declared)]
     executor = declared.executor or (dg.in_process_executor if _are_pipelines(declared) else None)
-    return replace(declared, assets=assets, asset_checks=checks, executor=executor)
+    sensors = [*(declared.sensors or ()), *_sensors(fleet, members, declared)]
+    return replace(declared, assets=assets, asset_checks=checks, executor=executor, sensors=sensors)
+
+
+def _sensors(
+    fleet: Fleet | None, members: Sequence[DagsterPipeline], declared: dg.Definitions
+) -> list[dg.SensorDefinition]:
+    """Of the fleet; they start the jobs as loading has left them."""
+    if fleet is None or not members:
+        return []
+    names = {each.job for each in members}
+    jobs = [job for job in declared.jobs or () if job.name in names]
+    return build_fleet_sensors(fleet, members, jobs)
 
 
 def _are_pipelines(declared: dg.Definitions) -> bool:

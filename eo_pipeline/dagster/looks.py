@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from eo_pipeline.dagster.metadata import SHOWN_MAX
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.tables import table
 from eo_pipeline.dagster.wording import in_dagster
-from eo_pipeline.errors import SourceUnavailableError
+from eo_pipeline.errors import EoPipelineError, SourceUnavailableError
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.status import Status
 from eo_pipeline.source.admin import KafkaAdmin
@@ -99,20 +99,28 @@ class Told:
 
 
 def tell(
-    declared: DagsterPipeline, status: Status, told: Told, now: float, *, anew: bool = False
+    declared: DagsterPipeline,
+    status: Status,
+    told: Told,
+    now: float,
+    *,
+    anew: bool = False,
+    every_s: float = TOLD_AT_LEAST_EVERY_S,
+    kept: Callable[[], Mapping[dg.AssetKey, str]] | None = None,
 ) -> tuple[list[Event], Told]:
-    """The events of a look that found something new, or came long after the last one that did; and
-    what then was said. ``anew``: whatever was said, it is no longer what is shown.
+    """The events of a look that found something new, or came ``every_s`` seconds after the last one
+    that did; and what then was said. ``anew``: whatever was said, it is no longer what is shown.
+    ``kept`` gives :func:`retention`, where somebody remembers it.
     """
     found = topics_of(declared, status)
     states = {key.to_user_string(): topic.state for key, topic in found.items()}
-    if states == told.states and not anew and now - told.at < TOLD_AT_LEAST_EVERY_S:
+    if states == told.states and not anew and now - told.at < every_s:
         return [], told
     events: list[Event] = []
-    kept = _retention(declared)
+    retained = kept() if kept else retention(declared)
     for key, topic in found.items():
         arriving = _per_second(topic, told.states.get(key.to_user_string()), now - told.at)
-        events.append(_observation(declared, key, topic, arriving, kept))
+        events.append(_observation(declared, key, topic, arriving, retained))
         events.append(evaluated(lag_check(declared, key), lag_result(declared, topic)))
     return events, Told(now, states)
 
@@ -127,9 +135,7 @@ def is_shown_as_away(declared: DagsterPipeline, instance: dg.DagsterInstance) ->
     return not said.passed and said.severity is dg.AssetCheckSeverity.ERROR
 
 
-def away_events(
-    declared: DagsterPipeline, error: SourceUnavailableError
-) -> list[dg.AssetCheckEvaluation]:
+def away_events(declared: DagsterPipeline, error: EoPipelineError) -> list[dg.AssetCheckEvaluation]:
     """What a look that got no answer says of each topic."""
     result = away_result(declared, error)
     return [evaluated(lag_check(declared, key), result) for key in declared.topics]
@@ -148,8 +154,8 @@ def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
     )
 
 
-def away_result(declared: DagsterPipeline, error: SourceUnavailableError) -> dg.AssetCheckResult:
-    """Kafka did not answer, and so nobody knows what waits."""
+def away_result(declared: DagsterPipeline, error: EoPipelineError) -> dg.AssetCheckResult:
+    """Kafka, or the store, did not answer, and so nobody knows what waits."""
     servers = declared.pipeline.source.bootstrap_servers
     return dg.AssetCheckResult(
         passed=False,
@@ -159,8 +165,10 @@ def away_result(declared: DagsterPipeline, error: SourceUnavailableError) -> dg.
     )
 
 
-def _retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
-    """Of each topic asset, in words; empty where the broker lets nobody look at its settings."""
+def retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
+    """How long each topic asset keeps records, in words; empty where the broker lets nobody look at
+    its settings.
+    """
     admin = KafkaAdmin(declared.pipeline.source)
     try:
         found = admin.retention(admin.topic_ids())

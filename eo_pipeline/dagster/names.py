@@ -10,6 +10,7 @@ from typing import Any, Literal
 import dagster as dg
 
 from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.fleet import Fleet
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 
@@ -25,8 +26,9 @@ PIPELINE_TAG = "eo/pipeline"
 #: Run tag with what else than reading on a run is for: a rewind, a replay, an audit ...
 OPERATION_TAG = "eo/operation"
 
-#: The operation that moves nothing, so that nobody need wait for it.
-AUDIT = "audit"
+#: The operations that move no ledger, so that nobody need wait for them.
+AUDIT, MAINTAIN = "audit", "maintain"
+MOVE_NOTHING = frozenset({AUDIT, MAINTAIN})
 
 #: How the names of all steps begin.
 OP_PREFIX = "eo_"
@@ -44,6 +46,8 @@ class DagsterPipeline:
     translation: Translation | None = None
     #: The attributes of the YAML document, as they are written there; None if there is none.
     document: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    #: Whose sensors look at it; None: its own.
+    fleet: Fleet | None = None
 
     @cached_property
     def identifier(self) -> str:
@@ -127,8 +131,13 @@ class DagsterPipeline:
 
     @property
     def pool(self) -> str:
-        """Where the pipeline's steps wait for each other."""
-        return self.automation.pool or self.op
+        """Where the pipeline's steps wait for each other, and for those of the fleet."""
+        return self.automation.pool or (self.fleet.pool if self.fleet else None) or self.op
+
+    @property
+    def lag_sensor(self) -> str:
+        """The sensor that looks at Kafka."""
+        return f"{self.fleet.name if self.fleet else self.identifier}_lag"
 
     @property
     def job(self) -> str:

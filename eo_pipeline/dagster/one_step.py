@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.requests import launchpad
+from eo_pipeline.dagster.requests import fields_of, launchpad
 
 Request = TypeVar("Request", bound=dg.Config)
 
@@ -44,7 +44,7 @@ def one_step_job(
         pool=pool,
         tags=declared.automation.op_tags,
         required_resource_keys=set(resources),
-        config_schema=request.to_fields_dict(),
+        config_schema=fields_of(request),
     )
     def step(context: dg.OpExecutionContext) -> None:
         compute(context, request(**context.op_config))
@@ -80,7 +80,7 @@ def _planner(
         out={_PLAN: dg.Out(dg.Nothing), _GO: dg.Out(dg.Nothing, is_required=False)},
         tags=declared.automation.op_tags,
         required_resource_keys=set(resources),
-        config_schema=request.to_fields_dict(),
+        config_schema=fields_of(request),
     )
     def planned(context: dg.OpExecutionContext) -> Iterator[dg.Output[None]]:
         shown, go_on = plan(context, request(**context.op_config))

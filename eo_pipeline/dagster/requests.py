@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import dagster as dg
@@ -107,13 +108,25 @@ class AuditRequest(dg.Config):
     last: int | None = Field(None, description="Only the last so many checkpoints; else all.")
 
 
+class MaintainRequest(dg.Config):
+    """Whether to do it."""
+
+    dry_run: bool = _DRY_RUN
+
+
+@cache
+def fields_of(request: type[dg.Config]) -> Mapping[str, dg.Field]:
+    """``request`` as Dagster's fields; made once, since every pipeline has the same jobs."""
+    return request.to_fields_dict()
+
+
 def launchpad(request: type[dg.Config], ops: list[str]) -> dg.ConfigMapping:
     """``request`` as the whole configuration of a job, which gives it to each of ``ops``.
 
     Of a :class:`Target` the Launchpad then takes one of its two fields, and says so while somebody
     types.
     """
-    fields: dict[str, Any] = dict(request.to_fields_dict())
+    fields: dict[str, Any] = dict(fields_of(request))
     for name, field in request.model_fields.items():
         if field.annotation is Target:
             choice = dg.Selector(dict(_one_of(Target)))  # type: ignore[no-untyped-call]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 import dagster as dg
 
-from eo_pipeline.dagster.names import AUDIT, OPERATION_TAG, DagsterPipeline
+from eo_pipeline.dagster.names import MOVE_NOTHING, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
 
 #: Whatever may be committing at this moment.
 WORKING = (
@@ -35,6 +36,16 @@ def unfinished_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> d
     return _first(instance, _filter(declared, dg.DagsterRunStatus.QUEUED, *WORKING))
 
 
+def unfinished_runs(
+    instance: dg.DagsterInstance, pipelines: Iterable[str], *, working: bool = False
+) -> dict[str, dg.DagsterRun]:
+    """The same of many pipelines, by name, in one question; ``working``: only of those that do."""
+    statuses = WORKING if working else (dg.DagsterRunStatus.QUEUED, *WORKING)
+    wanted = dg.RunsFilter(statuses=statuses, tags={PIPELINE_TAG: [*pipelines]})
+    found = [run for run in instance.get_runs(wanted) if _may_move(run)]
+    return {run.tags[PIPELINE_TAG]: run for run in reversed(found)}  # the newest of each
+
+
 def pause_after_failures(
     instance: dg.DagsterInstance, declared: DagsterPipeline, now: float
 ) -> timedelta | None:
@@ -61,7 +72,11 @@ def pause_after_failures(
 def _first(instance: dg.DagsterInstance, wanted: dg.RunsFilter) -> dg.DagsterRun | None:
     """The newest such run that may move the ledger: an audit only looks."""
     runs = instance.get_runs(wanted)
-    return next((run for run in runs if run.tags.get(OPERATION_TAG) != AUDIT), None)
+    return next(filter(_may_move, runs), None)
+
+
+def _may_move(run: dg.DagsterRun) -> bool:
+    return run.tags.get(OPERATION_TAG) not in MOVE_NOTHING
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:

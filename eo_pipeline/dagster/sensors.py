@@ -115,13 +115,18 @@ def run_for_lag(
     """By level, not by edge: what arrives while a run works is seen when the run is over. There
     is no run key, because Dagster would never start a key again whose run failed.
     """
-    threshold = declared.automation.lag_threshold or 1
     run = unfinished_run(instance, declared)
     if run is not None:
         return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()}")
     pause = pause_after_failures(instance, declared, now=time.time())
     if pause is not None:
         return dg.SkipReason(f"the last run failed; the next one starts in {pause} at the soonest")
+    return wanted_run(declared, status)
+
+
+def wanted_run(declared: DagsterPipeline, status: Status) -> dg.RunRequest | dg.SkipReason:
+    """The same by what Kafka holds alone, if nothing works and nothing failed."""
+    threshold = declared.automation.lag_threshold or 1
     if status.head is None and not status.cluster.bounds:
         return dg.SkipReason("no subscribed topic exists yet")
     # without a ledger even an empty topic is worth a run: it writes down where reading starts

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eo_pipeline.sinks.past import Past, Selected
+    from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
+from eo_pipeline.sinks.past import Past, Selected
 
 
 @contextmanager
@@ -159,6 +160,9 @@ class _Watched(SinkSession):
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         self.dropping = self.dropping or not dry_run
         return self._session.reset(dry_run=dry_run)
+
+    def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
+        return self._session.maintain(rules, dry_run=dry_run)
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         return self._session.lineage(since)

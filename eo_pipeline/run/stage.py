@@ -68,6 +68,9 @@ Transform = Callable[[DataFrame], DataFrame]
 #: How often a job is run of which Spark does not say how many rows it made.
 STAGING_TRIES = 3
 
+#: Where there may be files already, Spark removes them: a bucket may list folders long emptied.
+_AGAIN = "overwrite"
+
 log = logging.getLogger(__name__)
 
 
@@ -160,14 +163,10 @@ class Stager:
         staged = ready._stage(decoded, ranges, entry, attempt)
         while isinstance(staged, ReadBy):
             decoded = self._decoded(spark, entry, small, staged)
-            if attempt is not None:
-                attempt.empty()
-            staged = ready._stage(decoded, ranges, entry, attempt)
+            staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, ready._why)
-            if attempt is not None:
-                attempt.empty()
-            staged = ready._stage(decoded, ranges, entry, attempt)
+            staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
         if not isinstance(staged, tuple):
             remedy = "The transform made other rows of the same records the second time"
             assert isinstance(staged, UnfitRows)
@@ -201,6 +200,7 @@ class Stager:
         ranges: Sequence[OffsetRange],
         entry: LedgerEntry,
         attempt: Attempt | None,
+        mode: str = "error",
     ) -> tuple[StagedOutput, Counts] | UnfitRows | ReadBy:
         reading = Reading(decoded, ranges)
         made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
@@ -213,7 +213,7 @@ class Stager:
             marks,
             NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
         )
-        rows = self._rows(result, entry, attempt)
+        rows = self._rows(result, entry, attempt, mode)
         seen = reading.seen(result, transformed=self.transform is not None)
         schemas = self.books.met(entry, decoded, seen) if self.books else None
         if schemas and schemas.writers != decoded.writers:
@@ -299,7 +299,9 @@ class Stager:
         send_modules(result, self.transform)
         return result
 
-    def _rows(self, result: Result, entry: LedgerEntry, attempt: Attempt | None) -> StagedTable:
+    def _rows(
+        self, result: Result, entry: LedgerEntry, attempt: Attempt | None, first: str
+    ) -> StagedTable:
         """The rows, staged, as many as the job made; again if Spark did not say how many.
 
         Raises:
@@ -307,7 +309,7 @@ class Stager:
             SetupError: it made another number of rows.
         """
         layout = self.sink.partition_columns
-        for mode in ("error", *("overwrite",) * (STAGING_TRIES - 1)):
+        for mode in (first, *(_AGAIN,) * (STAGING_TRIES - 1)):
             rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout, mode)
             if result.was_counted():
                 refuse_other_rows(result.rows, rows, entry.checkpoint)

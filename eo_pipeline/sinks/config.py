@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.protocol import SinkSession
@@ -84,16 +85,7 @@ class Sink(Settings, ABC):
             ConfigError: the store answers and the configuration cannot work there; or the store's
                 driver is not installed.
         """
-        module, _, name = self.session_class.partition(":")
-        try:
-            session = getattr(importlib.import_module(module), name)
-        except ModuleNotFoundError as error:
-            if self.extra is None or (error.name or "").startswith("eo_pipeline"):
-                raise
-            raise ConfigError(
-                f"sink.type: {type(self).__name__} needs the package {error.name}: "
-                f"{to_install(self.extra)}"
-            ) from error
+        session = self._session_class()
         try:
             opened: SinkSession = session(self, pipeline)
         except EoPipelineError:
@@ -102,6 +94,37 @@ class Sink(Settings, ABC):
             raise self._not_opened(error) from error
         opened.manner = self.manner()
         return opened
+
+    @property
+    def store(self) -> Hashable | None:
+        """Equal for sinks whose ledgers one :meth:`heads` can ask for; None: only its own."""
+        return None
+
+    def heads(self, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
+        """The newest entry of each of ``pipelines``, whose sinks have the same :attr:`store`; for
+        who only looks. Nothing is verified.
+
+        Raises:
+            SinkUnavailableError, ConfigError: see :meth:`open`.
+        """
+        found = {}
+        for pipeline in pipelines:
+            with self.open(pipeline) as session:
+                found[pipeline] = session.head()
+        return found
+
+    def _session_class(self) -> Any:
+        """The class named by :attr:`session_class`."""
+        module, _, name = self.session_class.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            if self.extra is None or (error.name or "").startswith("eo_pipeline"):
+                raise
+            raise ConfigError(
+                f"sink.type: {type(self).__name__} needs the package {error.name}: "
+                f"{to_install(self.extra)}"
+            ) from error
 
     def _not_opened(self, error: Exception) -> EoPipelineError:
         """What a driver raises that is asked to connect, and that no sink explains itself."""

@@ -6,23 +6,15 @@ import errno
 import re
 import shutil
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.files import sync
-from eo_pipeline.places import Place, names_in, new_file, remove_tree
+from eo_pipeline.places import Place, local_folder, names_in, new_file, remove_tree
 
 #: What ``link`` answers where there are no hard links, or not to there.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
-
-
-def local_folder(path: str) -> Path | None:
-    """The folder that a path or ``file://`` URL names, absolute; ``None`` for anything else."""
-    url = urlsplit(path)
-    if url.scheme not in ("", "file") or url.netloc or not path.strip():
-        return None
-    return Path(unquote(url.path) if url.scheme else path).absolute()
 
 
 def check_folder(path: str, why_not: str) -> str:

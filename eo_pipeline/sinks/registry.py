@@ -12,7 +12,9 @@ it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
@@ -125,6 +127,17 @@ def _wrong_type(text: str) -> ValidationError:
 
 def _entry_points() -> dict[str, EntryPoint]:
     """By name. A built-in sink cannot be replaced by another package."""
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    found = {point.name: point for point in _installed(entry_points, (*sys.path,))}
     built_in = {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
     return found | built_in
+
+
+@cache
+def _installed(
+    look_up: Callable[..., Iterable[EntryPoint]],
+    where: tuple[str, ...],  # noqa: ARG001
+) -> tuple[EntryPoint, ...]:
+    """Of other packages ``where`` Python looks. Asked once: ``look_up`` reads what every installed
+    package says of itself, and a sink is validated for each document.
+    """
+    return tuple(look_up(group=GROUP))

@@ -16,10 +16,11 @@ from eo_pipeline.sinks.identity import (
     refuse_another_table,
     refuse_rows_without_ledger,
 )
+from eo_pipeline.sinks.maintenance import Maintained
 from eo_pipeline.sinks.showing import Showing
 
 
-class Standing(Showing, ABC):
+class Standing(Showing, Maintained, ABC):
     """The part of a session that compares. A store tells by :meth:`table_identity` what its table
     is; what it leaves out is not compared.
     """

@@ -86,7 +86,12 @@ class KafkaAdmin:
 
     def _look(self) -> Cluster | None:
         """None if what was asked first does not fit what was asked last."""
-        before = self._describe(self._subscribed())
+        found, unsure = self._look_at(self._subscribed())
+        return None if unsure else found
+
+    def _look_at(self, topics: list[str]) -> tuple[Cluster, set[str]]:
+        """Of ``topics`` those that exist, but for those that changed while they were looked at."""
+        before = self._describe(topics)
         asked = [TopicPartition(name, p) for name, topic in before.items() for p in topic.numbers]
         beginnings = self._offsets(asked, OffsetSpec.earliest(), absent=_GONE)
         ends = self._offsets(asked, OffsetSpec.latest(), absent=_GONE)
@@ -94,14 +99,16 @@ class KafkaAdmin:
             asked, OffsetSpec.latest(), absent=_GONE, isolation="read_uncommitted"
         )
         after = self._describe(list(before))
-        partitions = sorted(tp for tp in asked if tp.topic in after)
+        partitions = {tp for tp in asked if tp.topic in after}
         answered = beginnings.keys() & ends.keys() & highs.keys()
-        if any(before[name] != topic for name, topic in after.items()) or {*partitions} - answered:
-            return None
-        return Cluster(
-            bounds={tp: Bounds(beginnings[tp], ends[tp], highs[tp]) for tp in partitions},
-            topic_ids=_topic_ids(after),
+        unsure = {name for name, topic in after.items() if before[name] != topic}
+        unsure |= {tp.topic for tp in partitions - answered}
+        sure = sorted(tp for tp in partitions if tp.topic not in unsure)
+        found = Cluster(
+            bounds={tp: Bounds(beginnings[tp], ends[tp], highs[tp]) for tp in sure},
+            topic_ids={name: topic.uuid for name, topic in after.items() if name not in unsure},
         )
+        return found, unsure
 
     def refuse_missing_topics(self, cluster: Cluster, known: Collection[str] = ()) -> None:
         """Return if every topic the source names is in the ``cluster``, or ``known`` to the ledger.
@@ -249,11 +256,14 @@ class KafkaAdmin:
             )
             patient = time.monotonic() < deadline
             found |= self._results(futures, absent | (LEADER_MOVES if patient else frozenset()))
-            moving = {tp for tp, asking in futures.items() if _failure(asking) in LEADER_MOVES}
-            asked = dict.fromkeys(moving, spec)
+            asked = dict.fromkeys(self._again(futures), spec)
             if asked:
                 time.sleep(_LOOK_AGAIN_S)
         return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in found.items()}
+
+    def _again(self, futures: Mapping[Any, Future[Any]]) -> set[Any]:
+        """Those to ask again, whose leader moves."""
+        return {tp for tp, asking in futures.items() if _failure(asking) in LEADER_MOVES}
 
     def _at_timestamp(
         self, partitions: Iterable[TopicPartition], milliseconds: int

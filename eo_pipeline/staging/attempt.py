@@ -77,10 +77,6 @@ class Attempt:
         """
         write_atomically(self.folder / _SESSION, session, flushed=False)
 
-    def empty(self) -> None:
-        """Remove the rows, because they are staged once more. Nothing was promised yet."""
-        remove_tree(self.rows_folder())
-
     def collect(self, folder: Place, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.

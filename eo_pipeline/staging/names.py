@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eo_pipeline.ledger.entry import EntryId
-from eo_pipeline.places import Place, folders_in, names_in
+from eo_pipeline.places import Place, folders_in, names_of_what_is_in
 
 #: Width of a version in a name, so that names sort by version.
 _VERSION_DIGITS = 12
@@ -18,7 +18,7 @@ def entry_ids_in(folder: Place) -> list[EntryId]:
     """The entries that something in ``folder`` is named after, sorted; none if there is no such
     folder. Other names are passed over.
     """
-    parts = [name.partition("-") for name in names_in(folder)]
+    parts = [name.partition("-") for name in names_of_what_is_in(folder)]
     return sorted(
         EntryId(int(version), transaction_id)
         for version, dash, transaction_id in parts

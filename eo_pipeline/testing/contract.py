@@ -157,6 +157,7 @@ class SinkContract:
             assert [other.entry(version) for version in range(6)] == history
             assert list(other.history(since=4)) == history[4:]
             assert other.entry(6) is None
+        assert sink.heads([self.pipeline]) == {self.pipeline: history[-1]}
 
     def test_a_commit_repeated_is_already_committed(self, session: SinkSession) -> None:
         entry = child_of(self.start(session), self.rows)

@@ -349,3 +349,12 @@ def test_a_key_that_depends_on_more_than_the_key_is_refused() -> None:
     pipeline = Pipeline.from_config(component.pipeline_config())
     with pytest.raises(ConfigError, match="Make the new key"):
         pipeline_definitions(pipeline, translation=by_kind)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["orders", "1e5", "[a, b]", "['a']", "a\n", "a\n\n", "\n", "True", "}}", "{ x }", "a\r\n"],
+)
+def test_a_text_that_is_no_template_is_what_dagster_makes_of_it(text: str) -> None:
+    context = dg.ResolutionContext.default()
+    assert resolve_texts(context, text) == context.resolve_value(text, as_type=object)

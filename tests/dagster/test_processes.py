@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from dagster_defs import definitions
 from tests.dagster.projects import write_project
 from tests.engine import Bench
+from tests.stores import Bucket
 
 ROOT = Path(__file__).parents[2]
 DAGSTER_YAML = ROOT / "dagster_defs" / "dagster.yaml"
@@ -127,3 +130,73 @@ def test_a_launched_job_fills_the_table_another_rewinds_it_and_neither_needs_spa
     )
     assert "replay of 1, 100 records, 100 rows" in replayed
     assert bench.table.query("select max(version) from eo_ledger") == [(5,)]
+
+
+_KILLED = """\
+from contextvars import ContextVar
+
+from eo_pipeline import crashpoints
+from eo_pipeline.testing import crash_at
+
+# in every context that Dagster runs a step in
+dies = crash_at(crashpoints.CrashPoint.PRE_COMMITTED, 2)
+crashpoints._HOOK = ContextVar("dies", default=dies)
+"""
+
+
+def test_a_run_in_a_fresh_folder_goes_on_where_a_killed_one_left_off(
+    bench: Bench, bucket: Bucket, tmp_path: Path
+) -> None:
+    """Scenario: what a launcher of containers does: each run is a process with a disk of its own,
+    gone when it ends. The first is killed between its promise and its commit. Outcome: the next
+    commits what was promised, reads on, and every record is there once.
+    """
+    staging = f"{bucket.uri}/staging"
+    document = as_yaml({**bench.config, "staging": staging, "storage": bucket.document()})
+    bench.topic.write(350, partitions=range(4))
+    disks = [tmp_path / "first", tmp_path / "second"]
+    told = [_on_a_disk_of_its_own(disks[0], document, killed=True)]
+    assert bench.table.versions() == [0, 1]
+    shutil.rmtree(disks[0])
+
+    told.append(_on_a_disk_of_its_own(disks[1], document))
+
+    assert "version 2" in told[1]
+    assert bench.table.versions() == [0, 1, 2, 3, 4]
+    bench.table.assert_holds_once(bench.topic.written)
+    # the second was what the first had promised: the same ranges, by the run that was killed
+    runs = bench.table.query("select version, run_id from eo_ledger order by version")
+    by_version = dict(runs)
+    assert by_version[2] == by_version[1] != by_version[3]
+
+
+def _on_a_disk_of_its_own(disk: Path, document: str, *, killed: bool = False) -> str:
+    """One run by Dagster's own command; project, home, DAGSTER_HOME, cwd and /tmp are there."""
+    project, home, work = disk / "project", disk / "home", disk / "work"
+    for folder in (project, home, work):
+        folder.mkdir(parents=True)
+    (home / "dagster.yaml").write_text(DAGSTER_YAML.read_text())
+    package = write_project(project, document, name="events")
+    if killed:
+        definitions = package / "definitions.py"
+        definitions.write_text(_KILLED + definitions.read_text())
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("dagster")),
+            *("job", "execute", "-m", f"{package.name}.definitions", "-j", "events_job"),
+        ],
+        cwd=work,
+        env={
+            **os.environ,
+            **dict.fromkeys(("HOME", "TMPDIR"), str(home)),
+            "DAGSTER_HOME": str(home),
+            "PYTHONPATH": f"{project}:{ROOT}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == (-signal.SIGKILL if killed else 0), said
+    return said

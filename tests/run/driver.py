@@ -1,8 +1,9 @@
 """One run in its own process: ``python -m tests.run.driver CONFIG [--crash-at POINT NTH]``.
 
-With ``--rewind TO``, ``--replay FIRST LAST``, ``--preview FIRST LAST`` or ``--redrive`` it does
-that instead. Prints one JSON line per checkpoint, then ``done``. With ``--crash-at`` the process
-kills itself by SIGKILL when it reaches the named point for the nth time.
+``CONFIG`` is JSON, or a document's path. With ``--rewind TO``, ``--replay FIRST LAST``,
+``--preview FIRST LAST`` or ``--redrive`` it does that instead. Prints one JSON line per checkpoint,
+then ``done``. With ``--crash-at`` the process kills itself by SIGKILL when it reaches the named
+point for the nth time.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going, reaching
+from eo_pipeline.documents import read_document
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.testing import crash_at
@@ -23,9 +26,13 @@ def say(report: CheckpointReport) -> None:
     sys.stdout.flush()
 
 
+def configuration(text: str) -> Any:
+    return json.loads(text) if text.startswith("{") else read_document(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("config", type=json.loads)
+    parser.add_argument("config", type=configuration)
     parser.add_argument("--crash-at", nargs=2, metavar=("POINT", "NTH"))
     parser.add_argument("--rewind", type=int, metavar="TO")
     parser.add_argument("--replay", type=int, nargs=2, metavar=("FIRST", "LAST"))

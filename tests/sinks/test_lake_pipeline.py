@@ -268,6 +268,21 @@ def test_bad_records_become_dead_letters_with_the_rows(lake: Lake, inline_record
     assert lake.frame().height == 5
 
 
+@IN_A_BUCKET
+def test_rows_in_folders_are_staged_again_where_emptied_folders_are_listed(lake: Lake) -> None:
+    """Scenario: what cannot be kept is found when rows were staged, and they are staged once more;
+    the store still lists the folders of the first time.
+    """
+    pipeline = lake.bench.pipeline(
+        source={"on_bad_record": "dead_letter"}, sink={"partition_by": ["name"]}
+    )
+    lake.bench.topic.write(20, partitions=range(4))
+    lake.bench.topic.write_value(b'{"id": 100, "name": ""}')
+    counts = pipeline.run().head.counts
+    assert (counts.rows, counts.dead_letters) == (20, 1)
+    lake.assert_holds_once(lake.bench.topic.written)
+
+
 @pytest.mark.parametrize(
     ("transform", "error", "names"),
     [

@@ -48,3 +48,15 @@ def slowly(df: DataFrame) -> DataFrame:
 
 def slowly_after_a_shuffle(df: DataFrame) -> DataFrame:
     return slowly(df.repartition(4))
+
+
+def into_many_folders(df: DataFrame) -> DataFrame:
+    """Of each task hundreds of files, which take seconds to be named; another attempt at the task
+    lays its rows out in another way.
+    """
+    return df.withColumn("drawn", (F.rand() * 256).cast("int"))
+
+
+def with_noise(df: DataFrame) -> DataFrame:
+    """A hundred thousand characters a row, which nothing makes smaller."""
+    return df.withColumn("noise", F.randstr(F.lit(100_000)))

@@ -17,6 +17,7 @@ from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from tests.stores import Bucket
 
 START = LedgerEntry(
     pipeline="p",
@@ -239,3 +240,17 @@ def test_what_an_earlier_release_staged_is_known_by_what_it_promised(tmp_path: P
     (nobodys,) = area.attempts("l")
     assert nobodys.ledger_id is None
     assert area.attempts_at("l") == []
+
+
+def test_an_attempt_that_was_removed_from_a_bucket_is_not_listed(bucket: Bucket) -> None:
+    """Scenario: a store that lists folders for minutes after they were emptied, as SeaweedFS does:
+    each run would find, and settle, every attempt of that time.
+    """
+    area = StagingArea(bucket.storage.place(f"{bucket.uri}/staging"), "p")
+    entry = START.child(Operation.FORWARD, "run", {TopicPartition("t", 0): 3})
+    attempt = area.begin(entry)
+    attempt.runs_in("a session")
+    (attempt.rows_folder() / "part-0.parquet").write_text("rows")
+    assert area.attempts(START.ledger_id) == [replace(attempt, owner=None)]
+    attempt.delete_committed(rows=True)
+    assert area.attempts(START.ledger_id) == []

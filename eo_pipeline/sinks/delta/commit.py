@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,9 @@ from eo_pipeline.sinks.protocol import OvertakenError
 #: No hooks: a checkpoint of the log that fails raises although the commit landed.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
+#: What tells a commit of maintenance in the table's history.
+MAINTENANCE = "eo_maintenance"
+
 #: Arguments of a delta-rs call that commits.
 Arguments = dict[str, Any]
 
@@ -28,6 +31,18 @@ def plain_commit() -> Arguments:
     """For a commit of its own that must not be retried."""
     return {
         "commit_properties": CommitProperties(max_commit_retries=0),
+        "post_commithook_properties": _NO_HOOKS,
+    }
+
+
+def maintenance_commit(transactions: Mapping[str, int]) -> Arguments:
+    """For a commit that changes no row, and leaves the ledger's head where it is."""
+    return {
+        "commit_properties": CommitProperties(
+            custom_metadata={MAINTENANCE: "true"},
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, value) for name, value in transactions.items()],
+        ),
         "post_commithook_properties": _NO_HOOKS,
     }
 

@@ -9,6 +9,7 @@ else may have changed rows since.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,13 +19,18 @@ from deltalake.exceptions import DeltaError
 from eo_pipeline.arrow import pa
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.places import sizes_of
-from eo_pipeline.sinks.delta.commit import Arguments, commit_files
-from eo_pipeline.sinks.delta.store import Snapshot
+from eo_pipeline.sinks.delta.commit import MAINTENANCE, Arguments, commit_files
+from eo_pipeline.sinks.delta.store import FLOOR, Snapshot
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointer
+from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.sinks.removal import target_of
 
 #: Commits of maintenance, which change no row.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+
+
+def _is_harmless(commit: dict[str, Any]) -> bool:
+    return commit.get("operation") in _HARMLESS or MAINTENANCE in commit
 
 
 class NotRestorableError(Exception):
@@ -56,8 +62,29 @@ class Restore:
         self._refuse_replayed(target)
         found = self._version_left_by(target)
         if found is not None:
+            self._refuse_below_floor(found)
             self.check_files(found)
         return found
+
+    def _refuse_below_floor(self, version: int) -> None:
+        """What left the table before the floor is being removed, or may be at any moment: by a
+        maintenance that does not see a restore of it.
+        """
+        table = self.table.table
+        floor = table.transaction_version(FLOOR)
+        if floor is None or version == table.version():
+            return
+        left = min(
+            int(commit["timestamp"])
+            for commit in table.history()
+            if int(commit.get("version", version)) > version
+        )
+        if left < floor:
+            raise NotRestorableError(
+                f"maintenance may have removed what left the table before {_moment(floor)}, as "
+                f"files of version {version} did at {_moment(left)}. How long they stay is said by "
+                "`maintenance: {keep: ...}`"
+            )
 
     def _refuse_replayed(self, target: int) -> None:
         """A replay since then, from when the table was appended to, is not in the old state."""
@@ -79,7 +106,7 @@ class Restore:
             mine = commit.get("eo_pipeline") == self.table.pipeline
             if mine and int(commit["eo_version"]) <= target:
                 return self._checked(version, target)
-            if not mine and commit.get("operation") not in _HARMLESS:
+            if not mine and not _is_harmless(commit):
                 return self._foreign(version, commit, target)
             expected = version - 1
         if expected == -1:
@@ -135,6 +162,10 @@ class Restore:
                 )
 
 
+def _moment(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M}Z"
+
+
 def restore(table: DeltaTable, version: int | None, arguments: Arguments) -> None:
     """One commit: the files of ``version`` are the table again, and the ledger's head moves.
 
@@ -144,7 +175,13 @@ def restore(table: DeltaTable, version: int | None, arguments: Arguments) -> Non
     if version is None:
         table.delete(**arguments)
     elif version < before:
-        table.restore(version, **arguments)
+        try:
+            table.restore(version, **arguments)
+        except DeltaError as error:
+            if "missing file" not in str(error):
+                raise
+            # it was there when it was looked for; looked for again, the reason is told
+            raise OvertakenError(str(error)) from error
         return
     if version == before or table.version() == before:
         commit_files(table, [], arguments)

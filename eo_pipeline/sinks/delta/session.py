@@ -33,6 +33,7 @@ from eo_pipeline.sinks.delta.commit import (
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
+from eo_pipeline.sinks.delta.maintain import DeltaUpkeep
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.past import past_of
@@ -44,6 +45,8 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import changed
+from eo_pipeline.sinks.lake.upkeep import stopped
+from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.sinks.removal import target_of
@@ -134,6 +137,19 @@ class DeltaSession(LakeSession[Snapshot]):
         table = self.open_table()
         upserts = self.sink.upsert_rule is not None
         return damage(table.table, self.root, upserts=upserts) if table else None
+
+    def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
+        """See :mod:`eo_pipeline.sinks.delta.maintain`."""
+        with self._told_as(self._not_kept):
+            table = self.open_table()
+            if table is not None:
+                table.check(self.sink.partition_by)
+            self.about_to_commit()
+            opened = partial(Snapshot.open, self.root, self.options, self.pipeline)
+            yield from DeltaUpkeep(self.root, self.pipeline, rules, opened).work(dry_run=dry_run)
+
+    def _not_kept(self, error: Exception) -> EoPipelineError:
+        return self.damage() or stopped(self.root, error)
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, DeltaError):

@@ -39,6 +39,10 @@ from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 APP_PREFIX = "eo:"
 TOKEN_SUFFIX = ":token"  # noqa: S105 - no secret
 
+#: Of maintenance: the number of the newest one, and the moment (milliseconds since 1970) before
+#: which what left the table may be removed. No pipeline's name has a colon.
+TURN, FLOOR = "eo::turn", "eo::floor"
+
 #: Writer features whose rules hold for files that are added by reference (Delta protocol, "Valid
 #: Feature Names in Table Features"). Any other one asks a writer for more than this one does.
 _FEATURES = frozenset(
@@ -220,11 +224,12 @@ class Snapshot:
         Raises:
             RefusedError: says why. Nothing was changed.
         """
-        reason = self._reason_not_to_remove()
+        reason = self.reason_not_to_remove()
         if reason:
             raise RefusedError(f"no row can be taken out of the table: {reason}")
 
-    def _reason_not_to_remove(self) -> str | None:
+    def reason_not_to_remove(self) -> str | None:
+        """Why no file can be taken out of the table; None if it can."""
         if self.configuration.get("delta.appendOnly") == "true":
             return "it has delta.appendOnly=true. Nothing was changed"
         if "deletionVectors" in (self.table.protocol().writer_features or ()):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from eo_pipeline.places import Place
+from eo_pipeline.places import Place, local_folder
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
-from eo_pipeline.sinks.files import local_folder
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
 from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
@@ -47,7 +47,7 @@ def _local(warehouse: Any) -> Any:
             "catalog that the table is registered in: catalog: {name: ..., properties: {type: sql "
             f"or rest, uri: ..., warehouse: {warehouse!r}}}}}"
         )
-    return folder if "://" in warehouse else Path(warehouse)
+    return folder if urlsplit(warehouse).scheme else Path(warehouse)
 
 
 class IcebergCatalog(Settings):

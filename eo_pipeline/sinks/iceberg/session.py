@@ -20,6 +20,7 @@ from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableErr
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
+from eo_pipeline.sinks.iceberg.maintain import IcebergUpkeep
 from eo_pipeline.sinks.iceberg.past import past_of
 from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
 from eo_pipeline.sinks.iceberg.store import (
@@ -47,7 +48,9 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import changed, own_columns
+from eo_pipeline.sinks.lake.upkeep import stopped
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
+from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.staging.rows import StagedOutput
@@ -115,6 +118,14 @@ class IcebergSession(LakeSession[Table]):
     def queries(self, selected: Selected) -> Mapping[str, str]:
         condition = selected.condition(CHECKPOINT_COLUMN)
         return {"Spark": f"SELECT * FROM {self.sink.table} WHERE {condition}"}
+
+    def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
+        """See :mod:`eo_pipeline.sinks.iceberg.maintain`."""
+        with self._told_as(partial(stopped, self.root)):
+            if table := self.open_table():
+                check(table, self.sink)
+            kept = IcebergUpkeep(self.root, self.pipeline, rules, self.open_table, self.catalog)
+            yield from kept.work(dry_run=dry_run)
 
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.types as pt
+
 from eo_pipeline.sinks.lake.types import StoredTypes
 from eo_pipeline.sinks.projection import is_scalar
 
@@ -32,3 +35,16 @@ def _is_of_structs(data_type: DataType) -> bool:
     if isinstance(data_type, StructType):
         return all(_is_of_structs(field.dataType) for field in data_type)
     return is_scalar(data_type)
+
+
+def reads_as_it_stands(kind: pa.DataType) -> bool:
+    """:func:`is_read_as_it_stands` of an Arrow type."""
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return not pt.is_nested(kind.value_type)
+    if pt.is_map(kind):
+        return not (pt.is_nested(kind.key_type) or pt.is_nested(kind.item_type))
+    if pt.is_struct(kind):
+        return all(pt.is_struct(f.type) or not pt.is_nested(f.type) for f in kind) and all(
+            reads_as_it_stands(f.type) for f in kind
+        )
+    return True

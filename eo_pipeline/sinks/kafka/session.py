@@ -66,6 +66,9 @@ class KafkaSession(SinkSession):
     """
 
     publish_tries: ClassVar[int] = 2
+    keeps_itself = (
+        "Kafka keeps the topic by its retention, and the ledger's for ever: nothing to do"
+    )
 
     def __init__(self, sink: KafkaSink, pipeline: str) -> None:
         super().__init__(pipeline)

@@ -36,7 +36,7 @@ from eo_pipeline.sinks.parquet.store import (
     EntryFile,
 )
 from eo_pipeline.sinks.parquet.swap import SwapFolder, refuse_where_impossible
-from eo_pipeline.sinks.parquet.types import TYPES, refuse_partition_name
+from eo_pipeline.sinks.parquet.types import TOO_SMALL, TYPES, refuse_partition_name
 from eo_pipeline.sinks.past import Selected
 from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
 from eo_pipeline.sinks.removal import goes_back
@@ -64,6 +64,8 @@ class ParquetSession(SinkSession):
     Between this look and the rename the head can only move by somebody taking that same name. What
     was not renamed is removed by :meth:`recover` once its version is taken.
     """
+
+    keeps_itself = TOO_SMALL
 
     def __init__(self, sink: ParquetSink, pipeline: str) -> None:
         super().__init__(pipeline)
@@ -209,9 +211,8 @@ class ParquetSession(SinkSession):
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, OSError):
-            return SinkUnavailableError(
-                f"{self.root} cannot be written: {error}. Nothing was published."
-            )
+            said = f"{self.root} cannot be written: {error}. Nothing was published."
+            return SinkUnavailableError(said)
         return super().explain(error)
 
     def flush(self, entry: LedgerEntry) -> None:
@@ -233,8 +234,7 @@ class ParquetSession(SinkSession):
         name = f"{entry.version:0{_VERSION_DIGITS}d}-{new_transaction_id()}"
         return self.root / PUBLISHING_FOLDER / name
 
-    def close(self) -> None:
-        """Nothing is held open."""
+    def close(self) -> None: ...
 
 
 class _FolderPublication(Publication):

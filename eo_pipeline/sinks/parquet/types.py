@@ -12,6 +12,12 @@ TYPES = AS_STORED
 #: The column that readers take from the folders' names.
 PARTITION_COLUMN = "checkpoint"
 
+#: Said to somebody who asks for maintenance.
+TOO_SMALL = (
+    "a checkpoint's files are its own, and are not put together with others: for fewer files make "
+    "fewer, larger checkpoints (source.max_records), or use type: delta or iceberg"
+)
+
 
 def refuse_partition_name(names: Iterable[str]) -> None:
     """Raise SchemaChangeError if a column has the name that readers take from the folders."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
+from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.options import UpsertOptions
 from eo_pipeline.sinks.sql.names import TableName
@@ -69,6 +72,23 @@ class SqlSink(UpsertOptions, Sink):
         """The table for records that could not be read."""
         named = self.dead_letter_table
         return TableName.parse(named) if named else dead_letters_of(self.target)
+
+    @property
+    def store(self) -> Hashable:
+        """The ledger lies in the table's schema: this is the database, the user and the schema."""
+        ours = {*SqlSink.model_fields}
+        reached = tuple((name, value) for name, value in self if name not in ours)
+        return type(self), reached, self.target.schema
+
+    def heads(self, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
+        """By one question; see :meth:`Sink.heads`."""
+        try:
+            heads: dict[str, LedgerEntry | None] = self._session_class().heads(self, pipelines)
+        except EoPipelineError:
+            raise
+        except Exception as error:
+            raise self._not_opened(error) from error
+        return heads
 
     @property
     def table_name(self) -> str:

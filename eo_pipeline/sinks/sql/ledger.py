@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 from eo_pipeline.errors import ConfigError, TableReplacedError
@@ -49,6 +50,10 @@ _JSON = frozenset({"offsets", "ranges", "topic_ids", "counts", "details", "ident
 
 #: Entries of a history fetched at a time, so that a long ledger is never in memory as a whole.
 PAGE = 500
+
+
+#: Pipelines whose heads one statement asks for.
+HEADS = 100
 
 
 class LedgerTypes(NamedTuple):
@@ -140,6 +145,12 @@ class LedgerStatements:
     def head(self) -> str:
         """Parameter: pipeline."""
         return f"{self._select} WHERE pipeline = {self.mark} ORDER BY version DESC LIMIT 1"
+
+    def heads(self, pipelines: int) -> str:
+        """Of so many at once: each found by the primary key, as :attr:`head` finds one. Parameters:
+        the pipelines.
+        """
+        return " UNION ALL ".join(f"SELECT * FROM ({self.head}) AS h{n}" for n in range(pipelines))
 
     @property
     def at(self) -> str:
@@ -267,6 +278,19 @@ class SqlLedger:
         if written > 0:
             found = f"{self.table}, or its checkpoint column, does not exist any more"
             raise TableReplacedError(self.pipeline, written, found)
+
+
+def heads_of(
+    statements: LedgerStatements, ask: Callable[..., list[Any]], pipelines: Collection[str]
+) -> dict[str, LedgerEntry | None]:
+    """The newest entry of each of ``pipelines`` in one ledger; ``ask`` as in :class:`SqlLedger`."""
+    found: dict[str, LedgerEntry | None] = dict.fromkeys(pipelines)
+    names = iter(pipelines)
+    while asked := list(islice(names, HEADS)):
+        for row in ask(statements.heads(len(asked)), *asked):
+            entry = entry_of(row)
+            found[entry.pipeline] = entry
+    return found
 
 
 def row_of(entry: LedgerEntry, target_table: str) -> tuple[Any, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from typing import Any, ClassVar
 
 from eo_pipeline.arrow import pa
@@ -18,6 +19,7 @@ from eo_pipeline.sinks.sql.ledger import (
     ONE_PIPELINE,
     LedgerStatements,
     SqlLedger,
+    heads_of,
     row_of,
 )
 from eo_pipeline.sinks.sql.names import TableName, quoted
@@ -43,6 +45,10 @@ class SqlSession(SinkSession):
     and is then told that it is taken. A failure rolls everything back; a connection lost in COMMIT
     is the one case in which nobody knows.
     """
+
+    keeps_itself = (
+        "the database keeps its tables and the ledger by itself (autovacuum, purge): nothing to do"
+    )
 
     #: The dialect.
     store_class: ClassVar[type[SqlStore]]
@@ -74,6 +80,19 @@ class SqlSession(SinkSession):
         for table in (self.table, self.dead_letters):
             table.exists()
         store.check_server()
+
+    @classmethod
+    def heads(cls, sink: SqlSink, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
+        """The newest entries in the one ledger of ``pipelines``; see ``Sink.heads``."""
+        with closing(cls.store_class(sink, ", ".join(islice(pipelines, 1)))) as store:
+            try:
+                store.locate()
+                store.make_ledger(store.ledger)
+                store.complete_ledger(store.ledger)
+            except store.driver_error as error:
+                raise store.while_opening(error) from error
+            statements = LedgerStatements(store.ledger.sql, store.mark)
+            return heads_of(statements, store.ask, pipelines)
 
     def column_type(self, field: pa.Field) -> str:
         """What a new column gets; one that was there may be of a wider type."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from eo_pipeline.errors import EoPipelineError, FencedError, SetupError
+from eo_pipeline.errors import (
+    CommitUnknownError,
+    EoPipelineError,
+    FencedError,
+    SetupError,
+    SinkUnavailableError,
+)
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.protocol import CommitOutcome
@@ -18,9 +25,15 @@ from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.storage import Storage
 from eo_pipeline.testing import child_of, first_entry
+from tests.chaos import rest_is_chaos
 from tests.proxy import Cut, Proxy
 from tests.sinks.delta.delta_world import rows_of
 from tests.stores import Bucket
+
+COMMITTED = CommitOutcome.COMMITTED
+
+#: Seconds; requests are given up after one here, and made again for six.
+HANGS_FOR_AT_MOST = 60
 
 #: As stores say that they have too much to do.
 SLOW_DOWN = (
@@ -62,11 +75,16 @@ class Shaky:
             return session.verified(session.head())
 
 
+def behind(proxy: Proxy, bucket: Bucket, *, request_timeout: float = 30) -> Shaky:
+    reached = bucket.server.storage_by(f"http://127.0.0.1:{proxy.port}")
+    storage = reached.model_copy(update={"request_timeout": request_timeout})
+    return Shaky(DeltaSink(path=f"{bucket.uri}/flights", storage=storage), bucket, proxy)
+
+
 @pytest.fixture
 def shaky(bucket: Bucket) -> Iterator[Shaky]:
     with Proxy(bucket.server.host, bucket.server.port) as proxy:
-        storage = bucket.server.storage_by(f"http://127.0.0.1:{proxy.port}")
-        yield Shaky(DeltaSink(path=f"{bucket.uri}/flights", storage=storage), bucket, proxy)
+        yield behind(proxy, bucket)
 
 
 @pytest.mark.parametrize("put", PUTS)
@@ -123,6 +141,31 @@ def test_a_store_that_has_too_much_to_do_is_asked_again(shaky: Shaky, put: str) 
     assert shaky.publish(child_of(start, 3), 1) is CommitOutcome.COMMITTED
     assert shaky.proxy.is_through
     assert shaky.rows() == [100, 101, 102]
+
+
+@pytest.mark.parametrize("put", rest_is_chaos(PUTS, but=["the table's commit"]))
+def test_a_store_that_hangs_is_an_error_that_can_be_retried(bucket: Bucket, put: str) -> None:
+    """Scenario: in the middle of publishing the store takes what is sent and says nothing more.
+    Outcome: an error in bounded time; afterwards the same version is there, once.
+    """
+    with Proxy(bucket.server.host, bucket.server.port) as proxy:
+        shaky = behind(proxy, bucket, request_timeout=1)
+        start = first_entry("p")
+        shaky.publish(start, 0)
+        entry = child_of(start, 3)
+        proxy.stall_at(PUTS[put])
+        began = time.monotonic()
+        with pytest.raises(EoPipelineError) as told:
+            shaky.publish(entry, 1)
+        assert time.monotonic() - began < HANGS_FOR_AT_MOST
+        assert proxy.is_through
+        assert isinstance(told.value, SinkUnavailableError | CommitUnknownError)
+        assert told.value.retryable
+        with pytest.raises(SinkUnavailableError):
+            shaky.publish(entry, 1)
+        proxy.stall(False)
+        assert shaky.publish(entry, 1) in (COMMITTED, CommitOutcome.ALREADY_COMMITTED)
+        assert shaky.rows() == [100, 101, 102]
 
 
 def test_a_store_that_says_it_put_what_it_did_not_is_refused(shaky: Shaky) -> None:

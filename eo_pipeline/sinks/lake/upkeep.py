@@ -1,0 +1,242 @@
+"""A lake table kept in order: small files put together, what left it removed. The steps; a format
+fills in what is its own.
+
+The old files give way to a new one in a commit that is refused if anybody committed since the
+table was looked at, as the ledger's are. Then it is looked at again, and the same is tried, if the
+old files are still the table's; so it goes on beside runs, and a rewind or a replay comes first.
+The ledger's head stays where it is, and a run that meets such a commit tries again on top of it.
+
+Each maintenance that changes something takes a **turn**, a number that the table keeps: from then
+on no older one commits, a process that was asleep for days for example, whose files may go.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Generic, TypeVar
+
+import tenacity
+
+from eo_pipeline.crashpoints import CrashPoint, reach
+from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.places import Place, remove_all
+from eo_pipeline.sinks.lake.bins import DataFile, bins
+from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
+from eo_pipeline.sinks.protocol import OvertakenError
+
+#: A format's handle on one version of its table, and a new file with the rows of several old ones.
+Handle = TypeVar("Handle")
+Made = TypeVar("Made")
+
+#: Below a pipeline's folder of rows: files that others were put together into, by turn.
+COMPACTED_FOLDER = "compacted"
+
+#: Files put together between two commits: a killed maintenance has done what it committed.
+_FILES_PER_COMMIT = 16
+
+#: How often a commit is tried when others commit meanwhile, and the longest wait between, seconds.
+_TRIES, _WAIT_MAX = 30, 1.0
+
+
+class LakeUpkeep(ABC, Generic[Handle, Made]):
+    """One maintenance of the table in ``root`` by the session of ``pipeline``. ``open_table`` looks
+    anew at every call.
+    """
+
+    #: Below :attr:`root`: where rows lie, in a folder for each pipeline.
+    rows_folder: ClassVar[str]
+
+    #: What the format's library raises for a commit that somebody else's came before.
+    overtaken: ClassVar[type[Exception] | tuple[type[Exception], ...]]
+
+    def __init__(
+        self,
+        root: Place,
+        pipeline: str,
+        rules: Maintenance,
+        open_table: Callable[[], Handle | None],
+    ) -> None:
+        self.root, self.pipeline, self.rules = root, pipeline, rules
+        self.open_table = open_table
+        #: 0 before this maintenance has one
+        self.turn = 0
+
+    def work(self, *, dry_run: bool) -> Iterator[Upkeep]:
+        """See ``Maintained.maintain``."""
+        table = self.open_table()
+        if table is None:
+            yield Upkeep("none", "there is no table yet")
+            return
+        wanted, reason = self._wanted(table)
+        unused = self.unused(table, self.turn_of(table) + 1)
+        if dry_run or not (wanted or unused or self.is_long(table)):
+            yield _compacted(self.files(table), wanted, reason)
+            yield _removed(unused, "would be removed")
+            return
+        self.turn = self._tried(self._take_turn)
+        reach(CrashPoint.PLANNED)
+        yield from self.before()
+        yield self._remove()
+        yield self._compact()
+        yield from self.after()
+
+    def _wanted(self, table: Handle) -> tuple[list[list[DataFile]], str | None]:
+        """What is to be put together; or why nothing is."""
+        reason = self.reason_not_to(table)
+        return ([] if reason else bins(self.files(table), self.rules.target_bytes)), reason
+
+    def _take_turn(self, table: Handle) -> int:
+        turn = self.turn_of(table) + 1
+        self.take_turn(table, turn)
+        return turn
+
+    def _tried(self, commit: Callable[[Handle], int]) -> int:
+        """``commit`` on a handle of the newest version, again and again while others are faster."""
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(OvertakenError),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=tenacity.wait_random_exponential(0.01, _WAIT_MAX),
+            reraise=True,
+        )
+        try:
+            return again(self._try, commit)
+        except OvertakenError as error:
+            raise SinkUnavailableError(
+                f"{self.root}: other writers were faster {_TRIES} times: {error}. What maintenance "
+                "did before stays; the next one goes on."
+            ) from error
+
+    def _try(self, commit: Callable[[Handle], int]) -> int:
+        try:
+            return commit(self.table())
+        except self.overtaken as error:
+            raise OvertakenError(str(error)) from error
+
+    def table(self) -> Handle:
+        """The table as it is now, if this maintenance is still the newest.
+
+        Raises:
+            SinkUnavailableError: it is not, or the table is gone.
+        """
+        table = self.open_table()
+        if table is None:
+            raise SinkUnavailableError(f"{self.root}: the table is gone")
+        if self.turn and self.turn_of(table) != self.turn:
+            raise SinkUnavailableError(
+                f"{self.root}: another maintenance of the table has begun, and this one stops. "
+                "What it did stays."
+            )
+        return table
+
+    def _compact(self) -> Upkeep:
+        begun, table = time.monotonic(), self.table()
+        # by this handle: its files are there, also those that a run takes out meanwhile
+        wanted, reason = self._wanted(table)
+        before, done = _figures(self.files(table)), 0
+        folder = self.root / self.rows_folder / self.pipeline / COMPACTED_FOLDER
+        for start in range(0, len(wanted), _FILES_PER_COMMIT):
+            groups = wanted[start : start + _FILES_PER_COMMIT]
+            made = self.write_together(table, groups, folder / f"{self.turn:06d}")
+            reach(CrashPoint.ROWS_SENT)
+            done += self._tried(partial(self.put_in_place, made=made))
+            reach(CrashPoint.COMMITTED)
+        after = _figures(self.files(self.table()))
+        left = len(wanted) - done
+        said = f"put files together into {done}" if done else _nothing(reason)
+        said += f"; {left} left to the next time, since runs changed them" if left else ""
+        return Upkeep("compact", said, *changed(before, after), time.monotonic() - begun)
+
+    def _remove(self) -> Upkeep:
+        begun, table = time.monotonic(), self.table()
+        unused = self.unused(table, self.turn)
+        reach(CrashPoint.STAGED)
+        remove_all(self.root / path for path, _ in unused)
+        return replace(_removed(unused, "removed"), seconds=time.monotonic() - begun)
+
+    # What a format fills in.
+
+    def is_long(self, table: Handle) -> bool:  # noqa: ARG002
+        """Whether there is more to do than putting together and removing."""
+        return False
+
+    def before(self) -> Iterator[Upkeep]:
+        """What is done first, once the turn is taken."""
+        return iter(())
+
+    def after(self) -> Iterator[Upkeep]:
+        """What is done last."""
+        return iter(())
+
+    @abstractmethod
+    def reason_not_to(self, table: Handle) -> str | None:
+        """Why no files of this table are put together; None if they are."""
+
+    @abstractmethod
+    def files(self, table: Handle) -> list[DataFile]:
+        """Those of this version."""
+
+    @abstractmethod
+    def turn_of(self, table: Handle) -> int:
+        """The newest one; 0 if there was none."""
+
+    @abstractmethod
+    def take_turn(self, table: Handle, turn: int) -> None:
+        """In a commit on this handle. Raises ``overtaken``, too."""
+
+    @abstractmethod
+    def unused(self, table: Handle, turn: int) -> list[tuple[str, int]]:
+        """Names below :attr:`root`, and bytes, of files that nothing refers to and nobody may still
+        commit, now that no maintenance before ``turn`` does.
+        """
+
+    @abstractmethod
+    def write_together(
+        self, table: Handle, groups: Sequence[Sequence[DataFile]], folder: Place
+    ) -> list[Made]:
+        """For each of ``groups`` a new file in ``folder``, flushed; nothing refers to it yet."""
+
+    @abstractmethod
+    def put_in_place(self, table: Handle, made: Sequence[Made]) -> int:
+        """In one commit on this handle, as far as the old files are all still the table's, or that
+        was done by an earlier try. How many. Raises ``overtaken``, too.
+        """
+
+
+def stopped(root: Place, error: Exception) -> SinkUnavailableError:
+    """What an error means that maintenance of the table in ``root`` met."""
+    return SinkUnavailableError(
+        f"{root}: maintenance stopped: {type(error).__name__}: {error}. What it did before stays, "
+        "no row was changed, and the next one goes on."
+    )
+
+
+def changed(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Files and bytes, before and after, in the order of an :class:`Upkeep`."""
+    return before[0], after[0], before[1], after[1]
+
+
+def _figures(files: Sequence[DataFile]) -> tuple[int, int]:
+    return len(files), sum(each.size for each in files)
+
+
+def _nothing(reason: str | None) -> str:
+    return f"nothing is put together: {reason}" if reason else "no small files to put together"
+
+
+def _compacted(
+    files: Sequence[DataFile], wanted: Sequence[list[DataFile]], reason: str | None
+) -> Upkeep:
+    """What would be done; how small the files become is not known."""
+    count, size = _figures(files)
+    less = sum(len(group) - 1 for group in wanted)
+    said = f"would put {less + len(wanted)} files together" if wanted else _nothing(reason)
+    return Upkeep("compact", said, count, count - less, size, size)
+
+
+def _removed(unused: Sequence[tuple[str, int]], said: str) -> Upkeep:
+    size = sum(size for _, size in unused)
+    return Upkeep("remove", said if unused else "no file is to go", len(unused), 0, size, 0)
