@@ -59,6 +59,12 @@ class Proxy:
         with self._lock:
             self._trigger = (word, cut)
 
+    def forget(self) -> None:
+        """What it was to do at a word is not to be done any more."""
+        with self._lock:
+            self._trigger, self._stall = None, None
+            self._answers.clear()
+
     def answer_at(self, word: bytes, answer: bytes, times: int = 1, *, heard: bool = False) -> None:
         """Give ``answer`` the next times the client sends ``word``; then the link breaks. Unless it
         is ``heard``, and its own answer lost, the server knows nothing of it.
@@ -125,7 +131,11 @@ class Proxy:
             if self._refusing:
                 client.close()
                 continue
-            server = socket.create_connection(self._server)
+            try:
+                server = socket.create_connection(self._server)
+            except OSError:
+                client.close()  # the server is away; the next client may find it again
+                continue
             with self._lock:
                 self._links += [client, server]
             reply = _Reply()

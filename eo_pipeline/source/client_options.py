@@ -25,8 +25,17 @@ LEADER_MOVES = frozenset(
 
 def leader_moves(error: BaseException) -> bool:
     """True if ``error``, or what it was raised from, says so: ask the same once more."""
+    return _code(error) in LEADER_MOVES
+
+
+def no_leader(error: BaseException) -> bool:
+    """True if no partition that was asked for has a leader: they are new, or gone."""
+    return _code(error) == KafkaError._NOENT
+
+
+def _code(error: BaseException) -> int | None:
     said = error if isinstance(error, KafkaException) else error.__cause__
-    return isinstance(said, KafkaException) and said.args[0].code() in LEADER_MOVES
+    return said.args[0].code() if isinstance(said, KafkaException) else None
 
 
 def as_text(value: Any) -> Any:

@@ -11,7 +11,7 @@ from eo_pipeline.embedded.server import EmbeddedServer
 from tests.kills.plan import Step
 from tests.kills.processes import Operation, Outcome
 from tests.kills.targets import LOCK_TIMEOUT_S
-from tests.proxy import Cut, Proxy
+from tests.proxy import Cut
 
 if TYPE_CHECKING:
     from tests.kills.life import Life
@@ -108,10 +108,8 @@ def lose_a_reply(life: Life, step: Step) -> Outcome:
     """The link to the store breaks when the commit is asked for: before the store hears of it, or
     before its answer is heard.
     """
-    port = life.target.port
-    assert port is not None
     cut = Cut.BEFORE_THE_REPLY if step.after_the_request else Cut.BEFORE_THE_REQUEST
-    with Proxy("127.0.0.1", port) as proxy:
+    with life.target.link() as proxy:
         proxy.cut_at(life.target.trigger(life.table), cut)
         operation = life.begin(step, port=proxy.port)
         outcome = operation.wait()

@@ -6,12 +6,13 @@ the store's own client or by another reader of the format.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ from tests.kills.disks import Disk
 from tests.kills.judge import Judge, NewestByKey, Row, Topic
 from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, PARTITIONS_MAX, Abilities
 from tests.mysql_server import EmbeddedMySql
+from tests.proxy import Proxy
 
 _COLUMNS = ("_eo_checkpoint", "_eo_partition", "_eo_offset", "id", "key", "name", "rev")
 _SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in _COLUMNS)
@@ -88,6 +90,13 @@ class Target(ABC):
     def port(self) -> int | None:
         """Where a proxy leads to; None where none can stand between."""
         return None
+
+    @contextlib.contextmanager
+    def link(self) -> Iterator[Proxy]:
+        """A proxy between runs and the store, for as long as its link may break."""
+        assert self.port is not None
+        with Proxy("127.0.0.1", self.port) as proxy:
+            yield proxy
 
     def able(self) -> Abilities:
         """What a life may do with it."""
@@ -248,11 +257,29 @@ class DeltaInBucket(Target):
     def __init__(self, folder: Path, mode: str = "append") -> None:
         super().__init__(folder, mode)
         self._server = EmbeddedObjectStore(folder / "server")
-        self._bucket = "kills"
+        # Spark keeps an endpoint for each bucket's name as long as it lives: a name for each
+        # server, and one proxy that stays
+        self._bucket = f"kills-{mode}"
+        self._proxy: Proxy | None = None
 
     def start(self) -> None:
         super().start()
         self._server.bucket(self._bucket)
+        if self._proxy is None:
+            self._proxy = Proxy("127.0.0.1", self._server.port)
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def link(self) -> Iterator[Proxy]:
+        assert self._proxy is not None
+        try:
+            yield self._proxy
+        finally:
+            self._proxy.forget()
 
     @property
     def server(self) -> EmbeddedServer:
@@ -281,7 +308,8 @@ class DeltaInBucket(Target):
         }
 
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
-        keys = self._keys(port or self.port)
+        assert self._proxy is not None
+        keys = self._keys(self._proxy.port)
         path = f"s3://{self._bucket}/{table}/events"
         return {"type": "delta", "path": path, "storage": keys, **self._upsert()}
 

@@ -19,6 +19,7 @@ from eo_pipeline.source.away import AskedClient, NoAnswerError
 from eo_pipeline.source.client_options import (
     connection_settings,
     leader_moves,
+    no_leader,
 )
 
 _T = TypeVar("_T")
@@ -244,12 +245,18 @@ class KafkaStore:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         patiently = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(leader_moves),
-            stop=tenacity.stop_after_delay(self.timeout),
+            retry=tenacity.retry_if_exception(lambda e: leader_moves(e) or no_leader(e)),
+            stop=lambda state: tenacity.stop_after_delay(self._patience(state))(state),
             wait=tenacity.wait_exponential(_LOOK_SECONDS, _LOOK_SECONDS_MAX),
             reraise=True,
         )
         return patiently(self._listed, asked, level)
+
+    def _patience(self, state: tenacity.RetryCallState) -> float:
+        """Seconds for what was answered last."""
+        error = state.outcome.exception() if state.outcome else None
+        leaderless = error is not None and no_leader(error)
+        return min(_NEW_TOPIC_SECONDS, self.timeout) if leaderless else self.timeout
 
     def _listed(
         self, asked: dict[ClientTopicPartition, OffsetSpec], level: IsolationLevel

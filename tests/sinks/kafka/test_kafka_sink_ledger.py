@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from functools import partial
 from typing import Any
@@ -262,6 +263,23 @@ def test_a_topic_that_is_just_getting_its_leader_is_asked_again(world: World) ->
         assert wait_until(partial(_has_partitions, store, topic, 60), 30)
         partitions = [TopicPartition(topic, number) for number in range(60)]
         assert store.ends(partitions, committed=True) == dict.fromkeys(partitions, 0)
+
+
+def test_a_topic_whose_only_partition_has_no_leader_yet_is_asked_again(world: World) -> None:
+    """No broker is asked then: the client itself says that there is none to ask."""
+    store = KafkaStore(world.sink)
+    client = AdminClient({"bootstrap.servers": world.sink.bootstrap_servers})
+    for _ in range(40):
+        only = TopicPartition(f"new-{uuid.uuid4().hex}", 0)
+        client.create_topics([NewTopic(only.topic, 1)])[only.topic].result()
+        assert store.ends([only], committed=True) == {only: 0}
+
+
+def test_a_topic_that_is_gone_is_not_waited_for_as_if_it_were_new(world: World) -> None:
+    began = time.monotonic()
+    with pytest.raises(SinkUnavailableError, match=r"gone-for-good: .*leaders"):
+        KafkaStore(world.sink).ends([TopicPartition("gone-for-good", 0)], committed=True)
+    assert time.monotonic() - began < world.sink.request_timeout / 2
 
 
 def _has_partitions(store: KafkaStore, topic: str, count: int) -> bool:
