@@ -27,12 +27,14 @@ def parsed(keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> D
     """See :class:`eo_pipeline.source.decoders.Decoder`; the struct has :data:`OK_FIELD` besides,
     and :data:`~eo_pipeline.source.wire.UNKNOWN_COLUMN` if that is to be kept.
     """
-    body = wire.body(schemas)
+    # a column, or each branch would have the whole of it in its code
+    body = schemas.part.own("body")
     values = wire.first_that(
-        (wire.writer(schemas) == i, _Branch.of(schemas, key, body).value())
+        (wire.writer(schemas) == i, _Branch.of(schemas, key, F.col(body)).value())
         for i, key in enumerate(schemas.writers)
     )
-    return keyed.withColumn(name, values).withColumn(unknown, wire.left_out(schemas))
+    read = keyed.withColumn(body, wire.body(schemas)).withColumn(name, values).drop(body)
+    return read.withColumn(unknown, wire.left_out(schemas))
 
 
 def columns(schemas: WireSchemas, struct: Column) -> list[Column]:

@@ -73,10 +73,14 @@ class Registry(Settings):
 
 @dataclass(frozen=True)
 class Registered:
-    """One version of a subject: the keys of its schema, and the schema's text."""
+    """One version of a subject: the keys of its schema, the schema's text, and its references as
+    the registry's client has them.
+    """
 
     keys: tuple[str, ...]
     text: str
+    version: int = 0
+    references: tuple[Any, ...] = ()
 
 
 def latest_reader(
@@ -204,7 +208,8 @@ class RegistryClient:
     def _registered(self, found: Any) -> Registered:
         keys = tuple(str(key) for key in (found.schema_id, found.guid) if key is not None)
         what = f"version {found.version} of subject {found.subject!r}"
-        return Registered(keys, self._self_contained(found.schema, what))
+        text = self._self_contained(found.schema, what)
+        return Registered(keys, text, int(found.version), tuple(found.schema.references or ()))
 
     def _self_contained(self, schema: Any, what: str) -> str:
         found = schema.schema_type or AVRO

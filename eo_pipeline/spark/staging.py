@@ -29,6 +29,8 @@ STAGING_SETTINGS: Mapping[str, str] = {
     # Spark's default but for "kafka": each record goes from the connector into a row at once. By
     # the older interface it takes a way through Java's own objects, nearly twice as long to read
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # bytes: Java compiles no longer method, and Spark takes eight times as long a one for whole
+    "spark.sql.codegen.hugeMethodLimit": "8000",
 }
 
 

@@ -234,6 +234,35 @@ def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
     assert seen["good"] == 4
 
 
+def test_of_twenty_writers_whole_steps_are_compiled(spark: SparkSession) -> None:
+    """What is not makes each task look at Hadoop's settings once and again for each writer, and
+    Java compiles no method of more bytes.
+    """
+    fields: list[Any] = [("id", "long"), *((f"f{n}", "long", n) for n in range(20))]
+    texts = {str(n): record(*fields[: n + 1]) for n in range(1, 21)}
+    frame = spark.range(2).selectExpr(
+        "CAST(CAST(id AS STRING) AS BINARY) AS key",
+        "CAST(CAST(id AS STRING) AS BINARY) AS value",
+        *("'t' AS topic", "0 AS partition", "id AS offset", "TIMESTAMP_SECONDS(id) AS timestamp"),
+        "0 AS timestampType",
+        "IF(id > 0, ARRAY(STRUCT('a' AS key, X'00' AS value)), NULL) AS headers",
+    )
+    source = KafkaSource(
+        bootstrap_servers="b:1", topics=["t"], value_format="avro", value_schema=texts["20"]
+    )
+    both = decode(frame, source, ReadBy(WireSchemas("20", tuple(texts), texts)))
+    told = {
+        how: str(spark.sql(f"EXPLAIN {how} SELECT * FROM {{rows}}", rows=both.flowing).collect())
+        for how in ("", "CODEGEN")
+    }
+    steps = re.findall(r"(\*\(\d+\) )?Project \[", told[""])
+    assert steps
+    assert all(steps), told[""]
+    sizes = [int(size) for size in re.findall(r"maxMethodCodeSize:(\d+)", told["CODEGEN"])]
+    assert sizes
+    assert max(sizes) < 8000
+
+
 def test_a_spark_without_spark_avro_is_said(tmp_path: Path) -> None:
     jars = [jar for jar in spark_connector_jars(STATE) if "avro" not in jar.name]
     with EmbeddedSpark(tmp_path / "spark", jars=jars) as server:

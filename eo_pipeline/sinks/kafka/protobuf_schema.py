@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import operator
 import re
+import zlib
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,9 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 #: Numbers that Protobuf keeps for itself.
 _RESERVED = range(19_000, 20_000)
 
+#: Numbers that take two bytes in front of a value; those below take one.
+_TWO_BYTES = range(16, 2048)
+
 
 def as_message(data_type: DataType, name: str | None) -> StructType:
     """The fields of a message of such values: a struct's; otherwise one, ``name``."""
@@ -75,12 +79,15 @@ def derived(struct: StructType, topic: str, part: str) -> str:
         name=f"{package}_{part.lower()}.proto", package=package, syntax="proto3"
     )
     file.message_type.add(name=part)
-    return _grown(file, struct, Protobuf(part), {})
+    return _grown(file, struct, Protobuf(part), {}, _next_number)
 
 
 def grown(text: str, struct: StructType, kind: Protobuf) -> str:
     """``text`` whose message of that ``kind`` takes ``struct``: fields it lacks are added, with
-    numbers that none had, and ``int32`` becomes ``int64``. Nothing is removed.
+    numbers that none has, and ``int32`` becomes ``int64``. Nothing is removed.
+
+    A field's number follows from its name: who adds another one to the same ``text`` at the same
+    time takes another number, and who adds the same one takes the same.
 
     Raises:
         SchemaChangeError: that does not do; or Protobuf has nothing for a column's type or name.
@@ -90,7 +97,13 @@ def grown(text: str, struct: StructType, kind: Protobuf) -> str:
     whole = json.loads(text)
     others = {name: held for name, held in whole["files"].items() if name != whole["file"]}
     file.name = whole["file"]
-    return _grown(file, struct, kind, others)
+    return _grown(file, struct, kind, others, _own_number)
+
+
+def meanings(text: str, kind: Protobuf) -> set[tuple[int, str]]:
+    """The numbers and names of the fields of its message."""
+    found = kind.descriptor(text)
+    return {(field.number, field.name) for field in found.fields} if found else set()
 
 
 def own_content(text: str) -> str:
@@ -102,9 +115,15 @@ def own_content(text: str) -> str:
     return content
 
 
-def _grown(file: Any, struct: StructType, kind: Protobuf, others: Mapping[str, str]) -> str:
+def _grown(
+    file: Any,
+    struct: StructType,
+    kind: Protobuf,
+    others: Mapping[str, str],
+    number: Callable[[Any, str], int],
+) -> str:
     growing, scope = _message_in(file, kind)
-    _Growing(file).grow(growing, struct, scope, ())
+    _Growing(file, number).grow(growing, struct, scope, ())
     content = b64encode(file.SerializeToString()).decode()
     made = json.dumps({"file": file.name, "files": {**others, file.name: content}})
     if faults := [*misfits(struct, kind.descriptor(made))]:
@@ -131,10 +150,11 @@ def _message_in(file: Any, kind: Protobuf) -> tuple[Any, str]:
 
 
 class _Growing:
-    """Adds fields to the messages of one ``file``."""
+    """Adds fields to the messages of one ``file``, each with a ``number`` by message and name."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, number: Callable[[Any, str], int]) -> None:
         self._file = file
+        self._number = number
         self._field = library("google.protobuf.descriptor_pb2").FieldDescriptorProto
 
     def grow(self, message: Any, struct: StructType, scope: str, path: tuple[str, ...]) -> None:
@@ -181,7 +201,7 @@ class _Growing:
                 f"{'.'.join(path)!r} is no name that Protobuf has: letters, digits and _ only. "
                 "Nothing was read; rename the column in the transform."
             )
-        field = message.field.add(name=name, number=_next_number(message))
+        field = message.field.add(name=name, number=self._number(message, name))
         field.label = self._field.LABEL_OPTIONAL
         if isinstance(data_type, T.MapType) and data_type.keyType.typeName() in _KEYS:
             field.label = self._field.LABEL_REPEATED
@@ -233,7 +253,19 @@ class _Growing:
             )
 
 
-def _next_number(message: Any) -> int:
+def _own_number(message: Any, name: str) -> int:
+    """What its name makes of it; the next one that is free, if that is not."""
+    taken = {each.number for each in message.field}
+    for each in (*message.reserved_range, *message.extension_range):
+        taken.update(range(max(each.start, 0), min(each.end, _TWO_BYTES.stop)))
+    free = [number for number in _TWO_BYTES if number not in taken]
+    if not free:
+        return _next_number(message, name)
+    wanted = _TWO_BYTES[zlib.crc32(name.encode()) % len(_TWO_BYTES)]
+    return next((number for number in free if number >= wanted), free[0])
+
+
+def _next_number(message: Any, name: str) -> int:  # noqa: ARG001
     """One more than any that is there or was reserved."""
     used = [each.number for each in message.field]
     used += [each.end - 1 for each in message.reserved_range]

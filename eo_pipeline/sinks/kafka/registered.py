@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: What a registry answers if a subject does not take a schema, or no subject does.
 _NOT_TAKEN = frozenset({409, 422})
 _NOT_ALLOWED = frozenset({401, 403})
+
+#: How often a schema is grown because others register theirs at the same time.
+_GROWTHS_MAX = 20
 
 
 class Writers:
@@ -113,6 +116,38 @@ class WritersClient(RegistryClient):
                 "correct the transform."
             )
 
+    def since(self, after: int, ours: Collection[int] = ()) -> list[Registered]:
+        """The subject's versions later than ``after``, the oldest first; without those with numbers
+        that are ``ours``.
+
+        Raises:
+            RegistryUnavailableError: the registry does not answer.
+        """
+        versions = self._asked(lambda client: client.get_versions(self.subject)) or []
+        later = sorted(each for each in versions if each > after)
+        found = (self._asked(lambda c, n=n: c.get_version(self.subject, n)) for n in later)
+        return [
+            self._registered(each)
+            for each in found
+            if each is not None and each.schema_id not in ours
+        ]
+
+    def between(self, after: int, number: int, ours: Collection[int] = ()) -> list[Registered]:
+        """Those of :meth:`since` before the schema with that ``number``; none if that was there
+        before.
+        """
+        there = self.since(after, ours)
+        places = [place for place, each in enumerate(there) if each.keys[0] == str(number)]
+        return there[: places[0]] if places else []
+
+    def overtaken(self, fault: str, other: Registered, number: int) -> SchemaChangeError:
+        """Of a schema that was registered under that ``number``, after the ``other`` one."""
+        return SchemaChangeError(
+            f"{fault} Somebody else registered schema {other.keys[0]} under {self.subject!r} at "
+            f"the same time as we registered {number} for these columns. Nothing was written with "
+            f"schema {number}: delete that version from the subject."
+        )
+
     def register(self, text: str, references: Sequence[Any] = ()) -> int:
         """The number of ``text``, which is registered unless it is already.
 
@@ -163,11 +198,36 @@ class AvroWriters(WritersClient):
             name = avro_schema.record_name(self.topic, self.name)
             text = json.dumps(avro_schema.derived(data_type, name))
             if text not in self._numbers:
-                self._numbers[text] = self.register(text)
+                self._numbers[text] = self._registered_as(text)
             return AgreedAvro(self._numbers[text], text, data_type, is_ours=True)
         latest = self.there()
         self.refuse(latest, [*avro_schema.misfits(data_type, whole(latest.text))])
         return AgreedAvro(int(latest.keys[0]), latest.text, data_type, is_ours=False)
+
+    def _registered_as(self, text: str) -> int:
+        """Its number. Some registries let two at once in that do not go together.
+
+        Raises:
+            SchemaChangeError: the subject does not take it.
+            ConfigError: this login may not register.
+            RegistryUnavailableError: the registry does not answer.
+        """
+        before = self.found(self.subject)
+        try:
+            number = self.register(text)
+        except SchemaChangeError:
+            now = self.found(self.subject)
+            if now == before:
+                raise
+            number = self.register(text)  # what came between was in the way, not what it says
+        schema = self._schema_registry.Schema(text, self._type)
+        for other in self.between(_version(before), number):
+            if not self._asked(
+                lambda client, n=other.version: client.test_compatibility(self.subject, schema, n)
+            ):
+                fault = "The columns' schema does not go together with another one."
+                raise self.overtaken(fault, other, number)
+        return number
 
 
 class ProtobufWriters(WritersClient):
@@ -193,16 +253,65 @@ class ProtobufWriters(WritersClient):
         return self._agreed[asked]
 
     def _registered_for(self, columns: StructType) -> tuple[int, str]:
-        """The number and the text of a schema that takes ``columns``."""
+        """The number and the text of a schema that takes ``columns``.
+
+        A registry has no compare-and-swap, but its versions have an order: of two that grew the
+        same version the later one sees the earlier, and grows that, before a record is written.
+        """
+        first = protobuf_schema.derived(columns, self.topic, self.name)
+        base, ours = self._base(first)
+        for _ in range(_GROWTHS_MAX):
+            if base and not self._faults(base, columns):
+                return int(base.keys[0]), base.text
+            text = self._grown(base, columns, ours) if base else first
+            try:
+                number = self.register(protobuf_schema.own_content(text), _references(base))
+            except SchemaChangeError:
+                beside = self._to_grow(base, self.since(_version(base), ours))
+                if beside is None:
+                    raise
+                base = beside  # what came between was in the way, or is what ours does not follow
+                continue
+            beside = self._to_grow(base, self.between(_version(base), number, ours))
+            if beside is None:
+                return number, text
+            ours.append(number)
+            base = beside
+        raise self._away(f"gets other schemas for {self.subject!r} whenever we register one")
+
+    def _base(self, first: str) -> tuple[Registered | None, list[int]]:
+        """What is to grow: the latest; but not the ``first`` of ours that somebody else's was
+        before, which we were killed before we saw. That is then the only number of the list.
+        """
         latest = self.found(self.subject)
-        if latest is None:
-            text = protobuf_schema.derived(columns, self.topic, self.name)
-            return self.register(protobuf_schema.own_content(text)), text
-        if not self._faults(latest, columns):
-            return int(latest.keys[0]), latest.text
-        text = protobuf_schema.grown(latest.text, columns, self._protobuf)
-        references = self._latest_version(self.subject).schema.references or ()
-        return self.register(protobuf_schema.own_content(text), references), text
+        own = protobuf_schema.own_content
+        if latest and latest.version > 1 and own(latest.text) == own(first):
+            number = int(latest.keys[0])
+            if before := self._to_grow(None, self.between(0, number)):
+                return before, [number]
+        return latest, []
+
+    def _to_grow(self, base: Registered | None, others: list[Registered]) -> Registered | None:
+        """Of ``others``, the versions after ``base``, the newest that has all of it; where nothing
+        was, the first of all: the rest are of those who were too late, as we were.
+        """
+        if base is None:
+            return others[0] if others else None
+        fields = protobuf_schema.meanings(base.text, self._protobuf)
+        grown = (
+            each
+            for each in reversed(others)
+            if fields <= protobuf_schema.meanings(each.text, self._protobuf)
+        )
+        return next(grown, None)
+
+    def _grown(self, base: Registered, columns: StructType, ours: Sequence[int]) -> str:
+        try:
+            return protobuf_schema.grown(base.text, columns, self._protobuf)
+        except SchemaChangeError as error:
+            if not ours:
+                raise
+            raise self.overtaken(str(error), base, ours[-1]) from error
 
     def _faults(self, latest: Registered, columns: StructType) -> list[str]:
         if fault := self._protobuf.fault_of(latest.text):  # no columns can mend that
@@ -216,3 +325,12 @@ class ProtobufWriters(WritersClient):
     def _protobuf(self) -> Protobuf:
         assert isinstance(self._kind, Protobuf)
         return self._kind
+
+
+def _version(base: Registered | None) -> int:
+    """0 where there is none."""
+    return base.version if base else 0
+
+
+def _references(base: Registered | None) -> Sequence[Any]:
+    return base.references if base else ()
