@@ -33,7 +33,7 @@ from eo_pipeline.wording import some_of
 TOLD_AT_LEAST_EVERY_S = 3_600.0
 
 #: Events one tick hands over; the topics that were told longest ago come first.
-EVENTS_A_TICK = 500
+EVENTS_A_TICK = 100
 
 #: Seconds after which a tick compares no further ledger; the next one goes on.
 RECONCILING_S = 20.0
