@@ -8,11 +8,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.rows import partition_value
@@ -90,7 +88,7 @@ class Writing:
 
     def _write(self, place: Place, files: Sequence[DataFile], schema: pa.Schema) -> pq.FileMetaData:
         fragments = [self._fragments[each.path] for each in files]
-        rows = pads.FileSystemDataset(
+        rows = type(self._rows)(
             fragments, self._rows.schema, self._rows.format, self._rows.filesystem
         )
         batches = rows.to_batches(columns=schema.names, batch_size=_BATCH_ROWS)

@@ -33,7 +33,6 @@ from eo_pipeline.sinks.delta.commit import (
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
-from eo_pipeline.sinks.delta.maintain import DeltaUpkeep
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.past import past_of
@@ -140,6 +139,8 @@ class DeltaSession(LakeSession[Snapshot]):
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
         """See :mod:`eo_pipeline.sinks.delta.maintain`."""
+        from eo_pipeline.sinks.delta.maintain import DeltaUpkeep
+
         with self._told_as(self._not_kept):
             table = self.open_table()
             if table is not None:

@@ -20,7 +20,6 @@ from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableErr
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
-from eo_pipeline.sinks.iceberg.maintain import IcebergUpkeep
 from eo_pipeline.sinks.iceberg.past import past_of
 from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
 from eo_pipeline.sinks.iceberg.store import (
@@ -121,6 +120,8 @@ class IcebergSession(LakeSession[Table]):
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
         """See :mod:`eo_pipeline.sinks.iceberg.maintain`."""
+        from eo_pipeline.sinks.iceberg.maintain import IcebergUpkeep
+
         with self._told_as(partial(stopped, self.root)):
             if table := self.open_table():
                 check(table, self.sink)

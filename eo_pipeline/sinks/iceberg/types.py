@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.types as pt
-
+from eo_pipeline.arrow import pa, pt
 from eo_pipeline.sinks.lake.types import StoredTypes
 from eo_pipeline.sinks.projection import is_scalar
 
