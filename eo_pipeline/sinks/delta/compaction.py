@@ -8,11 +8,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
+from eo_pipeline.arrow import pa, pads, pq
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.rows import partition_value

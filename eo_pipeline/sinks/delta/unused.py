@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import unquote
 
-import pyarrow as pa
-
+from eo_pipeline.arrow import pa
 from eo_pipeline.places import Place, sizes_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.store import APP_PREFIX, Snapshot

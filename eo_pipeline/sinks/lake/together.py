@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.places import Place, new_file
 from eo_pipeline.sinks.lake.bins import DataFile
