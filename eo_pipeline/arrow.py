@@ -3,7 +3,8 @@ third of a command that finds nothing to do.
 
     from eo_pipeline.arrow import pa, pq
 
-``pc`` is ``pyarrow.compute``, ``pq`` ``pyarrow.parquet``, ``pt`` ``pyarrow.types``.
+``pc`` is ``pyarrow.compute``, ``pads`` ``pyarrow.dataset``, ``pq`` ``pyarrow.parquet``, ``pt``
+``pyarrow.types``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from eo_pipeline.on_demand import Module
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+    import pyarrow.dataset as pads
     import pyarrow.parquet as pq
     import pyarrow.types as pt
 else:
     pa, pc = Module("pyarrow"), Module("pyarrow.compute")
+    pads = Module("pyarrow.dataset")
     pq, pt = Module("pyarrow.parquet"), Module("pyarrow.types")
 
-__all__ = ["pa", "pc", "pq", "pt"]
+__all__ = ["pa", "pads", "pc", "pq", "pt"]

@@ -88,8 +88,7 @@ def _calling_the_users_code() -> Iterator[None]:
         TransformError: instead, unless the error is one of ours already.
     """
     try:
-        with origins(told=True):
-            yield
+        yield
     except EoPipelineError:
         raise
     except Exception as error:
@@ -167,11 +166,11 @@ class Stager:
         if isinstance(staged, UnfitRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, ready._why)
             staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
-        if not isinstance(staged, tuple):
-            remedy = "The transform made other rows of the same records the second time"
-            assert isinstance(staged, UnfitRows)
-            raise refused(staged, self.source, self.sink, remedy)
-        return staged
+        if isinstance(staged, tuple):
+            return staged
+        assert isinstance(staged, UnfitRows)
+        remedy = "The transform made other rows of the same records the second time"
+        raise refused(staged, self.source, self.sink, remedy)
 
     def _agreed(self, decoded: Decoded) -> Stager:
         """With the sink as it takes rows of what the transform makes."""
@@ -189,10 +188,8 @@ class Stager:
     ) -> Decoded:
         if small is not None:
             return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
-        known = len(entry.offsets)
-        return self.read(
-            *(spark, entry.pipeline, entry.ranges, entry.topic_ids), known=known, schemas=schemas
-        )
+        read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        return self.read(*read, known=len(entry.offsets), schemas=schemas)
 
     def _stage(
         self,
@@ -289,7 +286,7 @@ class Stager:
         # on a classic session a function knows only of what was there when it was made, and over
         # Spark Connect a plan tells whether there is one
         send_modules(good, self.transform)
-        with _calling_the_users_code():
+        with _calling_the_users_code(), origins(told=True):
             result = self.transform(good) if self.transform else good
         if not isinstance(result, DataFrame):
             raise TransformError(

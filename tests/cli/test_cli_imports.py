@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.engine import Bench
 
 #: Drivers of stores, and what only a part of the commands needs; each takes a tenth of a second.
@@ -30,6 +32,13 @@ def test_a_command_waits_for_no_driver_that_its_sink_does_not_need() -> None:
     told = "import sys, eo_pipeline.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert not NOT_BEFORE_THEY_ARE_NEEDED & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("sink", ["delta", "postgres"])
+def test_a_store_is_asked_for_its_ledger_without_what_reads_and_writes_rows(sink: str) -> None:
+    told = f"import sys, eo_pipeline.sinks.{sink}.session; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert not {"pyarrow", "numpy", "pandas"} & set(done.stdout.split())
 
 
 def test_a_command_waits_for_no_other_commands_code() -> None:
