@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.arrow import pa, pads, pq
+from eo_pipeline.arrow import pa, pq
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.rows import partition_value
