@@ -20,6 +20,7 @@ _JOBS = {
     "accept-loss": "accept_loss",
     "audit": "audit",
     "fork": "fork",
+    "maintain": "maintain",
     "replay": "replay",
     "rewind": "rewind",
     "run": "job",
