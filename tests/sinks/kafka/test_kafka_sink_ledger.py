@@ -272,6 +272,7 @@ def test_a_topic_whose_only_partition_has_no_leader_yet_is_asked_again(world: Wo
     for _ in range(40):
         only = TopicPartition(f"new-{uuid.uuid4().hex}", 0)
         client.create_topics([NewTopic(only.topic, 1)])[only.topic].result()
+        assert wait_until(partial(_has_partitions, store, only.topic, 1), 30)
         assert store.ends([only], committed=True) == {only: 0}
 
 
