@@ -40,6 +40,9 @@ _LOOK_SECONDS_MAX = 0.1
 #: Seconds in which a new topic becomes known to every broker.
 _NEW_TOPIC_SECONDS = 3.0
 
+#: Seconds for it to get a leader. One that is gone answers the same, and is told of after them.
+_LEADERLESS_SECONDS = 10.0
+
 
 #: The producer may not go on: another one took its transactional id, or the broker ended its
 #: transaction after the timeout (which looks the same, so that the code proves nothing about who).
@@ -256,7 +259,7 @@ class KafkaStore:
         """Seconds for what was answered last."""
         error = state.outcome.exception() if state.outcome else None
         leaderless = error is not None and no_leader(error)
-        return min(_NEW_TOPIC_SECONDS, self.timeout) if leaderless else self.timeout
+        return min(_LEADERLESS_SECONDS, self.timeout) if leaderless else self.timeout
 
     def _listed(
         self, asked: dict[ClientTopicPartition, OffsetSpec], level: IsolationLevel

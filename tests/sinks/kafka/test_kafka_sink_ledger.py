@@ -269,7 +269,7 @@ def test_a_topic_whose_only_partition_has_no_leader_yet_is_asked_again(world: Wo
     """No broker is asked then: the client itself says that there is none to ask."""
     store = KafkaStore(world.sink)
     client = AdminClient({"bootstrap.servers": world.sink.bootstrap_servers})
-    for _ in range(40):
+    for _ in range(20):
         only = TopicPartition(f"new-{uuid.uuid4().hex}", 0)
         client.create_topics([NewTopic(only.topic, 1)])[only.topic].result()
         assert wait_until(partial(_has_partitions, store, only.topic, 1), 30)
