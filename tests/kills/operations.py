@@ -96,11 +96,17 @@ def _fork(config: dict[str, Any], asked: dict[str, Any], say: Say) -> dict[str, 
     return {"at": at}
 
 
+def _maintain(config: dict[str, Any], asked: dict[str, Any], say: Say) -> dict[str, Any]:
+    report = Pipeline.from_config(config).maintain()
+    return {each.work: [each.files, each.files_after] for each in report.work}
+
+
 _OPERATIONS: dict[str, Callable[[dict[str, Any], dict[str, Any], Say], dict[str, Any]]] = {
     "run": _run,
     "rewind": _rewind,
     "replay": _replay,
     "fork": _fork,
+    "maintain": _maintain,
 }
 
 

@@ -28,7 +28,7 @@ FAULTS = {
     "fill the disk": 2,
     "turn the clock": 3,
 }
-OPERATIONS = {"run": 70, "rewind": 9, "replay": 12, "fork": 3, "add partitions": 4}
+OPERATIONS = {"run": 70, "rewind": 9, "replay": 12, "fork": 3, "add partitions": 4, "maintain": 6}
 #: Which points an operation passes, where that is not all of them.
 _POINTS = {
     "rewind": (CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT, CrashPoint.COMMITTED),

@@ -105,9 +105,12 @@ class Target(ABC):
         faults -= {"lose a reply"} if self.port is None else set()
         faults -= {"fill the disk"} if self.disk.why_not else set()
         back = self.mode == "append" and self.goes_back
-        return Abilities(faults, {*OPERATIONS} - (set() if back else GOING_BACK))
+        without = (set() if back else GOING_BACK) | (set() if self.has_files else {"maintain"})
+        return Abilities(faults, {*OPERATIONS} - without)
 
     goes_back: ClassVar[bool] = True
+    #: whether maintenance has something to do
+    has_files: ClassVar[bool] = False
 
     def judge(self, topic: Topic) -> Judge:
         """Of a new table."""
@@ -234,6 +237,7 @@ class MySql(MariaDB):
 
 class Delta(Target):
     store = "Delta"
+    has_files = True
 
     def make(self) -> str:
         return f"life-{uuid.uuid4().hex[:8]}"
@@ -253,6 +257,7 @@ class Delta(Target):
 
 class DeltaInBucket(Target):
     store = "Delta in a bucket"
+    has_files = True
 
     def __init__(self, folder: Path, mode: str = "append") -> None:
         super().__init__(folder, mode)
@@ -336,6 +341,7 @@ class DeltaInBucket(Target):
 
 class Iceberg(Target):
     store = "Iceberg"
+    has_files = True
 
     def make(self) -> str:
         return f"life-{uuid.uuid4().hex[:8]}"
