@@ -33,7 +33,7 @@ def test_a_store_meets_only_what_can_be_done_with_it() -> None:
     able = Abilities({"kill", "freeze"}, {*OPERATIONS} - GOING_BACK)
     drawn = list(steps("any", 300, able))
     assert {step.fault for step in drawn} == {"kill", "freeze"}
-    assert {step.operation for step in drawn} == {"run", "add partitions"}
+    assert {step.operation for step in drawn} == {"run", "add partitions", "maintain"}
 
 
 def test_short_runs_of_several_seeds_together_get_to_every_store() -> None:
