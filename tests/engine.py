@@ -56,6 +56,11 @@ class Topic:
     written: set[Coordinates] = field(default_factory=set)
     next_id: int = 0
 
+    def source(self, **settings: Any) -> dict[str, Any]:
+        """A pipeline's ``source`` that reads it."""
+        known = {"bootstrap_servers": self.bootstrap_servers, "topics": [self.name]}
+        return {**known, "value_schema": SCHEMA, **settings}
+
     def write(self, count: int, partitions: Sequence[int] = (0,)) -> None:
         """``count`` numbered JSON records, dealt out to ``partitions`` in turn."""
         producer = self.producer()
@@ -285,12 +290,7 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
     dsn = database
     config: dict[str, Any] = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-            "max_records": 100,
-        },
+        "source": events.source(max_records=100),
         "sink": {"type": "postgres", "dsn": dsn, "table": TABLE},
         "staging": str(tmp_path / "staging"),
         "inline_records": 0,

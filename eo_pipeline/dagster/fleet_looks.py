@@ -62,11 +62,11 @@ class Round:
 def look_at(members: Sequence[DagsterPipeline]) -> Round:
     """Ledgers first, then Kafka, as a look at one pipeline does it."""
     heads = heads_of(members)
-    asked = [each for each in members if not isinstance(heads[_name(each)], EoPipelineError)]
+    asked = [each for each in members if not isinstance(heads[each.name], EoPipelineError)]
     found = _clusters_of(asked)
     statuses: dict[str, Status] = {}
     failed: dict[str, EoPipelineError] = {}
-    for name in map(_name, members):
+    for name in (each.name for each in members):
         head, cluster = heads[name], found.get(name)
         if isinstance(head, EoPipelineError):
             failed[name] = head
@@ -79,7 +79,7 @@ def look_at(members: Sequence[DagsterPipeline]) -> Round:
 
 def heads_of(members: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
     """The newest ledger entry of each."""
-    groups = _grouped(members, lambda each: each.pipeline.sink.store or _name(each))
+    groups = _grouped(members, lambda each: each.pipeline.sink.store or each.name)
     questions = [_Question(("heads", key), group, _heads) for key, group in groups.items()]
     return _answers(questions, time.monotonic() + STORES_S, SinkUnavailableError)
 
@@ -98,15 +98,15 @@ def _clusters_of(members: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
     together = [_Question(("topics", key), group, _clusters) for key, group in groups.items()]
     found = _answers(together, until, SourceUnavailableError)
     alone = [
-        _Question(("topics of", _name(each)), [each], _cluster)
+        _Question(("topics of", each.name), [each], _cluster)
         for each in members
-        if found[_name(each)] is None
+        if found[each.name] is None
     ]
     return found | _answers(alone, until, SourceUnavailableError)
 
 
 def _heads(group: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
-    names = [_name(each) for each in group]
+    names = [each.name for each in group]
     try:
         with boundary(names[0]):
             return dict(group[0].pipeline.sink.heads(names))
@@ -120,7 +120,7 @@ def _heads(group: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
 
 
 def _clusters(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
-    names = [_name(each) for each in group]
+    names = [each.name for each in group]
     try:
         with boundary(names[0]):
             found = ManyAdmin([each.pipeline.source for each in group]).clusters()
@@ -132,10 +132,10 @@ def _clusters(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
 def _cluster(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
     [member] = group
     try:
-        with boundary(_name(member)):
-            return {_name(member): KafkaAdmin(member.pipeline.source).cluster()}
+        with boundary(member.name):
+            return {member.name: KafkaAdmin(member.pipeline.source).cluster()}
     except EoPipelineError as error:
-        return {_name(member): error}
+        return {member.name: error}
 
 
 def _answers(
@@ -161,7 +161,7 @@ def _answers(
         if answer is not None:
             _given_up[each.key] = answer
         error = late("no answer in time; asked again once the question has ended")
-        answers |= {_name(member): error for member in each.group}
+        answers |= {member.name: error for member in each.group}
     return answers
 
 
@@ -172,7 +172,3 @@ def _grouped(
     for each in members:
         groups.setdefault(key(each), []).append(each)
     return groups
-
-
-def _name(member: DagsterPipeline) -> str:
-    return member.pipeline.name

@@ -105,7 +105,7 @@ def look_at_fleet(
     now = time.time()
     due = [each for each in members if _is_due(each, memory, now)]
     found = look_at(due)
-    memory.looked |= {_name(each): now for each in due}
+    memory.looked |= {each.name: now for each in due}
     events = _told_of_failed(due, found, memory)
     if found.failed:
         log(f"not looked at: {told(found.failed)}")
@@ -123,7 +123,7 @@ def look_at_fleet(
 
 
 def _is_due(member: DagsterPipeline, memory: Memory, now: float) -> bool:
-    since = now - memory.looked.get(_name(member), 0.0)
+    since = now - memory.looked.get(member.name, 0.0)
     return since > member.automation.lag_interval_seconds - EARLY_S
 
 
@@ -133,7 +133,7 @@ def _told_of_failed(
     """That nobody knows what waits; once, until it is known again, and as far as there is room."""
     events: list[Event] = []
     for member in members:
-        name = _name(member)
+        name = member.name
         if len(events) >= EVENTS_A_TICK:
             break
         if name in found.failed and name not in memory.away:
@@ -148,12 +148,12 @@ def _told_of_seen(
     """What is new, as far as there is room: first whoever was away, then by what was told last."""
 
     def turn(member: DagsterPipeline) -> tuple[bool, float]:
-        name = _name(member)
+        name = member.name
         return name not in memory.away, memory.told.get(name, Told()).at
 
     events: list[Event] = []
-    for member in sorted((e for e in members if _name(e) in found.statuses), key=turn):
-        name = _name(member)
+    for member in sorted((e for e in members if e.name in found.statuses), key=turn):
+        name = member.name
         status, before = found.statuses[name], memory.told.get(name, Told())
         if len(events) >= room:
             break
@@ -173,10 +173,10 @@ def _told_of_seen(
 
 def _kept(member: DagsterPipeline, memory: Memory, now: float) -> Kept:
     """How long its topics keep records; asked once an hour."""
-    at, kept = memory.kept.get(_name(member), (0.0, {}))
+    at, kept = memory.kept.get(member.name, (0.0, {}))
     if now - at > TOLD_AT_LEAST_EVERY_S:
         kept = retention(member)
-        memory.kept[_name(member)] = now, kept
+        memory.kept[member.name] = now, kept
     return kept
 
 
@@ -185,14 +185,14 @@ def _runs(
 ) -> list[dg.RunRequest]:
     """By level, as for one pipeline; those whose newest version is the oldest come first."""
     wanted = {
-        _name(each): request
+        each.name: request
         for each in members
-        if (status := found.statuses.get(_name(each))) and (request := _wanted(each, status))
+        if (status := found.statuses.get(each.name)) and (request := _wanted(each, status))
     }
     if not wanted:
         return []
     unfinished = unfinished_runs(instance, wanted)
-    by_name = {_name(each): each for each in members}
+    by_name = {each.name: each for each in members}
     requests: list[dg.RunRequest] = []
     for name in sorted(wanted.keys() - unfinished.keys(), key=lambda n: _age(found.statuses[n])):
         if len(requests) == fleet.runs_a_tick:
@@ -254,9 +254,9 @@ def reconcile_fleet(
     moved = [
         each
         for each in members
-        if _name(each) not in failed
-        and _name(each) not in working
-        and _has_moved(each, heads[_name(each)], cursors.get(_name(each)), memory)
+        if each.name not in failed
+        and each.name not in working
+        and _has_moved(each, heads[each.name], cursors.get(each.name), memory)
     ]
     for member in moved:
         if time.monotonic() > until or len(done.events) >= EVENTS_A_TICK:
@@ -264,7 +264,7 @@ def reconcile_fleet(
         try:
             done.take(member, instance, memory)
         except EoPipelineError as error:
-            failed[_name(member)] = error
+            failed[member.name] = error
     if failed:
         log(f"not compared: {told(failed)}")
     missing = f"; not compared: {told(failed)}" if failed else ""
@@ -287,7 +287,7 @@ class _Reconciled:
     count: int = 0
 
     def take(self, member: DagsterPipeline, instance: dg.DagsterInstance, memory: Memory) -> None:
-        name = _name(member)
+        name = member.name
         before = Progress.from_cursor(self.cursors.get(name)).entry
         answer = reconcile(member, instance, self.cursors.get(name))
         self.count += 1
@@ -313,9 +313,5 @@ def _has_moved(
     progress = Progress.from_cursor(cursor)
     if not isinstance(head, LedgerEntry):
         return progress.entry is not None
-    settled = head.id in (progress.shown, memory.settled.get(_name(member)))
+    settled = head.id in (progress.shown, memory.settled.get(member.name))
     return not (head.id == progress.entry and settled)
-
-
-def _name(member: DagsterPipeline) -> str:
-    return member.pipeline.name

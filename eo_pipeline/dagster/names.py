@@ -69,6 +69,11 @@ class DagsterPipeline:
         """The checkpoints with rows, a partition each."""
         return self._key("checkpoints")
 
+    @property
+    def name(self) -> str:
+        """The pipeline's."""
+        return self.pipeline.name
+
     def spec(self, part: Part, **attributes: Any) -> dg.AssetSpec:
         """One of the three assets, translated.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -86,12 +87,8 @@ class Sink(Settings, ABC):
                 driver is not installed.
         """
         session = self._session_class()
-        try:
+        with self._opening():
             opened: SinkSession = session(self, pipeline)
-        except EoPipelineError:
-            raise
-        except Exception as error:
-            raise self._not_opened(error) from error
         opened.manner = self.manner()
         return opened
 
@@ -112,6 +109,16 @@ class Sink(Settings, ABC):
             with self.open(pipeline) as session:
                 found[pipeline] = session.head()
         return found
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """What a driver raises in the block becomes an error of ours."""
+        try:
+            yield
+        except EoPipelineError:
+            raise
+        except Exception as error:
+            raise self._not_opened(error) from error
 
     def _session_class(self) -> Any:
         """The class named by :attr:`session_class`."""

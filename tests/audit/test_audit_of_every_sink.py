@@ -14,7 +14,7 @@ from pyiceberg.catalog import load_catalog
 from eo_pipeline import FindingKind
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from tests.chaos import rest_is_chaos
-from tests.engine import SCHEMA, TABLE, Bench, Table, Topic
+from tests.engine import TABLE, Bench, Table, Topic
 from tests.stores import MySqlDatabase
 
 #: What somebody else deletes: 25 rows, or in files one file.
@@ -76,12 +76,7 @@ def test_what_others_delete_is_found_replayed_and_the_table_still_goes_back(
     used = store(tmp_path / "lake", mysql_database)
     config: dict[str, Any] = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-            "max_records": 100,
-        },
+        "source": events.source(max_records=100),
         "sink": used.sink,
         "staging": str(tmp_path / "staging"),
     }

@@ -20,7 +20,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import PastGoneError, UnknownCheckpointError
 from eo_pipeline.pipeline import Pipeline
 from tests.chaos import rest_is_chaos
-from tests.engine import SCHEMA, TABLE, Bench, Table, Topic
+from tests.engine import TABLE, Bench, Table, Topic
 from tests.stores import MySqlDatabase
 
 #: How often each (id, name) is in the table.
@@ -105,12 +105,7 @@ def iceberg(folder: Path, _: MySqlDatabase, __: str) -> Store:
 def pipeline_of(topic: Topic, sink: dict[str, Any], folder: Path, **more: Any) -> Pipeline:
     config: dict[str, Any] = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": topic.bootstrap_servers,
-            "topics": [topic.name],
-            "value_schema": SCHEMA,
-            "max_records": 20,
-        },
+        "source": topic.source(max_records=20),
         "sink": sink,
         "staging": str(folder / "staging"),
     }

@@ -19,7 +19,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from tests.engine import SCHEMA, Topic
+from tests.engine import Topic
 from tests.proxy import Proxy
 from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.stores import Bucket
@@ -101,11 +101,7 @@ def idle(
     }
     config = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-        },
+        "source": events.source(),
         "sink": sinks[request.param],
         "lineage": False,
     }

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from tests.chaos import rest_is_chaos
-from tests.engine import SCHEMA, Bench, Coordinates, Table, Topic
+from tests.engine import Bench, Coordinates, Table, Topic
 
 _COLUMNS = ["_eo_topic", "_eo_partition", "_eo_offset"]
 
@@ -75,12 +75,7 @@ def lake(spark_server: EmbeddedSpark, events: Topic, folder: Path, kind: str) ->
     where = {"path" if sink["type"] == "parquet" else "warehouse": str(folder)}
     config = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-            "max_records": 100,
-        },
+        "source": events.source(max_records=100),
         "transform": f"{__name__}:with_time",
         "sink": {**sink, **where},
         "inline_records": 0,

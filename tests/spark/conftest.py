@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine import SCHEMA, TABLE, Bench, Table, Topic
+from tests.engine import TABLE, Bench, Table, Topic
 from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.spark.cluster_jobs import DeltaTableInABucket, IcebergTableInABucket, Job, PostgresTable
 from tests.stores import Bucket
@@ -19,12 +19,7 @@ def job(
 ) -> Job:
     config: dict[str, Any] = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-            "max_records": 1_000,
-        },
+        "source": events.source(max_records=1_000),
         "storage": bucket.document(),
         "inline_records": 0,
     }

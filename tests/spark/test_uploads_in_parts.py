@@ -17,7 +17,7 @@ import pytest
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.places import files_below
 from eo_pipeline.spark import JARS_VARIABLE
-from tests.engine import SCHEMA, Bench, Table, Topic
+from tests.engine import Bench, Table, Topic
 from tests.proxy import Cut, Proxy
 from tests.servers import wait_until
 from tests.spark.cluster_jobs import TRANSFORMS, DeltaTableInABucket
@@ -96,11 +96,7 @@ def uploads(
     uri = f"{bucket.uri}/lake/events"
     config: dict[str, Any] = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-        },
+        "source": events.source(),
         "sink": {"type": "delta", "path": uri},
         "storage": bucket.document(),
         "transform": f"{TRANSFORMS}:with_noise",

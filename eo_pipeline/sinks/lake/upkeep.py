@@ -71,10 +71,11 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         if table is None:
             yield Upkeep("none", "there is no table yet")
             return
-        wanted, reason = self._wanted(table)
+        files = self.files(table)
+        wanted, reason = self._wanted(table, files)
         unused = self.unused(table, self.turn_of(table) + 1)
         if dry_run or not (wanted or unused or self.is_long(table)):
-            yield _compacted(self.files(table), wanted, reason)
+            yield _compacted(files, wanted, reason)
             yield _removed(unused, "would be removed")
             return
         self.turn = self._tried(self._take_turn)
@@ -84,10 +85,12 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         yield self._compact()
         yield from self.after()
 
-    def _wanted(self, table: Handle) -> tuple[list[list[DataFile]], str | None]:
-        """What is to be put together; or why nothing is."""
+    def _wanted(
+        self, table: Handle, files: Sequence[DataFile]
+    ) -> tuple[list[list[DataFile]], str | None]:
+        """Which of the table's ``files`` are to be put together; or why none are."""
         reason = self.reason_not_to(table)
-        return ([] if reason else bins(self.files(table), self.rules.target_bytes)), reason
+        return ([] if reason else bins(files, self.rules.target_bytes)), reason
 
     def _take_turn(self, table: Handle) -> int:
         turn = self.turn_of(table) + 1
@@ -135,8 +138,9 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
     def _compact(self) -> Upkeep:
         begun, table = time.monotonic(), self.table()
         # by this handle: its files are there, also those that a run takes out meanwhile
-        wanted, reason = self._wanted(table)
-        before, done = _figures(self.files(table)), 0
+        files = self.files(table)
+        wanted, reason = self._wanted(table, files)
+        before, done = _figures(files), 0
         folder = self.root / self.rows_folder / self.pipeline / COMPACTED_FOLDER
         for start in range(0, len(wanted), _FILES_PER_COMMIT):
             groups = wanted[start : start + _FILES_PER_COMMIT]

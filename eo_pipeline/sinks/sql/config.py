@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
-from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.options import UpsertOptions
@@ -82,12 +81,8 @@ class SqlSink(UpsertOptions, Sink):
 
     def heads(self, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
         """By one question; see :meth:`Sink.heads`."""
-        try:
+        with self._opening():
             heads: dict[str, LedgerEntry | None] = self._session_class().heads(self, pipelines)
-        except EoPipelineError:
-            raise
-        except Exception as error:
-            raise self._not_opened(error) from error
         return heads
 
     @property

@@ -16,7 +16,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import files_below
 from eo_pipeline.sinks.iceberg import IcebergSink
 from tests.chaos import rest_is_chaos
-from tests.engine import SCHEMA, Bench, Coordinates, Table, Topic
+from tests.engine import Bench, Coordinates, Table, Topic
 from tests.sinks.iceberg.iceberg_world import catalog_in, files_in, rows_in, sink_in
 from tests.stores import Bucket
 
@@ -62,12 +62,7 @@ def lake(spark_server: EmbeddedSpark, events: Topic, bucket: Bucket, tmp_path: P
     sink = sink_in(bucket, tmp_path, table="ops.events", partition_by=("_eo_partition",))
     config = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-            "max_records": 100,
-        },
+        "source": events.source(max_records=100),
         "sink": {
             "type": "iceberg",
             "table": "ops.events",

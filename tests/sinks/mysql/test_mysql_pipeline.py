@@ -12,7 +12,7 @@ import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from tests.engine import SCHEMA, TABLE, Bench, Coordinates, Table, Topic, staged_attempts
+from tests.engine import TABLE, Bench, Coordinates, Table, Topic, staged_attempts
 from tests.stores import MySqlDatabase
 
 
@@ -53,12 +53,7 @@ def mysql_bench(
 ) -> Bench:
     config: dict[str, Any] = {
         "name": "events",
-        "source": {
-            "bootstrap_servers": events.bootstrap_servers,
-            "topics": [events.name],
-            "value_schema": SCHEMA,
-            "max_records": 100,
-        },
+        "source": events.source(max_records=100),
         "sink": mysql_database.settings(table=TABLE),
         "staging": str(tmp_path / "staging"),
         "inline_records": 0,
