@@ -28,7 +28,7 @@ _SUFFIX = ".jsa"
 _SILENCE = ("-Xshare:auto", "-Xlog:cds*=off", "-Xlog:class+path=off")
 
 #: What says nothing of classes.
-_NO_MATTER = ("-Xmx", "-Xms", "-Xss", "-XX:TieredStopAtLevel=", "-D")
+_NO_MATTER = ("-Xmx", "-Xms", "-Xss", "-XX:TieredStopAtLevel=", "-XX:Tier4", "-D")
 
 
 def folder() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import TransformError
@@ -31,6 +32,21 @@ def types_of(result: StructType, added: Iterable[str]) -> StructType | None:
 def own_columns(result: DataFrame) -> StructType:
     """What a transform made, without where it came from."""
     return StructType([field for field in result.schema if field.name != KAFKA_COLUMN])
+
+
+def with_coordinates_alone(result: DataFrame) -> DataFrame:
+    """``result`` with only that of ``_kafka`` which says where a row came from: the rest, a
+    record's key and its headers, is not in the table, and Spark would hand it on to where rows are
+    counted.
+    """
+    if KAFKA_COLUMN not in result.columns:
+        return result
+    origin = result.schema[KAFKA_COLUMN].dataType
+    kept = [name for name in LINEAGE.values() if name in getattr(origin, "names", ())]
+    if not kept:
+        return result
+    whole = F.col(KAFKA_COLUMN)
+    return result.withColumn(KAFKA_COLUMN, F.struct(*(whole[name].alias(name) for name in kept)))
 
 
 def check_names(columns: list[str], *, lineage: bool) -> None:

@@ -80,21 +80,28 @@ class Seen:
 
 
 class Reading:
-    """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`."""
+    """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`; or, if
+    nothing is ``transformed``, to where it is staged.
+    """
 
-    def __init__(self, decoded: Decoded, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(
+        self, decoded: Decoded, ranges: Sequence[OffsetRange], *, transformed: bool
+    ) -> None:
         self._decoded = decoded
         self._ranges = ranges
-        self._observed = Observed(decoded.flowing, *decoded.metrics(), *sums())
-        self.good = decoded.good(self._observed.frame)
+        self._transformed = transformed
+        # a plan of our own takes every record once
+        proof = sums() if transformed else []
+        self._observed = Observed(decoded.flowing, *decoded.metrics(), *proof)
+        self.good = decoded.good(self._observed.frame, whole=transformed)
 
-    def seen(self, result: Result, *, transformed: bool) -> Seen:
+    def seen(self, result: Result) -> Seen:
         """What was read, after the action on ``result``, which is made of :attr:`good`.
 
         Raises:
             SparkJobError: the numbers contradict each other.
         """
-        counted = self._believed(result, transformed=transformed) or self._counted_again()
+        counted = self._believed(result) or self._counted_again()
         seen = Seen.of(counted)
         if seen.records != seen.good + seen.bad + seen.skipped:
             raise SparkJobError(
@@ -104,12 +111,13 @@ class Reading:
             )
         return seen
 
-    def _believed(self, result: Result, *, transformed: bool) -> dict[str, Any] | None:
+    def _believed(self, result: Result) -> dict[str, Any] | None:
         counted = self._observed.metrics(result.frame, _READING_SECONDS)
         if counted is None or counted[ACTION] != result.action:
             return None
-        whole = are_whole(self._ranges, counted["records"], counted)
-        return dict(counted) if whole or not transformed or is_narrow(result.frame) else None
+        if not self._transformed or are_whole(self._ranges, counted["records"], counted):
+            return dict(counted)
+        return dict(counted) if is_narrow(result.frame) else None
 
     def _counted_again(self) -> dict[str, Any]:
         metrics = self._decoded.flowing.agg(*self._decoded.metrics())

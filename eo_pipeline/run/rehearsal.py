@@ -68,7 +68,7 @@ def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:
     """Staged in files, and in memory."""
     frames: list[DataFrame] = []
     for _ in range(2):
-        reading = Reading(decode(spark.sql(_RECORDS), source), [])
+        reading = Reading(decode(spark.sql(_RECORDS), source), [], transformed=True)
         frames.append(Result(reading.good, lambda rows: rows.drop("_kafka")).frame)
     frames[0].write.parquet(str(Path.cwd() / "rows"))
     frames[1].toArrow()

@@ -25,7 +25,12 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, Ledger
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
-from eo_pipeline.run.columns import check_names, own_columns, types_of
+from eo_pipeline.run.columns import (
+    check_names,
+    own_columns,
+    types_of,
+    with_coordinates_alone,
+)
 from eo_pipeline.run.counting import (
     NAMES_IN_MEMORY,
     NAMES_OF_FILES,
@@ -199,19 +204,19 @@ class Stager:
         attempt: Attempt | None,
         mode: str = "error",
     ) -> tuple[StagedOutput, Counts] | UnfitRows | ReadBy:
-        reading = Reading(decoded, ranges)
+        reading = Reading(decoded, ranges, transformed=self.transform is not None)
         made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
         hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
         schema = made.schema
         result = Result(
-            made,
+            with_coordinates_alone(made) if self.transform else made,
             lambda rows: self._columns(with_known_schema(rows, schema), entry),
             marks,
             NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
         )
         rows = self._rows(result, entry, attempt, mode)
-        seen = reading.seen(result, transformed=self.transform is not None)
+        seen = reading.seen(result)
         schemas = self.books.met(entry, decoded, seen) if self.books else None
         if schemas and schemas.writers != decoded.writers:
             return schemas

@@ -71,13 +71,15 @@ class Decoded:
         what is said of them is said before.
         """
         is_bad = F.col(_ERROR).isNotNull()
+        is_text = self.source.value_format == "json"
+        value = F.col(_TEXT) if is_text else F.col("value").cast("string")
         shown = F.to_json(
             F.struct(
                 F.col("topic"),
                 F.col("partition"),
                 F.col("offset"),
                 F.col(_ERROR).alias("error"),
-                F.left(F.col("value").cast("string"), F.lit(SHOWN_CHARACTERS)).alias("value"),
+                F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value"),
             )
         )
         said = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
@@ -88,14 +90,13 @@ class Decoded:
         (JSON text), and what :func:`json_fields.metrics` says of unknown fields, in records that
         are good.
         """
-        is_bad = F.col(_ERROR).isNotNull()
         return [
             F.count(F.lit(1)).alias("records"),
             F.coalesce(F.sum(_BYTES), F.lit(0)).alias("bytes"),
             F.coalesce(F.sum(F.length("key")), F.lit(0)).alias("key_bytes"),
-            F.count_if(self._is_good()).alias("good"),
-            F.count_if(is_bad).alias("bad"),
-            F.count_if(self._skipped()).alias("skipped"),
+            F.count(F.when(self._is_good(), 1)).alias("good"),
+            F.count(_ERROR).alias("bad"),
+            F.count(F.when(self._skipped(), 1)).alias("skipped"),
             F.min(_SHOWN).alias("first_bad"),
             *json_fields.metrics(self._unknown(), self._is_good()),
             *(metric for each in self.schemas.parts for metric in wire.metrics(each)),
@@ -121,10 +122,13 @@ class Decoded:
             source.key_prefix,
         )
 
-    def good(self, observed: DataFrame) -> DataFrame:
-        """What the transform gets: the value's columns, the key's, and ``_kafka``."""
+    def good(self, observed: DataFrame, *, whole: bool = True) -> DataFrame:
+        """What the transform gets: the value's columns, the key's, and ``_kafka``; that only with
+        what says where a record came from, unless ``whole``.
+        """
         columns = [*_value_columns(self.source, self.schemas.value), *self.key_columns]
-        return observed.where(self._is_good()).select(*columns, _kafka_struct())
+        kafka = _kafka_struct() if whole else F.struct(*LINEAGE.values()).alias(KAFKA_COLUMN)
+        return observed.where(self._is_good()).select(*columns, kafka)
 
     def _unknown(self) -> Column:
         """The paths of unknown fields of value and key, null if there are none."""
@@ -250,13 +254,13 @@ def _decode_json(
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
-    read = raw.withColumn(
-        _TEXT, keys.as_field(value.cast("string")) if plain else value.cast("string")
-    )
-    whole = F.from_json(text, StructType(list(reading)).add(_CORRUPT, "string"), options)
-    parsed = read.withColumn(_PARSED, json_rescue.parsed(schemas, text, reading, whole))
+    made = keys.as_field(value.cast("string")) if plain else value.cast("string")
+    whole = F.from_json(made, StructType(list(reading)).add(_CORRUPT, "string"), options)
+    # in one step, since each step of a plan copies what it hands on
+    both = {_TEXT: made, _PARSED: json_rescue.parsed(schemas, made, reading, whole)}
+    parsed = raw.withColumns(both)
     keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
-    unknown = unknown_fields(schema, text, F.col(_PARSED), F.col(_KEYS))
+    unknown = unknown_fields(schema, text, F.col(_KEYS))
     looked = keyed.withColumn(_UNKNOWN, unknown)
     if (lost := json_rescue.lost(schemas, text, reading)) is not None:
         looked = looked.withColumn(_LOST, lost)
@@ -306,14 +310,14 @@ def _json_error(
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
-    error = F.when(F.col("value").isNull(), "the value is null (a tombstone)")
+    error = F.when(F.col(_TEXT).isNull(), "the value is null (a tombstone)")
     for found, reason in named:
         error = error.when(found, reason)
     error = (
         error.when(~braced(text), "the value is not a JSON object")
         .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
         .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
-        .when(written_twice(schema, F.col(_PARSED), F.col(_KEYS)), "a field is written twice")
+        .when(written_twice(F.col(_KEYS)), "a field is written twice")
     )
     for fault in text_faults(text):
         error = error.when(fault.found, fault.reason)

@@ -30,11 +30,11 @@ def keys_if_more(schema: StructType, text: Column, parsed: Column) -> Column:
     more than the values, in a text or because a value is null, the keys are listed.
     """
     rest = F.replace(text, F.lit('":'), F.lit(""))
-    colons = (F.octet_length(text) - F.octet_length(rest)) / 2
+    colons_bytes = F.octet_length(text) - F.octet_length(rest)
     apart = [rest.contains(f"{before}:") for before in ("'", " ", "\t", "\r", "\n")]
     # nearly all have no other colon at all, which one look tells
     hidden = F.when(rest.contains(":"), reduce(Column.__or__, apart)).otherwise(F.lit(False))
-    unsure = (colons > _values_read(schema, parsed)) | hidden
+    unsure = (colons_bytes > _values_read(schema, parsed) * 2) | hidden
     return F.when(F.coalesce(unsure, F.lit(True)), F.json_object_keys(text))
 
 
@@ -51,34 +51,26 @@ def _values_read(schema: StructType, parsed: Column) -> Column:
     return count
 
 
-def unknown_fields(schema: StructType, text: Column, parsed: Column, keys: Column) -> Column:
+def unknown_fields(schema: StructType, text: Column, keys: Column) -> Column:
     """The names of the fields that ``schema`` does not have, an array; null if there are none.
 
-    ``keys`` are those of :func:`keys_if_more`, ``parsed`` is what was read of the record. A nested
-    field is ``outer.inner``; looking for those takes one more reading of the text for each level of
-    structs.
+    ``keys`` are those of :func:`keys_if_more`. A nested field is ``outer.inner``; looking for those
+    takes one more reading of the text for each level of structs.
     """
     names = [field.name for field in schema]
-    more = F.filter(keys, lambda key: ~key.isin(names))
-    found = F.when(_has_more(schema, parsed, keys), more).otherwise(F.lit(None))
+    # not a filter by a function of each: Spark generates no code for a step that has one
+    found = F.array_except(keys, F.array(*map(F.lit, names)))
     nested = [each for shape in _shapes(schema) for each in _nested_names(shape, schema, text)]
     if nested:
-        found = F.concat(F.coalesce(found, _no_names()), *nested)
-    return F.when(keys.isNotNull(), F.when(F.size(found) > 0, F.array_distinct(found)))
+        found = F.array_distinct(F.concat(found, *nested))
+    return F.when(keys.isNotNull(), F.when(F.size(found) > 0, found))
 
 
-def written_twice(schema: StructType, parsed: Column, keys: Column) -> Column:
-    """Whether a field is there twice; Spark takes the last one."""
-    twice = F.size(F.array_distinct(keys)) < F.size(keys)
-    return F.when(_has_more(schema, parsed, keys), twice).otherwise(F.lit(False))
-
-
-def _has_more(schema: StructType, parsed: Column, keys: Column) -> Column:
-    """Cheap, and false for nearly all records: every value that was read has a key of its own, so
-    as many keys as values leave none for an unknown field or one written twice.
+def written_twice(keys: Column) -> Column:
+    """Whether a field is there twice; Spark takes the last one. ``keys``: see
+    :func:`keys_if_more`.
     """
-    read = (parsed.getField(field.name).isNotNull().cast("int") for field in schema)
-    return F.size(keys) > reduce(Column.__add__, read, F.lit(0))
+    return F.size(F.array_distinct(keys)) < F.size(keys)
 
 
 def kept(text: Column, schema: StructType, unknown: Column, lost: Column | None = None) -> Column:

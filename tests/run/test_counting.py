@@ -223,8 +223,8 @@ def test_what_does_not_add_up_is_refused_with_the_numbers(
 ) -> None:
     believed = Reading._believed
 
-    def one_good_less(self: Reading, result: Any, *, transformed: bool) -> Any:
-        found = believed(self, result, transformed=transformed)
+    def one_good_less(self: Reading, result: Any) -> Any:
+        found = believed(self, result)
         return {**found, "good": found["good"] - 1} if found else None
 
     monkeypatch.setattr(Reading, "_believed", one_good_less)

@@ -14,7 +14,7 @@ from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.amount import LITTLE_BYTES, LITTLE_OFFSETS, is_little
 from eo_pipeline.spark.launch import JAVA_OPTIONS, launch_settings
-from eo_pipeline.spark.little import C1_ALONE, launched_for, work
+from eo_pipeline.spark.little import C1_ALONE, C2_LATER, launched_for, work
 
 MEASURED = Counts(records=1_000, bytes=200_000, costs=Costs(phases_ms={"stage": 9_000}))
 
@@ -78,9 +78,12 @@ def options(master: str = "local[*]", *, is_little: bool = True) -> str:
 @pytest.mark.usefixtures("ending")
 def test_little_work_in_a_process_that_ends_gets_the_first_compiler_alone() -> None:
     assert options().split() == ["-XX:+UseParallelGC", C1_ALONE]
-    assert C1_ALONE not in options(is_little=False)
-    assert C1_ALONE not in options("spark://elsewhere:7077"), "its executors do the work"
-    assert launched_for("local", {JAVA_OPTIONS: "-Xint"}, {}) == {JAVA_OPTIONS: "-Xint"}
+    assert options("spark://elsewhere:7077") == "-XX:+UseParallelGC", "its executors do the work"
+
+
+@pytest.mark.usefixtures("ending")
+def test_more_work_there_gets_the_second_for_what_runs_very_often() -> None:
+    assert options(is_little=False) == f"-XX:+UseParallelGC {C2_LATER}"
 
 
 @pytest.mark.usefixtures("ending")
@@ -95,7 +98,7 @@ def test_a_process_that_stays_gets_both_whatever_its_first_work_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lifetime, "_ends", False)
-    assert C1_ALONE not in options()
+    assert options() == options(is_little=False) == "-XX:+UseParallelGC"
 
 
 @pytest.mark.parametrize(
