@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
@@ -13,6 +13,26 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
 
 _RESERVED = "_eo_"
+_PARTITION_COLUMN = "_eo_partition"
+_ALL_BUT_SIGN = 0x7FFFFFFF
+
+
+def added_columns(checkpoint: int, *, lineage: bool) -> dict[str, Column]:
+    """What a result's rows get besides: the number of their checkpoint, and where they came from.
+
+    A number would stand in the code that Spark generates, which each checkpoint would then compile
+    anew, and Java would run it without having seen it before. What an array holds does not: its
+    first element is asked for by an index that is always zero and that Spark cannot tell before.
+    """
+    number = F.lit(checkpoint).cast("bigint")
+    if not lineage:
+        return {CHECKPOINT_COLUMN: number}
+    origin = {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
+    # of any value and of none there is a hash
+    zero = F.shiftright(F.hash(origin[_PARTITION_COLUMN]).bitwiseAND(F.lit(_ALL_BUT_SIGN)), 31)
+    # never null, and said to be so
+    first = F.coalesce(F.get(F.array(number), zero), F.lit(-1).cast("bigint"))
+    return {CHECKPOINT_COLUMN: first, **origin}
 
 
 def types_of(result: StructType, added: Iterable[str]) -> StructType | None:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import (
@@ -21,11 +20,12 @@ from eo_pipeline.errors import (
     SparkJobError,
     TransformError,
 )
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, Counts, LedgerEntry
+from eo_pipeline.ledger.entry import Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import (
+    added_columns,
     check_names,
     own_columns,
     types_of,
@@ -44,7 +44,7 @@ from eo_pipeline.run.schema_books import SchemaBooks, read_with
 from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE, Decoded, decode, parsed_schema
+from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded, decode, parsed_schema
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.json_schema import is_one as is_json_schema
 from eo_pipeline.source.reader import read_ranges
@@ -64,6 +64,7 @@ from eo_pipeline.spark import (
     with_schema_asked_once,
 )
 from eo_pipeline.spark.cores import cores
+from eo_pipeline.spark.local_rows import frame_of
 from eo_pipeline.spark.origins import origins
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -192,7 +193,8 @@ class Stager:
         schemas: ReadBy | None,
     ) -> Decoded:
         if small is not None:
-            return decode(small.frame(spark, cores(spark) or 1), self._typed_source(), schemas)
+            records = frame_of(spark, small.records, cores(spark) or 1)
+            return decode(records, self._typed_source(), schemas)
         read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
         return self.read(*read, known=len(entry.offsets), schemas=schemas)
 
@@ -338,9 +340,7 @@ class Stager:
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""
-        added = {CHECKPOINT_COLUMN: F.lit(entry.checkpoint).cast("bigint")}
-        if self.lineage:
-            added |= {name: F.col(KAFKA_COLUMN)[field] for name, field in LINEAGE.items()}
+        added = added_columns(entry.checkpoint, lineage=self.lineage)
         columns = result.withColumns(added).drop(KAFKA_COLUMN)
         return self.sink.project(with_known_schema(columns, types_of(result.schema, added)))
 

@@ -26,7 +26,6 @@ from confluent_kafka import (
     Message,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.client_options import silent_logger
@@ -80,13 +79,6 @@ class Fetched(NamedTuple):
     records: pa.Table
     runs: tuple[OffsetRange, ...]
 
-    def frame(self, spark: SparkSession, tasks: int) -> DataFrame:
-        """The records, to be looked at by so many ``tasks``.
-
-        Without saying so, Spark's optimizer would decode them all by itself before the job begins.
-        """
-        return spark.createDataFrame(self.records).coalesce(tasks)
-
 
 class _LeftToSparkError(Exception):
     """It could not be had at once and whole."""
@@ -112,19 +104,21 @@ def _messages(
     """Of each partition the records of its range, by their offsets."""
     waiting = {(each.topic, each.partition): each for each in ranges}
     found: dict[_Place, list[Message]] = defaultdict(list)
-    size = 0
+    left, size = sum(each.span for each in ranges), 0
     consumer = Consumer(_settings(source, ranges, pipeline), logger=silent_logger())
     try:
         consumer.assign([ClientTopicPartition(r.topic, r.partition, r.start) for r in ranges])
         heard = time.monotonic()
         while waiting:
-            for message in consumer.consume(_AT_ONCE, _LOOK_S):
+            # a look ends with as many as were asked for, or with its time
+            for message in consumer.consume(min(max(left, 1), _AT_ONCE), _LOOK_S):
                 place, offset = _place(message)
                 if (range_ := waiting.get(place)) is None:
                     continue
                 heard = time.monotonic()
                 if message.error() is None and range_.start <= offset < range_.end:
                     found[place].append(message)
+                    left -= 1
                     size += len(message.value() or b"")
                 # the end of the log is heard of as the offset of the next record
                 if offset >= range_.end - (message.error() is None):

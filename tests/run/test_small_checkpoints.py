@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -39,14 +40,13 @@ def as_it_came(frame: DataFrame) -> DataFrame:
     return frame
 
 
-# a small batch goes to Spark with its records, and pyspark asks how
-@pytest.mark.parametrize(("inline", "settings"), [(0, 2), (100_000, 3)])
+# a small batch goes to Spark with its records
+@pytest.mark.parametrize("inline", [0, 100_000])
 @pytest.mark.parametrize(("transform", "looks"), [(None, 0), (as_it_came, 1)])
 def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_settings(
     bench: Bench,
     requests: Counter[str],
     inline: int,
-    settings: int,
     transform: Transform | None,
     looks: int,
 ) -> None:
@@ -57,10 +57,32 @@ def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_se
     requests.clear()
     bench.topic.write(10)
     assert pipeline.run().rows == 10
-    asked = {"_analyze": looks, "config": settings}
+    asked = {"_analyze": looks, "config": 2}
     jobs = requests["_execute"] + requests["_execute_and_fetch"]
     assert {kind: requests[kind] for kind in asked} == asked
     assert jobs == 1
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_spark_generates_the_same_code_for_each_checkpoint(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[list[str]] = []
+    real = SparkConnectClient.to_table
+
+    def heard(client: SparkConnectClient, plan: Any, *arguments: Any) -> Any:
+        explained = client.explain_string(plan, explain_mode="codegen")
+        codes.append(re.findall(r"Generated code:\n(.*?)(?=\n== Subtree|\Z)", explained, re.DOTALL))
+        return real(client, plan, *arguments)
+
+    monkeypatch.setattr(SparkConnectClient, "to_table", heard)
+    pipeline = bench.pipeline(inline_records=100_000)
+    for _ in range(3):  # the first goes through files: nobody knows how large its records are
+        bench.topic.write(10)
+        pipeline.run()
+    first, second = filter(None, codes)  # without the question how many cores there are
+    assert len(first) > 2
+    assert first == second
     bench.table.assert_holds_once(bench.topic.written)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
@@ -20,6 +20,7 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.spark import SparkSettings, staging_settings
+from eo_pipeline.spark.local_rows import frame_of
 from tests.engine import Bench, Topic
 from tests.servers import MakeTopic
 
@@ -82,7 +83,7 @@ def test_what_is_fetched_is_what_sparks_connector_reads(
     theirs = read_ranges(spark, source, ranges, pipeline="p", topic_ids={})
     small = fetched(source, ranges, "p")
     assert small is not None
-    ours = small.frame(spark, 2)
+    ours = frame_of(spark, small.records, 2)
     order = ("topic", "partition", "offset")
     assert ours.schema == theirs.schema
     assert ours.sort(*order).collect() == theirs.sort(*order).collect()
@@ -104,6 +105,25 @@ def test_a_range_in_the_middle_of_a_log_is_fetched_without_what_follows(events: 
     assert small is not None
     assert list(small.runs) == ranges
     assert small.records.num_rows == 7
+
+
+def test_no_look_waits_for_more_records_than_there_are(
+    events: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Heard(Consumer):
+        def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+            asked.append(num_messages)
+            return super().consume(num_messages, timeout)
+
+    monkeypatch.setattr(fetch, "Consumer", Heard)
+    events.write(90, partitions=range(3))
+    ranges = [OffsetRange(events.name, n, 0, 30) for n in range(3)]
+    small = fetched(source_of(events), ranges, "p")
+    assert small is not None
+    assert small.records.num_rows == 90
+    assert max(asked) == 90
 
 
 def test_what_cannot_be_had_at_once_and_whole_is_left_to_spark(
