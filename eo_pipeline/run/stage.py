@@ -8,14 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import (
-    BadRecord,
-    BadRecordError,
     EoPipelineError,
     SparkJobError,
     TransformError,
@@ -41,7 +38,16 @@ from eo_pipeline.run.counting import (
 )
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.schema_books import SchemaBooks, read_with
-from eo_pipeline.run.unfit import UnfitRows, Why, found, mark_of, refused, set_aside, why_unfit
+from eo_pipeline.run.unfit import (
+    UnfitRows,
+    Why,
+    found,
+    mark_of,
+    refused,
+    refused_records,
+    set_aside,
+    why_unfit,
+)
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded, decode, parsed_schema
@@ -351,7 +357,7 @@ class Stager:
         if not bad:
             return None, None
         if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
-            raise self._bad_records(bad, json.loads(seen.first_bad or "{}"))
+            raise refused_records(bad, json.loads(seen.first_bad or "{}"), self.source)
         letters = decoded.dead_letters(entry.checkpoint)
         hashed = HashedRows.of_dead_letters(letters, self.sink)
         result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
@@ -365,24 +371,6 @@ class Stager:
         if hashed and result and result.was_counted() and result.rows == bad:
             return table, hashed.checksum(result)
         return table, None
-
-    def _bad_records(self, bad: int, first: dict[str, Any]) -> BadRecordError:
-        found = BadRecord(first["topic"], first["partition"], first["offset"], first["error"])
-        value = first.get("value")
-        shown = "no value" if value is None else f"value starts with {value!r}"
-        limit = self.source.dead_letter_limit
-        schema = "the registry" if self.source.registry else "source.value_schema"
-        remedy = (
-            f"Correct the producer or {schema}, or set source.on_bad_record: dead_letter"
-            if self.source.on_bad_record == "fail"
-            else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
-        )
-        return BadRecordError(
-            f"{bad} bad record(s), for example {found}: {found.reason}; {shown}. {remedy}. "
-            "Nothing was committed.",
-            count=bad,
-            example=found,
-        )
 
 
 def _materialize(

@@ -8,7 +8,7 @@ that all rows of such a record stay away and it is counted among the bad ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,28 @@ def refused(unfit: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "")
         f"{unfit.rows} row(s) do not fit into {sink.table_name}, for example of {record}: "
         f"{record.reason}. {remedy}. Nothing was committed.",
         count=unfit.rows,
+        example=record,
+    )
+
+
+def refused_records(bad: int, first: Mapping[str, Any], source: KafkaSource) -> BadRecordError:
+    """The error of so many ``bad`` records, with the ``first`` of them: its coordinates, ``error``
+    and ``value``.
+    """
+    record = BadRecord(first["topic"], first["partition"], first["offset"], first["error"])
+    value = first.get("value")
+    shown = "no value" if value is None else f"value starts with {value!r}"
+    limit = source.dead_letter_limit
+    schema = "the registry" if source.registry else "source.value_schema"
+    remedy = (
+        f"Correct the producer or {schema}, or set source.on_bad_record: dead_letter"
+        if source.on_bad_record == "fail"
+        else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
+    )
+    return BadRecordError(
+        f"{bad} bad record(s), for example {record}: {record.reason}; {shown}. {remedy}. "
+        "Nothing was committed.",
+        count=bad,
         example=record,
     )
 
