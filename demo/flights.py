@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from demo.flights_avro import Encode, encoder
 from eo_pipeline.errors import SourceUnavailableError
-from eo_pipeline.source.client_options import leader_moves
+from eo_pipeline.source.client_options import coordinator_moves, leader_moves
 
 TOPIC = "flights"
 PARTITIONS = 8
@@ -185,7 +185,10 @@ class _Publisher:
             _create_topic(self._admin, topic)
             # first: this ends what a killed publisher left open, so the number read is final
             self._producer.init_transactions(_TRANSACTION_TIMEOUT_S)
-            [position] = self._progress.committed([TopicPartition(topic, 0)], _ANSWER_TIMEOUT_S)
+            # on a new broker the first group has no coordinator yet
+            [position] = _patiently(coordinator_moves)(
+                self._progress.committed, [TopicPartition(topic, 0)], _ANSWER_TIMEOUT_S
+            )
         #: flights in the topic
         self.done = max(0, position.offset)
 
@@ -223,14 +226,8 @@ class _Publisher:
 
     def _ends(self, isolation: IsolationLevel) -> list[int]:
         wanted = {TopicPartition(self._topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
-        patiently = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(leader_moves),  # the topic may be a moment old
-            stop=tenacity.stop_after_delay(_ANSWER_TIMEOUT_S),
-            wait=tenacity.wait_fixed(_LOOK_S),
-            reraise=True,
-        )
-        with _kafka_errors(self._topic):
-            return patiently(self._listed, wanted, isolation)
+        with _kafka_errors(self._topic):  # the topic may be a moment old
+            return _patiently(leader_moves)(self._listed, wanted, isolation)
 
     def _listed(
         self, wanted: dict[TopicPartition, OffsetSpec], isolation: IsolationLevel
@@ -256,6 +253,16 @@ class _Publisher:
             if not committed:
                 with contextlib.suppress(KafkaException):  # the first error tells more
                     self._producer.abort_transaction(_ABORT_TIMEOUT_S)
+
+
+def _patiently(moves: Callable[[BaseException], bool]) -> tenacity.Retrying:
+    """Asks again for as long as an answer says that who is asked has not settled yet."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(moves),
+        stop=tenacity.stop_after_delay(_ANSWER_TIMEOUT_S),
+        wait=tenacity.wait_fixed(_LOOK_S),
+        reraise=True,
+    )
 
 
 def _create_topic(admin: AdminClient, topic: str) -> None:

@@ -155,6 +155,7 @@ class Proxy:
                     if not heard:
                         client.sendall(answer)
                         client.shutdown(socket.SHUT_WR)
+                        _drain(client)
                         return
                     reply.instead = answer
                 cut = self._triggered(data)
@@ -198,3 +199,9 @@ class Proxy:
                 return None
             (_, cut), self._trigger = self._trigger, None
             return cut
+
+
+def _drain(client: socket.socket) -> None:
+    """One that still sends would wait for ever for somebody to take it, and never see the end."""
+    while client.recv(_CHUNK):
+        pass

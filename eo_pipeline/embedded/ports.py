@@ -49,7 +49,7 @@ def free_port(preferred: int | None = None, *, avoid: Collection[int] = ()) -> i
     """``preferred`` if it can be had, else some free port that is not in ``avoid``.
 
     It is promised to this process until it ends: a server may take seconds until it listens, and
-    no other process is given the port meanwhile.
+    no other process is given the port meanwhile. Nor is it given here again, unless preferred.
 
     Raises:
         SetupError: no port was found free.
@@ -58,7 +58,7 @@ def free_port(preferred: int | None = None, *, avoid: Collection[int] = ()) -> i
         return preferred
     for _ in range(_TRIES_MAX):
         port = random.randint(_FIRST, _LAST)
-        if port not in avoid and _is_ours(port):
+        if port not in avoid and port not in _promised and _is_ours(port):
             return port
     raise SetupError(
         f"No free TCP port on {HOST} between {_FIRST} and {_LAST} in {_TRIES_MAX} tries. "

@@ -22,10 +22,25 @@ LEADER_MOVES = frozenset(
     }
 )
 
+#: What a consumer group answers while it gets a coordinator: that of the cluster's first group
+#: comes only when it is asked for. Ask it again.
+COORDINATOR_MOVES = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+
 
 def leader_moves(error: BaseException) -> bool:
     """True if ``error``, or what it was raised from, says so: ask the same once more."""
     return _code(error) in LEADER_MOVES
+
+
+def coordinator_moves(error: BaseException) -> bool:
+    """True if ``error``, or what it was raised from, says so: ask the same once more."""
+    return _code(error) in COORDINATOR_MOVES
 
 
 def no_leader(error: BaseException) -> bool:

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dagster_defs.defs.flights import reference
 from demo import flights
@@ -102,6 +103,33 @@ def test_a_publisher_killed_again_and_again_leaves_every_flight_exactly_once(
     assert 0 < resumed < FEW
     assert published_ids(kafka, topic) == expected_ids(FEW)
     assert flights.publish(kafka.bootstrap_servers, topic=topic, total=FEW) == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    ],
+)
+def test_a_group_whose_coordinator_is_not_there_yet_is_asked_again(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As that of the first group of a new broker."""
+    late = [KafkaException(KafkaError(code))] * 2
+
+    class Late(Consumer):
+        def committed(self, *arguments: Any) -> list[TopicPartition]:
+            if late:
+                raise late.pop()
+            return super().committed(*arguments)
+
+    monkeypatch.setattr(flights, "Consumer", Late)
+    topic = f"flights-late-{code}"
+    assert flights.publish(kafka.start().bootstrap_servers, topic=topic, total=10) == 10
+    assert flights.publish(kafka.bootstrap_servers, topic=topic, total=10) == 0
+    assert not late
 
 
 def test_the_feed_goes_on_behind_what_is_published_until_it_is_stopped(

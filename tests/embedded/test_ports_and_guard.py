@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -48,6 +49,16 @@ def logged_pid(log: Path) -> int:
 def test_the_preferred_port_is_taken_when_it_is_free() -> None:
     port = free_port()
     assert free_port(port) == port
+
+
+def test_a_port_is_given_once_though_nobody_listens_there_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cluster has ports for six servers before the first one is started."""
+    taken = free_port()
+    drawn, randint = [taken, taken], random.randint
+    monkeypatch.setattr(random, "randint", lambda *ends: drawn.pop() if drawn else randint(*ends))
+    assert free_port() != taken
 
 
 def test_another_port_is_taken_when_somebody_listens_on_the_preferred_one(

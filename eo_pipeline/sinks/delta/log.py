@@ -9,6 +9,9 @@ from eo_pipeline.places import Place
 #: Of a table, and below its folder.
 LOG_FOLDER = "_delta_log"
 
+#: In the line of every application transaction; one that spells it otherwise is left to the search.
+_TRANSACTION = b'"txn"'
+
 
 def commit_file(log: Place, version: int) -> Place:
     """Its name in the log (Delta protocol, "Delta Log Entries")."""
@@ -19,10 +22,12 @@ def transactions_in(commit: Place) -> dict[str, int]:
     """The application transactions of one commit: of those that the log has of an application the
     newest counts, so that one of the newest commit needs no search. Empty if it cannot be read.
 
-    delta-rs looks through all that came after the last checkpoint of the log, once for each.
+    delta-rs looks through all that came after the last checkpoint of the log, once for each. Other
+    actions are not decoded: a maintenance's commit has one for each of thousands of files.
     """
     try:
-        actions = [json.loads(line) for line in commit.read_bytes().splitlines() if line]
+        lines = commit.read_bytes().splitlines()
+        actions = [json.loads(line) for line in lines if _TRANSACTION in line]
         found = [action["txn"] for action in actions if "txn" in action]
         return {transaction["appId"]: int(transaction["version"]) for transaction in found}
     except (OSError, ValueError, KeyError, TypeError):

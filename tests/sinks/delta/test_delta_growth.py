@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from eo_pipeline.sinks.delta import session as delta_session
 from eo_pipeline.sinks.protocol import CommitOutcome
@@ -19,6 +20,7 @@ from tests.sinks.delta.delta_world import (
     rows_of,
     world,
 )
+from tests.sinks.maintaining import maintain
 
 __all__ = ["world"]
 
@@ -79,6 +81,42 @@ def test_the_head_is_searched_for_behind_another_ones_commit(
     assert found is not None
     assert found.id == head.id
     assert calls["transaction_version"] > 0
+
+
+def test_the_files_that_maintenance_took_out_are_not_decoded_by_a_look_behind_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be ten thousand, all in the newest commit."""
+    for _ in range(6):
+        head = world.forward()
+    maintain(world.sink(), "p")
+    newest = world.root / f"_delta_log/{world.observe().version():020d}.json"
+    assert newest.read_text().count('"remove"') == 6
+    decoded: list[str] = []
+    loads = json.loads
+
+    def kept(text: Any, **options: Any) -> Any:
+        decoded.append(str(text))
+        return loads(text, **options)
+
+    monkeypatch.setattr(json, "loads", kept)
+    with world.sink().open("p") as session:
+        found = session.verified(session.recover())
+    assert found is not None
+    assert found.id == head.id
+    assert decoded
+    assert not [text for text in decoded if '"remove"' in text]
+
+
+def test_what_somebody_says_of_a_commit_is_not_taken_for_a_transaction(world: World) -> None:
+    head = world.forward()
+    told = {"txn": json.dumps({"appId": "eo:p", "version": 9})}
+    properties = CommitProperties(custom_metadata=told)
+    write_deltalake(str(world.root), rows_of(9), mode="append", commit_properties=properties)
+    with world.sink().open("p") as session:
+        found = session.head()
+    assert found is not None
+    assert found.id == head.id
 
 
 def test_what_others_commit_is_seen_by_a_session_that_is_open(world: World) -> None:
