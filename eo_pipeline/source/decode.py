@@ -73,15 +73,9 @@ class Decoded:
         is_bad = F.col(_ERROR).isNotNull()
         is_all = self.source.value_format == "json" and self.schemas.value is None
         value = F.col(_TEXT) if is_all else F.col("value").cast("string")
-        shown = F.to_json(
-            F.struct(
-                F.col("topic"),
-                F.col("partition"),
-                F.col("offset"),
-                F.col(_ERROR).alias("error"),
-                F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value"),
-            )
-        )
+        begin = F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value")
+        error = F.col(_ERROR).alias("error")
+        shown = F.to_json(F.struct("topic", "partition", "offset", error, begin))
         said = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
         return said.drop(*(() if self._gives_value else ("value", _TEXT)))
 
