@@ -71,17 +71,11 @@ class Decoded:
         what is said of them is said before.
         """
         is_bad = F.col(_ERROR).isNotNull()
-        is_text = self.source.value_format == "json"
-        value = F.col(_TEXT) if is_text else F.col("value").cast("string")
-        shown = F.to_json(
-            F.struct(
-                F.col("topic"),
-                F.col("partition"),
-                F.col("offset"),
-                F.col(_ERROR).alias("error"),
-                F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value"),
-            )
-        )
+        is_all = self.source.value_format == "json" and self.schemas.value is None
+        value = F.col(_TEXT) if is_all else F.col("value").cast("string")
+        begin = F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value")
+        error = F.col(_ERROR).alias("error")
+        shown = F.to_json(F.struct("topic", "partition", "offset", error, begin))
         said = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
         return said.drop(*(() if self._gives_value else ("value", _TEXT)))
 
@@ -305,12 +299,13 @@ def _json_error(
     schema: StructType, text: Column, source: KafkaSource, named: Sequence[tuple[Column, Column]]
 ) -> Column:
     """The first thing wrong with a record, null if nothing is; ``named`` is what may be wrong with
-    what stands in front of it.
+    what stands in front of its ``text``; without that the text is all of its value.
 
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
-    error = F.when(F.col(_TEXT).isNull(), "the value is null (a tombstone)")
+    whole = F.col("value") if named else text
+    error = F.when(whole.isNull(), "the value is null (a tombstone)")
     for found, reason in named:
         error = error.when(found, reason)
     error = (

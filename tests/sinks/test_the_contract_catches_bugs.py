@@ -137,6 +137,7 @@ class CommitsByBatch(SqlPublication):
         for table in (rows.table.slice(0, half), rows.table.slice(half)):
             self.session.table.append(replace(rows, table=table))
             commit_and_begin(self.store)
+            time.sleep(0.1)  # the next file is large: a reader on a busy machine has time to look
 
 
 class SaysYesToAFailedCommit(PostgresSession):

@@ -162,14 +162,18 @@ def test_parts_that_never_get_through_end_the_run_and_the_upload(uploads: Upload
     uploads.assert_the_next_run_is_exact()
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("word", [SECOND_PART, b"_temporary"], ids=["a part", "the first file"])
 def test_a_store_that_hangs_while_rows_are_staged_ends_the_run(
     uploads: Uploads, word: bytes
 ) -> None:
-    """Scenario: it takes what Spark sends, and says nothing more to anybody."""
+    """Scenario: it takes what Spark sends, and says nothing more to anybody. Hadoop waits fifteen
+    seconds at least for an answer, whatever it is told, and asks six times with these settings; and
+    each of a dead task's and a dead job's things that it would remove is asked for like that.
+    """
     uploads.proxy.stall_at(word)
     began = time.monotonic()
-    out, err = uploads.started(request_timeout=1).communicate(timeout=300)
+    out, err = uploads.started(request_timeout=1).communicate(timeout=1_200)
     print(f"{time.monotonic() - began:.0f} s: {err[-1500:]}")  # noqa: T201
     assert "done" not in out
     assert uploads.proxy.is_through
