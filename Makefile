@@ -19,7 +19,7 @@ MINUTES ?= 60
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test chaos correctness bench bench-quick lint docs
+.PHONY: help setup run dev stop clean test chaos correctness bench bench-quick bench-growth lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,11 @@ bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks
 bench-quick: $(VENV)/.ready-dev ## the same with fewer records, in less than ten minutes
 	@$(DEMO) setup
 	@$(BIN)/python -m benchmarks.suite --quick $(ARGS)
+
+bench-growth: $(VENV)/.ready-dev ## what grows with the ledger, partitions, records, columns: half an hour
+	@$(DEMO) setup
+	@sh tests/install_stores.sh
+	@$(BIN)/python -m benchmarks.growth $(ARGS)
 
 lint: $(VENV)/.ready-dev ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .

@@ -11,10 +11,12 @@ maintenance.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
 
-from benchmarks.bench_growth import idle, milliseconds, shown
+from benchmarks.growth.ledger import idle, milliseconds
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg.config import IcebergSink
@@ -192,6 +194,17 @@ def main() -> None:
         )
         each = map(_not_for_too_long, found) if asked.folder else found
         shown(chain.from_iterable(each), asked.json)
+
+
+def shown(found: Iterable[dict[str, Any]], file: Path | None) -> None:
+    """A line for each, as soon as it is there; and all of them as JSON in ``file``, if any."""
+    figures = []
+    for each in found:
+        sys.stdout.write("  ".join(f"{k} {v}" for k, v in each.items()) + "\n")
+        sys.stdout.flush()
+        figures.append(each)
+    if file:
+        file.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

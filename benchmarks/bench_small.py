@@ -86,6 +86,11 @@ class Worker:
             text=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def run(self, config: dict[str, Any], records: int) -> dict[str, Any]:
         """One run of the pipeline."""
         assert self._process.stdin is not None

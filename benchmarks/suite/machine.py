@@ -19,10 +19,6 @@ _PACKAGES = ("pyspark", "confluent-kafka", "psycopg", "pyarrow", "deltalake")
 
 def described(room: Room) -> Mapping[str, str]:
     """Machine, versions and date, as the page shows them."""
-    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    java = subprocess.run(
-        [str(find_java().command), "-version"], capture_output=True, text=True, check=True
-    )
     postgres = subprocess.run(
         [str(room.postgres.programs / "postgres"), "--version"],
         capture_output=True,
@@ -31,7 +27,19 @@ def described(room: Room) -> Mapping[str, str]:
     )
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "commit": commit(),
+        **here(),
+        "PostgreSQL": postgres.stdout.split()[-1],
+    }
+
+
+def here() -> Mapping[str, str]:
+    """What stays the same from one day to the next."""
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    java = subprocess.run(
+        [str(find_java().command), "-version"], capture_output=True, text=True, check=True
+    )
+    return {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _field(Path("/proc/cpuinfo"), "model name") or platform.processor(),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1024**3:.0f} GiB",
@@ -39,7 +47,6 @@ def described(room: Room) -> Mapping[str, str]:
         "Python": platform.python_version(),
         "Java": java.stderr.splitlines()[0],
         "Kafka": KAFKA_VERSION,
-        "PostgreSQL": postgres.stdout.split()[-1],
         **packages,
     }
 
@@ -51,7 +58,7 @@ def _field(file: Path, name: str) -> str:
     return next((value.strip() for key, value in lines if key.strip() == name), "")
 
 
-def _commit() -> str:
+def commit() -> str:
     """Which code it was; with a plus if files had been changed since."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"],

@@ -1,0 +1,90 @@
+"""The part of docs/benchmarks.md about growth; every figure comes from the file beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Picture
+
+from benchmarks.growth.curves import KEYS, Curve, shape_of, title_of
+from benchmarks.suite.report import with_part
+
+PART = "growth"
+
+
+def read(file: Path) -> dict[str, Curve]:
+    """The curves measured so far, by key."""
+    if not file.exists():
+        return {}
+    return {key: Curve(**told) for key, told in json.loads(file.read_text())["curves"].items()}
+
+
+def write(file: Path, curves: Mapping[str, Curve], machine: Mapping[str, str]) -> None:
+    """Whole or not at all."""
+    told = {"machine": machine, "curves": {key: asdict(curve) for key, curve in curves.items()}}
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    os.replace(partial, file)
+
+
+def publish(page: Path, file: Path) -> None:
+    """Write the generated part of ``page`` anew, and the pictures."""
+    curves = read(file)
+    ordered = [curves[key] for key in KEYS if key in curves]
+    for curve in ordered:
+        _draw(curve, page.parent / "images" / _picture(curve))
+    machine = json.loads(file.read_text())["machine"]
+    part = "\n".join(_lines(ordered, machine))
+    page.write_text(with_part(page.read_text(), PART, part))
+
+
+def _picture(curve: Curve) -> str:
+    return f"bench-growth-{curve.key}.svg"
+
+
+def _lines(curves: list[Curve], machine: Mapping[str, str]) -> Iterator[str]:
+    yield ", ".join(f"{name} {value}" for name, value in machine.items())
+    for curve in curves:
+        shape = shape_of(curve.key)
+        yield f"\n### {title_of(curve.key)}\n"
+        yield f"{shape.text} {curve.when}, commit {curve.commit}.\n"
+        yield f"![{title_of(curve.key)}](images/{_picture(curve)})\n"
+        yield f"| {shape.over} | {' | '.join(curve.lines)} |"
+        yield f"|---:|{'---:|' * len(curve.lines)}"
+        for size in curve.sizes():
+            cells = (line.get(f"{size:g}") for line in curve.lines.values())
+            yield f"| {size:,.0f} | {' | '.join(map(_shown, cells))} |"
+
+
+def _shown(figure: float | None) -> str:
+    """Three digits that say something."""
+    if figure is None:
+        return "–"
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+
+
+def _draw(curve: Curve, file: Path) -> None:
+    mpl.rcParams.update({"svg.hashsalt": "bench", "font.size": 9})
+    units: dict[str, list[str]] = {}
+    for line in curve.lines:
+        units.setdefault(line.rpartition(", ")[2] if ", " in line else line, []).append(line)
+    picture = Picture(figsize=(8, 2.8), layout="constrained")
+    for axes, lines in zip(
+        picture.subplots(1, len(units), squeeze=False)[0], units.values(), strict=True
+    ):
+        for line in lines:
+            sizes, figures = zip(*curve.points(line), strict=True)
+            axes.plot(sizes, figures, marker="o", label=line)
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(shape_of(curve.key).over)
+        axes.legend(frameon=False)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    picture.suptitle(title_of(curve.key))
+    picture.savefig(file, metadata={"Date": None})
