@@ -6,11 +6,14 @@ measures, in this order:
 
 - loading: the definitions, in a process of their own, as every run and the code server do;
 - a round: each sensor's tick, as the code server evaluates it;
-- the hour: `dagster dev` with its sensors on, CPU time of its processes after it has settled.
+- the hour: `dagster dev` with its sensors on, CPU time of its processes in ``--minutes`` that begin
+  so many minutes after its start as ``--after`` says, perhaps several times;
+- empty: the same of a code location with one asset and nothing else: Dagster's own share.
 
-    python -m benchmarks.bench_fleet [--alone] [--pipelines 200] [--minutes 3] [--parts load round]
+    python -m benchmarks.bench_fleet [--alone] [--pipelines 200] [--after 3 10] [--minutes 2]
+        [--parts load round hour empty]
 
-``--alone`` gives every pipeline its own sensors instead of the fleet's.
+``--alone`` gives every pipeline its own sensors and jobs instead of the fleet's.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ TOPICS_EACH = 5
 DELTA_EVERY = 10
 ROUNDS = 5
 PARTS = ("load", "round", "hour")
-SETTLE_S = 180.0
+AFTER = (3.0,)
 STARTS_WITHIN_S = 300.0
 
 _DOCUMENT = """\
@@ -78,6 +81,16 @@ directory_type = "project"
 root_module = "many"
 code_location_target_module = "many.definitions"
 code_location_name = "many.definitions"
+"""
+_EMPTY = """\
+import dagster as dg
+
+
+@dg.asset
+def alone() -> None: ...
+
+
+defs = dg.Definitions(assets=[alone])
 """
 #: As dagster_defs/dagster.yaml, and the runs go nowhere: there is nothing to read.
 _INSTANCE = Path(__file__).parents[1] / "dagster_defs" / "dagster.yaml"
@@ -131,31 +144,51 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="every pipeline its own sensors")
     parser.add_argument("--pipelines", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--after", nargs="+", type=float, default=AFTER, metavar="MINUTES")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", type=Path, help="keep what was made, for another look")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=(*PARTS, "empty"), default=PARTS)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = (given.folder or Path(made)).absolute()
+        if "empty" in given.parts:
+            the_hour(nothing(folder / "empty"), instance(folder / "empty"), given)
+        if not {*given.parts} & {*PARTS}:
+            return
         with EmbeddedKafka(folder / "kafka") as kafka, EmbeddedPostgres(folder / "pg") as postgres:
             names = [f"p{number:03d}" for number in range(given.pipelines)]
             declare(folder, names, kafka.bootstrap_servers, postgres.dsn, alone=given.alone)
             first_runs(folder, names, kafka.bootstrap_servers)
-            home = folder / "home"
-            home.mkdir(exist_ok=True)
-            (home / "dagster.yaml").write_text(_INSTANCE.read_text())
+            home = instance(folder)
             if "load" in given.parts:
                 for _ in range(3):
                     say("load:", *asked(folder, home, _LOAD))
             if "round" in given.parts:
                 say("round:", *asked(folder, home, _TICK, str(given.rounds)), between="\n  ")
             if "hour" in given.parts:
-                the_hour(folder, home, given.minutes)
+                the_hour(folder, home, given)
 
 
 def say(*words: str, between: str = " ") -> None:
     sys.stdout.write(between.join(words) + "\n")
     sys.stdout.flush()
+
+
+def instance(folder: Path) -> Path:
+    """The folder of a Dagster instance."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    (home / "dagster.yaml").write_text(_INSTANCE.read_text())
+    return home
+
+
+def nothing(folder: Path) -> Path:
+    """A project with one asset."""
+    package = folder / "many"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "definitions.py").write_text(_EMPTY)
+    return folder
 
 
 def declare(folder: Path, names: list[str], kafka: str, dsn: str, *, alone: bool) -> None:
@@ -228,22 +261,26 @@ def environment(folder: Path, home: Path) -> dict[str, str]:
     return {**os.environ, "DAGSTER_HOME": str(home), "PYTHONPATH": str(folder)}
 
 
-def the_hour(folder: Path, home: Path, minutes: float) -> None:
-    """CPU seconds a second of Dagster's processes, once they have settled."""
+def the_hour(folder: Path, home: Path, given: argparse.Namespace) -> None:
+    """CPU seconds a second of Dagster's processes, some minutes after their start."""
     began = time.perf_counter()
     with dagster_dev(folder, home) as (process, ready):
-        say(f"dagster dev: loaded after {ready - began:.1f} s")
-        time.sleep(SETTLE_S)
-        before, since = spent(process.pid), time.perf_counter()
-        time.sleep(minutes * 60)
-        after, seconds = spent(process.pid), time.perf_counter() - since
-    for role in sorted(after):
-        share = (after[role] - before.get(role, 0.0)) / seconds
-        say(f"  {role}: {100 * share:.1f} % of a core")
-    share = (sum(after.values()) - sum(before.values())) / seconds
-    say(f"  together: {100 * share:.1f} % of a core, over {seconds:.0f} s")
+        say(f"dagster dev of {folder.name}: loaded after {ready - began:.1f} s")
+        for after in sorted(given.after):
+            time.sleep(max(0.0, ready + after * 60 - time.perf_counter()))
+            say(f"  minutes {after:g} to {after + given.minutes:g}:", shares(process.pid, given))
     for line in asked(folder, home, _TICKS_TOLD):
         say(" ", line)
+
+
+def shares(pid: int, given: argparse.Namespace) -> str:
+    """Of one core, by role and together, in the next ``--minutes``."""
+    before, since = spent(pid), time.perf_counter()
+    time.sleep(given.minutes * 60)
+    after, seconds = spent(pid), time.perf_counter() - since
+    used = {role: after[role] - before.get(role, 0.0) for role in sorted(after)}
+    told = [f"{role} {100 * each / seconds:.1f}" for role, each in used.items()]
+    return f"{100 * sum(used.values()) / seconds:.1f} % of a core ({', '.join(told)})"
 
 
 _TICKS_TOLD = """
@@ -311,6 +348,7 @@ def spent(pid: int) -> dict[str, float]:
 _ROLES = {
     "daemon": "dagster._daemon",
     "code server": "api grpc",
+    "code server's proxy": "code-server start",
     "web server": "dagster_webserver",
 }
 

@@ -19,7 +19,7 @@ from eo_pipeline.dagster.failures import failing, retried
 from eo_pipeline.dagster.metadata import SHOWN_MAX
 from eo_pipeline.dagster.mirror import reported_id
 from eo_pipeline.dagster.names import AUDIT, DagsterPipeline
-from eo_pipeline.dagster.one_step import one_step_job
+from eo_pipeline.dagster.one_step import LaunchpadJob
 from eo_pipeline.dagster.reporting import ENTRIES_LOOKED_AT
 from eo_pipeline.dagster.requests import AuditRequest
 from eo_pipeline.dagster.tables import table_of
@@ -62,34 +62,32 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
     return audit
 
 
-def build_audit_job(declared: DagsterPipeline) -> dg.JobDefinition:
+def _audit(declared: DagsterPipeline, context: dg.OpExecutionContext, config: AuditRequest) -> None:
     """The check over as many checkpoints as one likes. The run fails if the check does, so that
     whoever watches runs is told.
     """
     key = audit_key(declared)
+    will_evaluate(context, key)
+    with retried(context, declared):
+        report = run_audit(declared, context, config.last)
+    context.log.info(in_dagster(declared, str(report)))
+    result = check_result(declared, report, context.run)
+    looked_at = _materialization(declared, context.instance, report)
+    context.log_event(evaluated(key, result, looked_at))  # type: ignore[arg-type]  # it takes these too
+    if not report.passed:
+        raise dg.Failure(result.description, result.metadata, allow_retries=False)
+    context.add_output_metadata(result.metadata)
 
-    def audit(context: dg.OpExecutionContext, config: AuditRequest) -> None:
-        will_evaluate(context, key)
-        with retried(context, declared):
-            report = run_audit(declared, context, config.last)
-        context.log.info(in_dagster(declared, str(report)))
-        result = check_result(declared, report, context.run)
-        looked_at = _materialization(declared, context.instance, report)
-        context.log_event(evaluated(key, result, looked_at))  # type: ignore[arg-type]  # it takes these too
-        if not report.passed:
-            raise dg.Failure(result.description, result.metadata, allow_retries=False)
-        context.add_output_metadata(result.metadata)
 
-    return one_step_job(
-        declared,
-        AUDIT,
-        AuditRequest,
-        audit,
-        f"Proves that the table of {declared.pipeline.name!r} holds every record of Kafka once, or "
-        "says which checkpoints differ and what repairs them. Changes nothing.",
-        resources=[declared.spark],
-        pool=None,  # it only reads, and may take long: runs go on beside it
-    )
+AUDITING = LaunchpadJob(
+    AUDIT,
+    AuditRequest,
+    _audit,
+    "Proves that the table of {of} holds every record of Kafka once, or says which checkpoints "
+    "differ and what repairs them. Changes nothing.",
+    spark=True,
+    pooled=False,  # it only reads, and may take long: runs go on beside it
+)
 
 
 def _materialization(
@@ -200,8 +198,8 @@ def _repair(
     if not versions:
         return {}
     reason = f"audit of version {report.head.version}"
-    config = {"versions": sorted(set(versions)), "reason": reason}
-    return job_filled_in(run, f"{declared.identifier}_{REPLAY}", config)
+    config = declared.chosen | {"versions": sorted(set(versions)), "reason": reason}
+    return job_filled_in(run, declared.job_of(REPLAY), config)
 
 
 def _within(version: int, repair: Repair) -> bool:

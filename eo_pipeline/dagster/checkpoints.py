@@ -61,7 +61,7 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
             "offset ranges again, with today's transform, and replaces their rows in the table, a "
             "transaction for each. Offsets do not move. Neighbours are one run; after each gap in "
             "the selection another one begins, whatever the dialog says. The job "
-            f"{declared.identifier}_replay takes any in one run."
+            f"{declared.job_of(REPLAY)} takes any in one run."
         ),
         code_version=declared.pipeline.code_version,
         group_name=declared.checkpoints_group,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dagster as dg
 
 from eo_pipeline.dagster.assets import build_asset
-from eo_pipeline.dagster.audit import build_audit_check, build_audit_job
+from eo_pipeline.dagster.audit import build_audit_check
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.checkpoints import build_checkpoints
 from eo_pipeline.dagster.checks import build_checks, build_lag_checks
-from eo_pipeline.dagster.going_back import build_going_back
 from eo_pipeline.dagster.jobs import build_job, build_schedule
-from eo_pipeline.dagster.maintain import build_maintain_job, build_maintenance_schedule
+from eo_pipeline.dagster.maintain import build_maintenance_schedule
 from eo_pipeline.dagster.names import DagsterPipeline, Translation, topic_spec
+from eo_pipeline.dagster.operations import build_operations
 from eo_pipeline.dagster.resources import SparkResource
 from eo_pipeline.dagster.sensors import build_sensors
 from eo_pipeline.pipeline import Pipeline
@@ -49,12 +49,7 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
             build_audit_check(declared),
             build_lag_checks(declared),
         ],
-        jobs=[
-            build_job(declared),
-            *build_going_back(declared),
-            build_audit_job(declared),
-            build_maintain_job(declared),
-        ],
+        jobs=[build_job(declared), *build_operations(declared)],
         schedules=[each for each in schedules if each],
         sensors=[] if declared.fleet else build_sensors(declared),
         resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},

@@ -23,6 +23,12 @@ class Fleet(dg.Model):
         description="Pool of the steps of pipelines that name none themselves, so that its limit "
         "says how many Spark jobs run at once; None: each has a pool of its own.",
     )
+    jobs: Literal["shared", "each"] = Field(
+        "shared",
+        description="Whether rewind, replay, fork, accept_loss, audit and maintain are one job for "
+        "all, which asks for the pipeline, or a job of each pipeline. Dagster's daemon asks for "
+        "every job again each minute.",
+    )
     runs_a_tick: PositiveInt = Field(
         20, description="The most runs one tick asks for; what waits longest comes first."
     )

@@ -17,7 +17,7 @@ from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.fork_document import fork_document
 from eo_pipeline.dagster.metadata import plan_metadata, preview_metadata
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.one_step import Plan, one_step_job
+from eo_pipeline.dagster.one_step import Compute, LaunchpadJob, Plan
 from eo_pipeline.dagster.reporting import EventReporter
 from eo_pipeline.dagster.requests import (
     ForkRequest,
@@ -36,43 +36,27 @@ from eo_pipeline.run.replay import ReplayPlan
 from eo_pipeline.run.rewind import RewindPlan
 
 _Asked = TypeVar("_Asked", RewindRequest, ReplayRequest, ForkRequest)
+_Request = TypeVar("_Request", bound=dg.Config)
 
 REWIND, FORK, ACCEPT_LOSS = "rewind", "fork", "accept_loss"
 
 
-def build_going_back(declared: DagsterPipeline) -> list[dg.JobDefinition]:
-    """The jobs, by what they do: ``<pipeline>_rewind`` and so on."""
-    return [
-        _rewind_job(declared),
-        _replay_job(declared),
-        _fork_job(declared),
-        _accept_loss_job(declared),
-    ]
+def _tried(compute: Compute[_Request]) -> Compute[_Request]:
+    """``compute``, again where that may help."""
 
-
-def _rewind_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def rewind(context: dg.OpExecutionContext, config: RewindRequest) -> None:
+    def tried(declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Request) -> None:
         with retried(context, declared):
-            _rewind(declared, context, config)
+            compute(declared, context, config)
 
-    return one_step_job(
-        declared,
-        REWIND,
-        RewindRequest,
-        rewind,
-        f"Takes the rows of all checkpoints after one out of {declared.pipeline.name!r}, in one "
-        "transaction. The next run reads on from that checkpoint's offsets.",
-        plan=_look(declared, _rewind_plan),
-        pool=declared.pool,
-    )
+    return tried
 
 
-def _look(
-    declared: DagsterPipeline, make: Callable[[DagsterPipeline, _Asked], RereadingPlan]
-) -> Plan[_Asked]:
+def _look(make: Callable[[DagsterPipeline, _Asked], RereadingPlan]) -> Plan[_Asked]:
     """The step before: shows the plan that ``make`` makes, and goes on unless it is a dry run."""
 
-    def plan(context: dg.OpExecutionContext, config: _Asked) -> tuple[dict[str, Any], bool]:
+    def plan(
+        declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Asked
+    ) -> tuple[dict[str, Any], bool]:
         with retried(context, declared):
             return _shown(context, make(declared, config)), not config.dry_run
 
@@ -103,44 +87,29 @@ def _rewind(
     context.add_output_metadata(_shown(context, plan, done=True))
 
 
-def _replay_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def replay(context: dg.OpExecutionContext, config: ReplayRequest) -> None:
-        with retried(context, declared):
-            versions = [each.version for each in _replay_plan(declared, config).checkpoints]
-            replay_versions(declared, context, versions, config)
-
-    return one_step_job(
-        declared,
-        REPLAY,
-        ReplayRequest,
-        replay,
-        f"Reads the ranges of any checkpoints of {declared.pipeline.name!r} again, with today's "
-        "transform, and replaces their rows, a transaction for each. Also checkpoints that do not "
-        "lie side by side, in one run.",
-        plan=_replay_look(declared),
-        resources=[declared.spark],
-        pool=declared.pool,
-    )
+def _replay(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
+) -> None:
+    versions = [each.version for each in _replay_plan(declared, config).checkpoints]
+    replay_versions(declared, context, versions, config)
 
 
-def _replay_look(declared: DagsterPipeline) -> Plan[ReplayRequest]:
+def _replay_look(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
+) -> tuple[dict[str, Any], bool]:
     """As :func:`_look`; a preview is a dry run that adds what would change."""
-
-    def plan(context: dg.OpExecutionContext, config: ReplayRequest) -> tuple[dict[str, Any], bool]:
-        with retried(context, declared):
-            found = _replay_plan(declared, config)
-            shown = _shown(context, found)
-            if config.preview:
-                preview = declared.pipeline.preview_replay(
-                    found,
-                    key=config.key or (),
-                    spark=lambda: getattr(context.resources, declared.spark).spark_session,
-                )
-                context.log.info(f"preview: {preview}")
-                shown |= preview_metadata(preview)
-            return shown, not (config.dry_run or config.preview)
-
-    return plan
+    with retried(context, declared):
+        found = _replay_plan(declared, config)
+        shown = _shown(context, found)
+        if config.preview:
+            preview = declared.pipeline.preview_replay(
+                found,
+                key=config.key or (),
+                spark=lambda: getattr(context.resources, declared.spark).spark_session,
+            )
+            context.log.info(f"preview: {preview}")
+            shown |= preview_metadata(preview)
+        return shown, not (config.dry_run or config.preview)
 
 
 def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan:
@@ -154,23 +123,6 @@ def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan
         config.last,
         versions=config.versions or None,
         accept_compacted=bool(config.accept_compacted),
-    )
-
-
-def _fork_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def fork(context: dg.OpExecutionContext, config: ForkRequest) -> None:
-        with retried(context, declared):
-            _fork(declared, context, config)
-
-    return one_step_job(
-        declared,
-        FORK,
-        ForkRequest,
-        fork,
-        f"Begins a new pipeline where a checkpoint of {declared.pipeline.name!r} stood. This one "
-        "stays as it is.",
-        plan=_look(declared, _fork_plan),
-        pool=declared.pool,
     )
 
 
@@ -204,22 +156,6 @@ def _document(declared: DagsterPipeline, config: ForkRequest) -> dg.MetadataValu
         )
     text = fork_document(declared.document, declared.pipeline, config)
     return dg.MetadataValue.md(f"```yaml\n{text}```")
-
-
-def _accept_loss_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    def accept_loss(context: dg.OpExecutionContext, config: LossRequest) -> None:
-        with retried(context, declared):
-            _accept_loss(declared, context, config)
-
-    return one_step_job(
-        declared,
-        ACCEPT_LOSS,
-        LossRequest,
-        accept_loss,
-        f"Lets {declared.pipeline.name!r} go on past records that Kafka no longer holds. The hole "
-        "becomes a version of the ledger.",
-        pool=declared.pool,
-    )
 
 
 def _accept_loss(
@@ -263,3 +199,36 @@ def _shown(
     for warning in plan.warnings:
         context.log.warning(warning)
     return plan_metadata(plan)
+
+
+REWINDING = LaunchpadJob(
+    REWIND,
+    RewindRequest,
+    _tried(_rewind),
+    "Takes the rows of all checkpoints after one out of {of}, in one transaction. The next run "
+    "reads on from that checkpoint's offsets.",
+    plan=_look(_rewind_plan),
+)
+REPLAYING = LaunchpadJob(
+    REPLAY,
+    ReplayRequest,
+    _tried(_replay),
+    "Reads the ranges of any checkpoints of {of} again, with today's transform, and replaces their "
+    "rows, a transaction for each. Also checkpoints that do not lie side by side, in one run.",
+    plan=_replay_look,
+    spark=True,
+)
+FORKING = LaunchpadJob(
+    FORK,
+    ForkRequest,
+    _tried(_fork),
+    "Begins a new pipeline where a checkpoint of {of} stood. This one stays as it is.",
+    plan=_look(_fork_plan),
+)
+ACCEPTING_LOSS = LaunchpadJob(
+    ACCEPT_LOSS,
+    LossRequest,
+    _tried(_accept_loss),
+    "Lets {of} go on past records that Kafka no longer holds. The hole becomes a version of the "
+    "ledger.",
+)

@@ -10,11 +10,15 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from eo_pipeline.dagster.audit import audit_key
 from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.resources import SparkDefinition
 
 
 class _JobOfItsOwn(UnresolvedAssetJobDefinition):
     """What ``dg.define_asset_job`` makes, resolved among its own assets alone: Dagster goes through
     all assets of the code location for each job, so that 200 pipelines took as long as 40,000.
+
+    Nor does it hold the other pipelines' Sparks: Dagster's daemon asks every minute for all jobs
+    as they are declared, each with all its resources and their configuration.
     """
 
     def resolve(
@@ -27,7 +31,13 @@ class _JobOfItsOwn(UnresolvedAssetJobDefinition):
         keys = self.selection.resolve(asset_graph)
         checks = {check for key in keys for check in asset_graph.get(key).check_keys}
         own = asset_graph.assets_defs_for_keys([*keys, *checks])
-        return super().resolve(AssetGraph.from_assets(own), default_executor_def, resource_defs)
+        needed = {key for each in own for key in each.required_resource_keys}
+        kept = {
+            key: made
+            for key, made in (resource_defs or {}).items()
+            if key in needed or not isinstance(made, SparkDefinition)
+        }
+        return super().resolve(AssetGraph.from_assets(own), default_executor_def, kept)
 
 
 def build_job(declared: DagsterPipeline) -> UnresolvedAssetJobDefinition:
@@ -48,7 +58,11 @@ def build_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
 
 
 def scheduled(
-    declared: DagsterPipeline, cron: str | None, name: str, job: str
+    declared: DagsterPipeline,
+    cron: str | None,
+    name: str,
+    job: str,
+    config: Mapping[str, str] | None = None,
 ) -> dg.ScheduleDefinition | None:
     """``<pipeline>_<name>``, which starts ``job``; ``None`` without a ``cron`` expression."""
     if cron is None:
@@ -56,6 +70,8 @@ def scheduled(
     return dg.ScheduleDefinition(
         name=f"{declared.identifier}_{name}",
         job_name=job,
+        run_config=config or None,
+        tags=declared.run_tags,
         cron_schedule=cron,
         execution_timezone=declared.automation.schedule_timezone,
         default_status=declared.automation.schedule_status,

@@ -12,6 +12,7 @@ from eo_pipeline.dagster.fleet import Fleet
 from eo_pipeline.dagster.fleet_sensors import build_fleet_sensors
 from eo_pipeline.dagster.members import gathering
 from eo_pipeline.dagster.names import OP_PREFIX, TOPIC_GROUP, DagsterPipeline, topic_spec
+from eo_pipeline.dagster.operations import build_fleet_operations
 from eo_pipeline.dagster.yaml_values import all_told_at_once
 
 
@@ -23,7 +24,8 @@ def load_pipelines(folder: Path, *, fleet: Fleet | None = None) -> dg.Definition
     alone does as well; the topics are then nameless boxes in the graph.
 
     Args:
-        fleet: of many pipelines; they then have two sensors together, and not three each.
+        fleet: of many pipelines; they then have two sensors together, and not three each, and so
+            have they the jobs that people start on purpose.
     """
     with all_told_at_once(), gathering(fleet) as members:
         declared = dg.load_from_defs_folder(path_within_project=folder)
@@ -33,7 +35,15 @@ def load_pipelines(folder: Path, *, fleet: Fleet | None = None) -> dg.Definition
     assets = [*(declared.assets or ()), *_topics(declared)]
     executor = declared.executor or (dg.in_process_executor if _are_pipelines(declared) else None)
     sensors = [*(declared.sensors or ()), *_sensors(fleet, members, declared)]
-    return replace(declared, assets=assets, asset_checks=checks, executor=executor, sensors=sensors)
+    operations = build_fleet_operations(fleet, members) if fleet else []
+    return replace(
+        declared,
+        assets=assets,
+        asset_checks=checks,
+        jobs=[*(declared.jobs or ()), *operations],
+        executor=executor,
+        sensors=sensors,
+    )
 
 
 def _sensors(

@@ -12,7 +12,7 @@ import dagster as dg
 from eo_pipeline.dagster.failures import retried
 from eo_pipeline.dagster.jobs import scheduled
 from eo_pipeline.dagster.names import MAINTAIN, DagsterPipeline
-from eo_pipeline.dagster.one_step import one_step_job
+from eo_pipeline.dagster.one_step import LaunchpadJob
 from eo_pipeline.dagster.requests import MaintainRequest
 from eo_pipeline.dagster.tables import Columns, table
 from eo_pipeline.run.maintain import MaintenanceReport
@@ -28,32 +28,33 @@ _COLUMNS: Columns = {
 }
 
 
-def build_maintain_job(declared: DagsterPipeline) -> dg.JobDefinition:
-    """``<pipeline>_maintain``; see :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
+def _maintain(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: MaintainRequest
+) -> None:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
+    with retried(context, declared):
+        report = declared.pipeline.maintain(dry_run=config.dry_run)
+    for each in report.work:
+        context.log.info(f"{each.work}: {each.remark}")
+    context.add_output_metadata(_metadata(report))
 
-    def maintain(context: dg.OpExecutionContext, config: MaintainRequest) -> None:
-        with retried(context, declared):
-            report = declared.pipeline.maintain(dry_run=config.dry_run)
-        for each in report.work:
-            context.log.info(f"{each.work}: {each.remark}")
-        context.add_output_metadata(_metadata(report))
 
-    return one_step_job(
-        declared,
-        MAINTAIN,
-        MaintainRequest,
-        maintain,
-        f"Puts small files of the table of {declared.pipeline.name!r} together, removes what it "
-        "has no use for any more, and keeps its log short. Changes no row.",
-        pool=None,
-    )
+MAINTAINING = LaunchpadJob(
+    MAINTAIN,
+    MaintainRequest,
+    _maintain,
+    "Puts small files of the table of {of} together, removes what it has no use for any more, and "
+    "keeps its log short. Changes no row.",
+    pooled=False,
+)
 
 
 def build_maintenance_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
     """Its cadence, if one is declared."""
-    job = f"{declared.identifier}_{MAINTAIN}"
     cron = declared.automation.maintenance_schedule
-    return scheduled(declared, cron, f"{MAINTAIN}_schedule", job)
+    return scheduled(
+        declared, cron, f"{MAINTAIN}_schedule", declared.job_of(MAINTAIN), declared.chosen
+    )
 
 
 def _metadata(report: MaintenanceReport) -> dict[str, Any]:

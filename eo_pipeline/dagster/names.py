@@ -30,6 +30,9 @@ OPERATION_TAG = "eo/operation"
 AUDIT, MAINTAIN = "audit", "maintain"
 MOVE_NOTHING = frozenset({AUDIT, MAINTAIN})
 
+#: The field of a fleet's jobs that says which of its pipelines is meant.
+PIPELINE = "pipeline"
+
 #: How the names of all steps begin.
 OP_PREFIX = "eo_"
 
@@ -147,6 +150,26 @@ class DagsterPipeline:
     @property
     def job(self) -> str:
         return f"{self.identifier}_job"
+
+    @property
+    def shares_jobs(self) -> bool:
+        """Whether what people start on purpose are jobs of the fleet. Not if its document gives its
+        steps a pool, or tags, that the others' have not.
+        """
+        fleet, own = self.fleet, self.automation
+        if fleet is None or fleet.pool is None or fleet.jobs == "each":
+            return False
+        return not (own.pool or own.run_tags or own.op_tags)
+
+    def job_of(self, operation: str) -> str:
+        """The job that does a rewind, a replay, an audit ... of this pipeline."""
+        owner = self.fleet.name if self.fleet and self.shares_jobs else self.identifier
+        return f"{owner}_{operation}"
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What the configuration of :meth:`job_of` says so that it means this pipeline."""
+        return {PIPELINE: self.pipeline.name} if self.shares_jobs else {}
 
     @property
     def spark(self) -> str:

@@ -6,15 +6,17 @@ Launchpad opens with nothing in it that means nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import dagster as dg
 import expandvars
 from pydantic import Field
 
+from eo_pipeline.dagster.names import PIPELINE
 from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
@@ -115,18 +117,29 @@ class MaintainRequest(dg.Config):
 
 
 @cache
-def fields_of(request: type[dg.Config]) -> Mapping[str, dg.Field]:
-    """``request`` as Dagster's fields; made once, since every pipeline has the same jobs."""
-    return request.to_fields_dict()
+def fields_of(request: type[dg.Config], *, chosen: bool = False) -> Mapping[str, dg.Field]:
+    """``request`` as Dagster's fields; made once, since every pipeline has the same jobs.
+
+    Args:
+        chosen: which pipeline it is for is a field as well.
+    """
+    return ({PIPELINE: dg.Field(str)} if chosen else {}) | request.to_fields_dict()
 
 
-def launchpad(request: type[dg.Config], ops: list[str]) -> dg.ConfigMapping:
+def launchpad(
+    request: type[dg.Config], ops: list[str], name: str = "", choices: Sequence[str] = ()
+) -> dg.ConfigMapping:
     """``request`` as the whole configuration of a job, which gives it to each of ``ops``.
 
-    Of a :class:`Target` the Launchpad then takes one of its two fields, and says so while somebody
-    types.
+    Of a :class:`Target` the Launchpad then takes one of its two fields, and of pipelines one of the
+    ``choices`` of the fleet ``name``, and says so while somebody types.
     """
-    fields: dict[str, Any] = dict(fields_of(request))
+    fields: dict[str, Any] = dict(fields_of(request, chosen=bool(choices)))
+    if choices:
+        # Dagster takes two of one name for the same, also where they hold other values
+        mark = sha256(" ".join(choices).encode()).hexdigest()[:8]
+        named = dg.Enum(f"pipeline_of_{name}_{mark}", [dg.EnumValue(each) for each in choices])
+        fields[PIPELINE] = dg.Field(named, description="The pipeline that it is for.")
     for name, field in request.model_fields.items():
         if field.annotation is Target:
             choice = dg.Selector(dict(_one_of(Target)))  # type: ignore[no-untyped-call]

@@ -13,6 +13,10 @@ from eo_pipeline.lifetime import this_process_ends
 from eo_pipeline.spark import SparkSettings
 
 
+class SparkDefinition(dg.ResourceDefinition):
+    """The Spark of one pipeline, told from whatever else a code location has for resources."""
+
+
 class SparkResource(LazyPySparkResource):
     """dagster-pyspark's lazy resource with the engine's session: connector, memory, time zone.
 
@@ -32,8 +36,9 @@ class SparkResource(LazyPySparkResource):
 
     def definition(self) -> dg.ResourceDefinition:
         """This very object as a resource: Dagster would otherwise copy it by its public fields."""
-        return dg.ResourceDefinition.hardcoded_resource(
-            self, description="Spark. Starts when a run has something to read, not before."
+        return SparkDefinition(
+            lambda _: self,
+            description="Spark. Starts when a run has something to read, not before.",
         )
 
     def _init_session(self) -> None:

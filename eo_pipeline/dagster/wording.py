@@ -15,7 +15,7 @@ from eo_pipeline.dagster.names import DagsterPipeline
 #: A command as errors quote it, and the method of ``Pipeline`` that they may name beside it.
 _COMMAND = re.compile(r"`eo ([a-z-]+)([^`]*)`(, Pipeline\.\w+\(\))?")
 
-#: Commands that are jobs here, as ``<pipeline>_<job>``.
+#: Commands that are jobs here.
 _JOBS = {
     "accept-loss": "accept_loss",
     "audit": "audit",
@@ -40,8 +40,10 @@ def in_dagster(declared: DagsterPipeline, text: str) -> str:
             return f"the asset `{key.to_user_string()}`"
         if command not in _JOBS:
             return found[0]
-        given = _config(command, arguments)
-        return f"the job `{declared.identifier}_{_JOBS[command]}`{_with(given)}"
+        if command == "run":
+            return f"the job `{declared.job}`"
+        given = declared.chosen | _config(command, arguments)
+        return f"the job `{declared.job_of(_JOBS[command])}`{_with(given)}"
 
     return _COMMAND.sub(instead, text)
 

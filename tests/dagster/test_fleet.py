@@ -341,7 +341,7 @@ def test_a_folder_of_documents_is_a_fleet_with_two_sensors_and_one_pool(
     }
     assert pools == {"a": {"spark"}, "b": {"spark"}, "c": {"mine"}}
     assert {each.name for each in repository.schedule_defs} == {"c_schedule"}
-    assert repository.has_job("a_rewind")
+    assert repository.has_job("sales_rewind")
 
 
 def test_a_job_of_many_pipelines_holds_its_own_assets_and_no_others(tmp_path: Path) -> None:
