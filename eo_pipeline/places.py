@@ -249,18 +249,20 @@ def remove_all(places: Iterable[Place]) -> None:
 def remove_tree(folder: Place) -> None:
     """Remove ``folder`` and all in it; that it is gone already is no error."""
     if isinstance(folder, BucketPath):
-        BucketPath.remove_all([place for place, _ in folder.below()])
+        folder.remove_tree()
     else:
         shutil.rmtree(folder, onerror=_raise_unless_missing)
 
 
 def remove_empty_folders(folder: Place) -> None:
     """Remove the folders in ``folder`` that hold nothing."""
-    if isinstance(folder, Path):
-        for parent, names, _ in os.walk(folder, topdown=False):
-            for name in names:
-                with suppress(OSError):  # not empty, or gone
-                    Path(parent, name).rmdir()
+    if isinstance(folder, BucketPath):
+        folder.remove_empty_folders()
+        return
+    for parent, names, _ in os.walk(folder, topdown=False):
+        for name in names:
+            with suppress(OSError):  # not empty, or gone
+                Path(parent, name).rmdir()
 
 
 def parquet_source(place: Place) -> Any:

@@ -1,16 +1,14 @@
-"""How buckets are reached: said once, and told to everybody who must get there in his own words.
+"""How stores are reached: said once, and told to everybody who must get there in his own words.
 
-obstore, delta-rs, PyIceberg and Spark each have names for the same five things. What is not said is
-found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``); credentials that are not said each
-of them finds itself where programs on that machine find them: environment, profile, the instance's
-role.
+What is not said is found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+``HADOOP_CONF_DIR``); credentials that are not said each library finds itself where programs on that
+machine find them: environment, profile, the instance's role.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -27,25 +25,32 @@ from pydantic import (
 
 from eo_pipeline.bucket import Bucket, BucketPath
 from eo_pipeline.places import Place, local_folder
+from eo_pipeline.reached import hdfs, s3
 from eo_pipeline.settings import Settings
 
-#: Of a bucket's URI. Others are refused: no test of ours has seen them.
-SCHEME = "s3"
+#: What is a name for the same to Hadoop.
 _OF_HADOOP = ("s3a", "s3n")
 
 #: What a key of ours is made of: nothing that is written otherwise in a URI, that Spark takes for a
 #: pattern, or that a table's log writes in two ways.
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*)*")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 _DEFAULT_REGION = "us-east-1"
 
-#: Of ``request_timeout``: how long requests are tried again before the store is said not to answer.
-_RETRIED_FOR = 6
+#: Fields of :class:`Storage` that say something to one kind of store alone.
+_FIELDS_OF = {
+    s3.SCHEME: (
+        *("endpoint", "region", "path_style"),
+        *("access_key_id", "secret_access_key", "session_token"),
+    ),
+    hdfs.SCHEME: (),
+}
+_SECRETS = ("access_key_id", "secret_access_key", "session_token")
 
 
 class Storage(Settings):
-    """An S3 store, where tables or staging are in buckets (``s3://bucket/path``).
+    """Where tables or staging are in a store: S3's buckets (``s3://bucket/path``), or HDFS
+    (``hdfs://host:port/path``), for which all but the last field must be left out.
 
     Args:
         endpoint: its address, if it is not Amazon's; else ``AWS_ENDPOINT_URL`` says it.
@@ -77,8 +82,8 @@ class Storage(Settings):
         return self
 
     def place(self, text: str | Path) -> Place:
-        """The folder, or the place in a bucket, that ``text`` names: a path, ``file://`` or
-        ``s3://``.
+        """The folder, or the place in a store, that ``text`` names: a path, ``file://``, ``s3://``
+        or ``hdfs://``.
 
         Raises:
             ValueError: it names neither, or a place that cannot be used.
@@ -88,16 +93,26 @@ class Storage(Settings):
         if (folder := local_folder(text)) is not None:
             return folder
         url = urlsplit(text)
-        if url.scheme != SCHEME:
+        if url.scheme not in _FIELDS_OF:
             raise ValueError(_why_not(text, url.scheme))
+        if problem := (hdfs if url.scheme == hdfs.SCHEME else s3).why_not(url.netloc):
+            raise ValueError(problem + _hint(text))
         key = text.partition("://")[2].partition("/")[2].rstrip("/")
-        if not _BUCKET.fullmatch(url.netloc):
-            raise ValueError("names no bucket: 3 to 63 lower-case letters, digits, . and -")
         if not _KEY.fullmatch(key):
+            what = "in a bucket" if url.scheme == s3.SCHEME else "in HDFS"
             raise ValueError(
-                "a place in a bucket has a name of letters and digits (of ASCII), _ . = - and /"
+                f"a place {what} has a name of letters and digits (of ASCII), _ . = - and /"
             )
-        return BucketPath(_bucket(self, url.netloc, *self._found()), key)
+        self._refuse_fields_of_others(url.scheme)
+        if url.scheme == hdfs.SCHEME:
+            return BucketPath(_hdfs(url.netloc, self.request_timeout), key)
+        return BucketPath(_s3(self, url.netloc, *self._found()), key)
+
+    def _refuse_fields_of_others(self, scheme: str) -> None:
+        others = {name for fields in _FIELDS_OF.values() for name in fields} - {*_FIELDS_OF[scheme]}
+        if said := [name for name in sorted(others) if getattr(self, name) is not None]:
+            named = ", ".join(f"storage.{name}" for name in said)
+            raise ValueError(f"{scheme}:// knows no {named}: another kind of store does")
 
     def _found(self) -> tuple[str | None, str]:
         """Endpoint and region, as they are said or else found."""
@@ -116,9 +131,15 @@ def _why_not(text: str, scheme: str) -> str:
     if scheme == "file":
         return "file:// names a folder of another machine"
     if scheme in _OF_HADOOP:
-        return f"{scheme}:// is what Spark calls it: write {SCHEME}://bucket/path"
-    hint = "" if "://" in text else f"; if a folder is meant, write ./{text}"
-    return f"{scheme}:// is not supported: a folder or {SCHEME}://bucket/path is{hint}"
+        return f"{scheme}:// is what Spark calls it: write s3://bucket/path"
+    return (
+        f"{scheme}:// is not supported: a folder, s3://bucket/path or hdfs://host:port/path is"
+        f"{_hint(text)}"
+    )
+
+
+def _hint(text: str) -> str:
+    return "" if "://" in text else f"; if a folder is meant, write ./{text}"
 
 
 def _placed(value: Any, info: ValidationInfo) -> Place:
@@ -149,66 +170,37 @@ def checked_place(text: str) -> str:
     return text
 
 
+def checked_table(text: str) -> str:
+    """The same for a table, which is in a bucket or in a folder.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if urlsplit(text).scheme == hdfs.SCHEME:
+        raise ValueError("hdfs:// takes rows that wait (staging), and no table")
+    return checked_place(text)
+
+
 @lru_cache(maxsize=64)
-def _bucket(storage: Storage, name: str, endpoint: str | None, region: str) -> Bucket:
+def _s3(storage: Storage, name: str, endpoint: str | None, region: str) -> Bucket:
     """One for all who ask: it holds connections."""
     path_style = storage.path_style if storage.path_style is not None else endpoint is not None
-    plain = endpoint is not None and endpoint.startswith("http://")
     secrets = {
         part: value.get_secret_value()
-        for part in ("access_key_id", "secret_access_key", "session_token")
+        for part in _SECRETS
         if (value := getattr(storage, part)) is not None
     }
-    told = {"region": region, **({"endpoint": endpoint} if endpoint else {}), **secrets}
-    waits, gives_up = storage.request_timeout, _RETRIED_FOR * storage.request_timeout
-    store: dict[str, Any] = {**told, "virtual_hosted_style_request": not path_style}
-    hadoop = {
-        "fs.s3a.endpoint.region": region,
-        "fs.s3a.path.style.access": str(path_style).lower(),
-        "fs.s3a.connection.ssl.enabled": str(not plain).lower(),
-        # of its SDK, each of which Hadoop itself repeats seven times
-        "fs.s3a.attempts.maximum": "2",
-        "fs.s3a.connection.timeout": f"{round(1000 * waits)}ms",
-        "fs.s3a.connection.establish.timeout": f"{round(1000 * waits)}ms",
-        # files get their names from the driver, when all tasks have ended well. By version 2 tasks
-        # give them: what one names that dies meanwhile stays, and one that was given up and goes on
-        # removes what has the names it wants. And nothing else is put there
-        "mapreduce.fileoutputcommitter.algorithm.version": "1",
-        "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    }
-    if endpoint:
-        hadoop["fs.s3a.endpoint"] = endpoint
-    names = {
-        "access_key_id": "fs.s3a.access.key",
-        "secret_access_key": "fs.s3a.secret.key",
-        "session_token": "fs.s3a.session.token",
-    }
-    hadoop |= {names[part]: value for part, value in secrets.items()}
-    if secrets:
-        kind = "Temporary" if "session_token" in secrets else "Simple"
-        hadoop["fs.s3a.aws.credentials.provider"] = (
-            f"org.apache.hadoop.fs.s3a.{kind}AWSCredentialsProvider"
-        )
-    return Bucket(
-        scheme=SCHEME,
-        name=name,
-        obstore={
-            **store,
-            "client_options": {"allow_http": plain, "timeout": timedelta(seconds=waits)},
-            "retry_config": {"retry_timeout": timedelta(seconds=gives_up)},
-        },
-        delta={
-            **{f"aws_{part}": value for part, value in told.items()},
-            "aws_virtual_hosted_style_request": str(not path_style).lower(),
-            "aws_allow_http": str(plain).lower(),
-            "timeout": f"{round(1000 * waits)}ms",
-            "retry_timeout": f"{round(1000 * gives_up)}ms",
-        },
-        hadoop=hadoop,
-        iceberg={
-            **{f"s3.{part.replace('_', '-')}": value for part, value in told.items()},
-            "s3.force-virtual-addressing": str(not path_style).lower(),
-            "s3.connect-timeout": str(waits),
-            "s3.request-timeout": str(waits),
-        },
+    return s3.bucket(
+        name,
+        endpoint=endpoint,
+        region=region,
+        secrets=secrets,
+        path_style=path_style,
+        waits=storage.request_timeout,
     )
+
+
+@lru_cache(maxsize=64)
+def _hdfs(authority: str, waits: float) -> Bucket:
+    """The same."""
+    return hdfs.bucket(authority, waits=waits)

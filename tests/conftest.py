@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.rest_catalog",
     "tests.secured",
     "tests.clusters",
+    "tests.hdfs",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

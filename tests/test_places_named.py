@@ -12,6 +12,7 @@ from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.places import Place
+from eo_pipeline.spark import path_to_write
 
 SOURCE = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "value_schema": "id BIGINT"}
 DATABASE = {"type": "postgres", "dsn": "postgresql://u@127.0.0.1:1/x", "table": "t"}
@@ -27,11 +28,15 @@ def _catalog(warehouse: str) -> dict[str, Any]:
 
 
 #: Fields that take both.
-FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
-    "staging": lambda place: {"sink": DATABASE, "staging": place},
+TABLES: dict[str, Callable[[str], dict[str, Any]]] = {
     "sink.path": lambda place: {"sink": {"type": "delta", "path": place}},
     "sink.location": lambda place: _iceberg(location=place),
     "catalog.properties.warehouse": _catalog,
+}
+
+FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "staging": lambda place: {"sink": DATABASE, "staging": place},
+    **TABLES,
 }
 
 #: And those that take folders only.
@@ -65,12 +70,9 @@ def test_a_folder_may_be_written_as_a_url(field: str, written: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("written", "why"),
     [
-        ("abfss://c@account.dfs.core.windows.net/x", "abfss:// is not supported: a folder or s3:"),
+        ("abfss://c@account.dfs.core.windows.net/x", "abfss:// is not supported: a folder, s3:"),
         ("wasbs://c@account.blob.core.windows.net/x", "wasbs:// is not supported"),
         ("gs://bucket/x", "gs:// is not supported"),
-        ("hdfs://name-node:9000/x", "hdfs:// is not supported"),
-        # Hadoop's way to write it; a folder named hdfs: is what it is not
-        ("hdfs:/x/y", r"hdfs:// is not supported.*if a folder is meant, write \./hdfs:/x/y"),
         ("gs:/bucket/x", "gs:// is not supported"),
         ("s3a://bucket/x", "write s3://bucket/path"),
         ("s3:/bucket/x", "names no bucket"),
@@ -93,3 +95,49 @@ def test_a_bucket_is_one_for_all(field: str) -> None:
     found = place_of(FIELDS[field]("s3://bucket/x"))
     assert isinstance(found, BucketPath)
     assert str(found) in ("s3://bucket/x", "s3://bucket/x/a/b")
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        # Hadoop's ways to write it; a folder named hdfs: is what the first is not
+        ("hdfs:/x/y", r"names no name node.*if a folder is meant, write \./hdfs:/x/y"),
+        ("hdfs:///x/y", "names no name node: hdfs://host:port/path, or hdfs://service/path"),
+        ("hdfs://ada@name-node:9000/x", "names no name node"),
+        ("hdfs://name-node:9000", "a place in HDFS has a name"),
+        ("hdfs://name-node:9000/a b", "a place in HDFS has a name"),
+    ],
+)
+def test_a_place_in_hdfs_has_a_name_node_and_a_plain_name(written: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"staging: .*{why}"):
+        place_of(FIELDS["staging"](written))
+
+
+@pytest.mark.parametrize("written", ["hdfs://name-node:9000/x", "hdfs://service-1/a/b"])
+def test_staging_may_be_in_hdfs(written: str) -> None:
+    found = place_of(FIELDS["staging"](written))
+    assert isinstance(found, BucketPath)
+    assert str(found) == path_to_write(found) == written
+
+
+@pytest.mark.parametrize("field", TABLES)
+def test_a_table_is_not_in_hdfs(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}: .*hdfs:// takes rows that wait"):
+        place_of(TABLES[field]("hdfs://name-node:9000/x"))
+
+
+@pytest.mark.parametrize("said", ["endpoint", "region", "access_key_id", "path_style"])
+def test_what_one_kind_of_store_is_told_another_does_not_know(said: str) -> None:
+    known = {
+        "endpoint": "http://127.0.0.1:1",
+        "region": "eu-1",
+        "access_key_id": "hunter2",
+        "path_style": False,
+    }
+    storage = {said: known[said]}
+    if said == "access_key_id":
+        storage["secret_access_key"] = "hunter2"
+    staging = FIELDS["staging"]("hdfs://name-node:9000/x")
+    with pytest.raises(ConfigError, match=f"hdfs:// knows no .*storage.{said}") as told:
+        place_of({**staging, "storage": storage})
+    assert "hunter2" not in str(told.value)

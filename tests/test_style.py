@@ -64,7 +64,7 @@ def broad_excepts() -> Iterator[str]:
 
 def test_whatever_comes_is_caught_in_named_places_only() -> None:
     """At the package's edge, and of what only watches; where the transform's errors get a meaning;
-    and where a job's are handed to the thread that waits for it.
+    and where a job's, or a client's, are handed to the thread that waits for it.
     """
     assert list(broad_excepts()) == [
         "eo_pipeline/boundary.py:callers",
@@ -74,6 +74,8 @@ def test_whatever_comes_is_caught_in_named_places_only() -> None:
         "eo_pipeline/boundary.py:called",
         "eo_pipeline/run/stage.py:_calling_the_users_code",
         "eo_pipeline/spark/interrupts.py:_settle",
+        "eo_pipeline/stores/hdfs.py:_answer",
+        "eo_pipeline/stores/hdfs.py:ask",
     ]
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _S3 = "org.apache.hadoop:hadoop-aws, of the Hadoop that Spark has, and what it needs"
+#: Which Spark brings along, unless it was built without.
+_HDFS = "org.apache.hadoop:hadoop-client, of the Hadoop that Spark has"
 _PACKAGES = "spark.jars.packages"
 
 #: A task may have to wait for an executor to start.
@@ -38,7 +40,8 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
     if not settings.server:
         there = connector("local" if is_local(settings.master) else f"driver of {settings.master}")
         yield there
-        if _bucket(pipeline) is not None and there.state is not State.FAIL:
+        bucket = _bucket(pipeline)
+        if bucket is not None and _jar_of(bucket) == _S3 and there.state is not State.FAIL:
             yield _s3_of_ours(settings.config)
         if logs_in_by_iam(pipeline.source) and there.state is not State.FAIL:
             yield _msk_of_ours(settings.config)
@@ -60,9 +63,14 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
 
 
 def _bucket(pipeline: Pipeline) -> BucketPath | None:
-    """Where rows wait, if that is a bucket."""
+    """Where rows wait, if that is no folder."""
     place: Place = pipeline.sink.staging_folders().manifests or pipeline.staging
     return place if isinstance(place, BucketPath) else None
+
+
+def _jar_of(bucket: BucketPath) -> str:
+    """What Spark needs to get there."""
+    return _S3 if bucket.bucket.hadoop_scheme == "s3a" else _HDFS
 
 
 def _s3_of_ours(config: Any) -> Check:
@@ -113,7 +121,8 @@ def _jars(spark: SparkSession, pipeline: Pipeline) -> Check:
     if bucket := _bucket(pipeline):
         nothing = bucket / "_eo_doctor"
         reader = spark.read.options(**options_of(nothing))
-        looks[_S3] = ("S3AFileSystem", lambda: reader.parquet(path_to_read(nothing)).schema)
+        sign = "S3AFileSystem" if _jar_of(bucket) == _S3 else "No FileSystem for scheme"
+        looks[_jar_of(bucket)] = (sign, lambda: reader.parquet(path_to_read(nothing)).schema)
     lacking, said = [], []
     for jar, (sign, look) in looks.items():
         why = _why_not(look)

@@ -78,14 +78,14 @@ class KafkaPipelineComponent(Automation, dg.Component):
         Fields | None,
         _NOT_SHOWN,
         _resolver(
-            "How buckets are reached: eo_pipeline.storage.Storage.",
+            "How stores are reached: eo_pipeline.storage.Storage.",
             model_schema(Storage),
             optional=True,
         ),
     ] = None
     staging: str | None = Field(
         None,
-        description="Folder, or s3://, for rows that wait for their commit (default .eo/staging).",
+        description="Folder, s3:// or hdfs:// for rows that wait for a commit (.eo/staging).",
     )
     inline_records: int | None = Field(
         None, description="A batch of at most this many offsets skips the files."

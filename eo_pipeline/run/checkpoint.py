@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
-from eo_pipeline.bucket import StoreUnreachableError
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
@@ -45,6 +44,7 @@ from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.spark.little import work
 from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.stores.base import StoreUnreachableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

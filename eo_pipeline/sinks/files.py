@@ -84,6 +84,7 @@ def remove_folder(root: Place, *, first: str, last: str) -> None:
     if isinstance(root, BucketPath):
         for name in sorted(names_in(root), key=lambda each: (each == last, each != first)):
             remove_tree(root / name)
+        root.remove_empty_folders()
         return
     inside = list(root.iterdir()) if root.is_dir() else []
     for path in sorted(inside, key=lambda each: (each.name == last, each.name != first)):

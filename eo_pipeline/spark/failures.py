@@ -185,7 +185,7 @@ def server_is_lost(spark: SparkSession) -> bool:
 def _free(folder: Place) -> str:
     """``<folder> has 12 MB free of 100 MB``; the nearest parent that is there is asked."""
     if not isinstance(folder, Path):
-        return f"{folder} is in a bucket"
+        return f"{folder} is in a store"
     there = next(path for path in (folder, *folder.parents) if path.exists())
     usage = shutil.disk_usage(there)
     return f"{folder} has {usage.free / 1e6:,.1f} MB free of {usage.total / 1e6:,.1f} MB"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 from eo_pipeline.arrow import pa, pq
-from eo_pipeline.bucket import StoreUnfitError, StoreUnreachableError
 from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.places import (
@@ -40,6 +39,7 @@ from eo_pipeline.staging.names import entry_ids_in, name_of
 from eo_pipeline.staging.owner import is_dead, own
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 from eo_pipeline.staging.witness import Witnesses
+from eo_pipeline.stores.base import StoreUnfitError, StoreUnreachableError
 
 MANIFEST = "manifest.json"
 REFUSED = "refused.json"

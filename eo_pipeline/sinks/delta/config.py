@@ -17,7 +17,7 @@ from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 from eo_pipeline.sinks.options import UpsertOptions, each_once
 from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
-from eo_pipeline.storage import Storage, checked_place
+from eo_pipeline.storage import Storage, checked_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -54,14 +54,14 @@ class DeltaSink(UpsertOptions, FolderSink):
         partition_by: columns by which the table is laid out; used when the table is created, and
             then the same as the table's.
         storage_options: handed to delta-rs besides what ``storage`` says. Never shown.
-        storage: how a bucket is reached, if the pipeline's own ``storage`` does not say it.
+        storage: how a store is reached, if the pipeline's own ``storage`` does not say it.
     """
 
     type: Literal["delta"] = "delta"
     path: Annotated[
         str,
         AfterValidator(_no_catalog_name),
-        AfterValidator(checked_place),
+        AfterValidator(checked_table),
     ]
     partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
     storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
 from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.options import each_once
-from eo_pipeline.storage import Storage, checked_place
+from eo_pipeline.storage import Storage, checked_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +98,7 @@ class IcebergSink(FolderSink):
     table: Annotated[str, AfterValidator(_checked_table)]
     catalog: IcebergCatalog | None = None
     warehouse: Annotated[Path, BeforeValidator(_local)] = Path(".eo/warehouse")
-    location: Annotated[str, AfterValidator(checked_place)] | None = None
+    location: Annotated[str, AfterValidator(checked_table)] | None = None
     mode: Literal["append"] = "append"
     partition_by: Annotated[tuple[str, ...], AfterValidator(_checked_partitioning)] = ()
     storage: Storage | None = None
@@ -129,7 +129,7 @@ class IcebergSink(FolderSink):
             )
         if self.location is None and warehouse is not None:
             try:
-                checked_place(warehouse)
+                checked_table(warehouse)
             except ValueError as error:
                 raise ValueError(f"{self.folder_field}: {error}") from error
         return self

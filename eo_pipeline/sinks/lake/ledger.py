@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from eo_pipeline.bucket import StoreUnreachableError
 from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.places import Place, folders_in, names_in, sync, write_new
+from eo_pipeline.stores.base import StoreUnreachableError
 
 LEDGER_FOLDER = "_eo_ledger"
 
