@@ -115,16 +115,17 @@ def test_a_place_in_hdfs_has_a_name_node_and_a_plain_name(written: str, why: str
         place_of(FIELDS["staging"](written))
 
 
+@pytest.mark.parametrize("field", ["staging", "sink.path"])
 @pytest.mark.parametrize("written", ["hdfs://name-node:9000/x", "hdfs://service-1/a/b"])
-def test_staging_may_be_in_hdfs(written: str) -> None:
-    found = place_of(FIELDS["staging"](written))
+def test_staging_and_a_delta_table_may_be_in_hdfs(field: str, written: str) -> None:
+    found = place_of(FIELDS[field](written))
     assert isinstance(found, BucketPath)
     assert str(found) == path_to_write(found) == written
 
 
-@pytest.mark.parametrize("field", TABLES)
-def test_a_table_is_not_in_hdfs(field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field}: .*hdfs:// takes rows that wait"):
+@pytest.mark.parametrize("field", [field for field in TABLES if field != "sink.path"])
+def test_an_iceberg_table_is_not_in_hdfs(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}: .*PyIceberg reaches it by libhdfs alone"):
         place_of(TABLES[field]("hdfs://name-node:9000/x"))
 
 
