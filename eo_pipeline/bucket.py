@@ -29,7 +29,7 @@ class Bucket:
 
     scheme: str
     name: str
-    #: makes the client; raises ConfigError where its package is not installed
+    #: makes the client, in any process; raises ConfigError where its package is not installed
     connect: Callable[[], Store] = field(compare=False, repr=False)
     #: options of delta-rs, under the names that object_store has for them
     delta: Mapping[str, str] = field(compare=False, repr=False)
@@ -44,6 +44,10 @@ class Bucket:
     def store(self) -> Store:
         """Raises ConfigError where its client is not installed."""
         return self.connect()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the client: another process makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "store"}
 
     def probe(self, folder: BucketPath) -> None:
         """Return if the store puts conditionally, and lists what was just put.

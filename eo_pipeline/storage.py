@@ -171,13 +171,16 @@ def checked_place(text: str) -> str:
 
 
 def checked_table(text: str) -> str:
-    """The same for a table, which is in a bucket or in a folder.
+    """The same for a table of Iceberg's, which is in a bucket or in a folder.
 
     Raises:
         ValueError: it is not.
     """
     if urlsplit(text).scheme == hdfs.SCHEME:
-        raise ValueError("hdfs:// takes rows that wait (staging), and no table")
+        raise ValueError(
+            "hdfs:// is not supported here: PyIceberg reaches it by libhdfs alone, Hadoop's own "
+            "library with a Java in this process. type: delta takes it"
+        )
     return checked_place(text)
 
 

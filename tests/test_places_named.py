@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.places import Place
 from eo_pipeline.spark import path_to_write
+from eo_pipeline.storage import Storage
 
 SOURCE = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "value_schema": "id BIGINT"}
 DATABASE = {"type": "postgres", "dsn": "postgresql://u@127.0.0.1:1/x", "table": "t"}
@@ -113,16 +115,17 @@ def test_a_place_in_hdfs_has_a_name_node_and_a_plain_name(written: str, why: str
         place_of(FIELDS["staging"](written))
 
 
+@pytest.mark.parametrize("field", ["staging", "sink.path"])
 @pytest.mark.parametrize("written", ["hdfs://name-node:9000/x", "hdfs://service-1/a/b"])
-def test_staging_may_be_in_hdfs(written: str) -> None:
-    found = place_of(FIELDS["staging"](written))
+def test_staging_and_a_delta_table_may_be_in_hdfs(field: str, written: str) -> None:
+    found = place_of(FIELDS[field](written))
     assert isinstance(found, BucketPath)
     assert str(found) == path_to_write(found) == written
 
 
-@pytest.mark.parametrize("field", TABLES)
-def test_a_table_is_not_in_hdfs(field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field}: .*hdfs:// takes rows that wait"):
+@pytest.mark.parametrize("field", [field for field in TABLES if field != "sink.path"])
+def test_an_iceberg_table_is_not_in_hdfs(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}: .*PyIceberg reaches it by libhdfs alone"):
         place_of(TABLES[field]("hdfs://name-node:9000/x"))
 
 
@@ -141,3 +144,13 @@ def test_what_one_kind_of_store_is_told_another_does_not_know(said: str) -> None
     with pytest.raises(ConfigError, match=f"hdfs:// knows no .*storage.{said}") as told:
         place_of({**staging, "storage": storage})
     assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "hdfs://name-node:9000/x"])
+def test_a_place_goes_to_another_process_without_its_client(uri: str) -> None:
+    found = Storage(request_timeout=9).place(uri)
+    assert isinstance(found, BucketPath)
+    assert found.bucket.store is found.bucket.store
+    there: BucketPath = pickle.loads(pickle.dumps(found))
+    assert there == found
+    assert there.bucket.store is not found.bucket.store

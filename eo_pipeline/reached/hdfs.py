@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from eo_pipeline.bucket import Bucket
 from eo_pipeline.reached.hadoop import COMMITTER, RETRIED_FOR
@@ -25,18 +26,17 @@ def bucket(authority: str, *, waits: float) -> Bucket:
     """Who asks, and how a service's name is resolved, each client finds where Hadoop's own do:
     ``HADOOP_USER_NAME``, ``HADOOP_CONF_DIR``. A request may go for ``waits`` seconds.
     """
-    root = f"{SCHEME}://{authority}"
-
-    def connect() -> Hdfs:
-        with needs("hdfs"):
-            return Hdfs(root, waits, RETRIED_FOR * waits)
-
     return Bucket(
         scheme=SCHEME,
         name=authority,
-        connect=connect,
+        connect=partial(_connect, f"{SCHEME}://{authority}", waits),
         delta={},
         hadoop=COMMITTER,
         iceberg={},
         hadoop_scheme=SCHEME,
     )
+
+
+def _connect(root: str, waits: float) -> Hdfs:
+    with needs("hdfs"):
+        return Hdfs(root, waits, RETRIED_FOR * waits)

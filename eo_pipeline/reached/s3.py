@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from eo_pipeline.bucket import Bucket
@@ -60,15 +61,10 @@ def bucket(
         "retry_config": {"retry_timeout": timedelta(seconds=gives_up)},
     }
 
-    def connect() -> ObjectStore:
-        with needs("s3"):
-            from obstore.store import S3Store
-        return ObjectStore(S3Store(name, **client), f"{SCHEME}://{name}")
-
     return Bucket(
         scheme=SCHEME,
         name=name,
-        connect=connect,
+        connect=partial(_connect, name, client),
         delta={
             **{f"aws_{part}": value for part, value in told.items()},
             "aws_virtual_hosted_style_request": str(not path_style).lower(),
@@ -85,6 +81,13 @@ def bucket(
         },
         hadoop_scheme="s3a",
     )
+
+
+def _connect(name: str, client: Mapping[str, Any]) -> ObjectStore:
+    with needs("s3"):
+        from obstore.store import S3Store
+
+    return ObjectStore(S3Store(name, **client), f"{SCHEME}://{name}")
 
 
 def _hadoop(

@@ -22,6 +22,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, files_below
 from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Coordinates, Table, Topic
+from tests.hdfs import HdfsFolder
 from tests.stores import Bucket
 
 LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
@@ -40,6 +41,8 @@ class Lake:
     options: dict[str, str] = field(default_factory=dict)
 
     def frame(self) -> pl.DataFrame:
+        if str(self.root).startswith("hdfs://"):  # which Polars does not know
+            return pl.DataFrame(DeltaTable(str(self.root)).to_pyarrow_table())
         return pl.read_delta(str(self.root), storage_options=self.options)
 
     def exists(self) -> bool:
@@ -83,6 +86,7 @@ class Lake:
 
 #: The same document, but for its URIs: the table, its ledger and staging in a folder, or a bucket.
 IN_A_BUCKET = pytest.mark.parametrize("lake", ["bucket"], indirect=True)
+IN_HDFS = pytest.mark.parametrize("lake", ["hdfs"], indirect=True)
 
 
 @pytest.fixture
@@ -95,6 +99,9 @@ def lake(
         uri = f"{bucket.uri}/lake/events"
         bench = _bench(events, uri, {"storage": bucket.document()})
         return Lake(bench, bucket.storage.place(uri), bucket.options())
+    if getattr(request, "param", "folder") == "hdfs":
+        hdfs: HdfsFolder = request.getfixturevalue("hdfs")
+        return Lake(_bench(events, f"{hdfs.uri}/lake/events", {}), hdfs.place / "lake" / "events")
     root = tmp_path / "lake" / "events"
     return Lake(_bench(events, str(root), {}), root)
 
@@ -158,6 +165,22 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     ),
 )
 def test_killed_on_a_bucket_the_next_run_leaves_every_record_there_once(
+    lake: Lake, point: CrashPoint, inline_records: int
+) -> None:
+    test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
+        lake, point, inline_records
+    )
+
+
+@IN_HDFS
+@pytest.mark.parametrize(
+    ("point", "inline_records"),
+    rest_is_chaos(
+        [(point, inline) for inline in (0, 10_000) for point in CrashPoint],
+        but=[(CrashPoint.PRE_COMMITTED, 0), (CrashPoint.ENTRY_SENT, 10_000)],
+    ),
+)
+def test_killed_on_hdfs_the_next_run_leaves_every_record_there_once(
     lake: Lake, point: CrashPoint, inline_records: int
 ) -> None:
     test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(

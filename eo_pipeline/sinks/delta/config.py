@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.places import Place
@@ -17,7 +17,7 @@ from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 from eo_pipeline.sinks.options import UpsertOptions, each_once
 from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
-from eo_pipeline.storage import Storage, checked_table
+from eo_pipeline.storage import Storage, checked_place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,8 +44,8 @@ class DeltaSink(UpsertOptions, FolderSink):
     """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
 
     Args:
-        path: the table's folder, or its ``file://`` URL; or ``s3://bucket/path``. Created by the
-            first rows.
+        path: the table's folder, or its ``file://`` URL; or ``s3://bucket/path``, or
+            ``hdfs://host:port/path``. Created by the first rows.
         mode: ``append`` every row, or ``upsert`` by ``key``.
         key: columns that identify a row; for upsert, and only there.
         sequence_by: upsert only: columns that tell which of two rows with one key is the newer.
@@ -61,7 +61,7 @@ class DeltaSink(UpsertOptions, FolderSink):
     path: Annotated[
         str,
         AfterValidator(_no_catalog_name),
-        AfterValidator(checked_table),
+        AfterValidator(checked_place),
     ]
     partition_by: Annotated[tuple[str, ...], AfterValidator(each_once)] = ()
     storage_options: Mapping[str, SecretStr] = Field(default_factory=dict)
@@ -77,7 +77,15 @@ class DeltaSink(UpsertOptions, FolderSink):
         return (self.storage or Storage()).place(self.path)
 
     def reached_by(self, storage: Storage) -> Self:
-        return self if self.storage else self.model_copy(update={"storage": storage})
+        if self.storage:
+            return self
+        storage.place(self.path)  # a ValueError, if it is told of another kind of store
+        return self.model_copy(update={"storage": storage})
+
+    @model_validator(mode="after")
+    def _is_reached_by_its_own(self) -> Self:
+        (self.storage or Storage()).place(self.path)
+        return self
 
     @property
     def table_name(self) -> str:
