@@ -34,6 +34,12 @@ def left(hdfs: HdfsFolder) -> set[str]:
     return {name for name in hdfs.files() if not {"_witness", "_failures"} & {*name.split("/")}}
 
 
+def behind(proxy: Proxy, hdfs: HdfsFolder, request_timeout: int) -> dict[str, Any]:
+    """A pipeline's settings that lead to ``hdfs`` by way of ``proxy``."""
+    uri = hdfs.uri.replace(f":{hdfs.server.port}", f":{proxy.port}")
+    return {"staging": uri, "storage": {"request_timeout": request_timeout}}
+
+
 @pytest.mark.parametrize("point", rest_is_chaos(CrashPoint, but=TELLING))
 def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     bench: Bench, hdfs: HdfsFolder, point: CrashPoint
@@ -84,8 +90,7 @@ def test_a_name_node_that_goes_away_is_no_wrong_setting(bench: Bench, hdfs: Hdfs
     bench.topic.write(300, partitions=range(4))
     server = hdfs.server
     with Proxy(server.host, server.port) as proxy:
-        uri = hdfs.uri.replace(f":{server.port}", f":{proxy.port}")
-        there = {"staging": uri, "storage": {"request_timeout": 1}}
+        there = behind(proxy, hdfs, 1)
 
         def away(reached: CrashPoint) -> None:
             if reached is CrashPoint.STAGED:
@@ -110,8 +115,7 @@ def test_an_answer_to_a_rename_that_is_lost_is_found_out(
     bench.topic.write(100, partitions=range(4))
     server = hdfs.server
     with Proxy(server.host, server.port) as proxy:
-        uri = hdfs.uri.replace(f":{server.port}", f":{proxy.port}")
-        there = {"staging": uri, "storage": {"request_timeout": 5}}
+        there = behind(proxy, hdfs, 5)
 
         def at_the_promise(reached: CrashPoint) -> None:
             if reached is CrashPoint.STAGED:

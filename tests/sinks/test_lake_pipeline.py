@@ -156,14 +156,17 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     assert bool(kept) == (point in PROMISED and inline_records == 0)
 
 
-@IN_A_BUCKET
-@pytest.mark.parametrize(
+KILLED_IN_A_STORE = pytest.mark.parametrize(
     ("point", "inline_records"),
     rest_is_chaos(
         [(point, inline) for inline in (0, 10_000) for point in CrashPoint],
         but=[(CrashPoint.PRE_COMMITTED, 0), (CrashPoint.ENTRY_SENT, 10_000)],
     ),
 )
+
+
+@IN_A_BUCKET
+@KILLED_IN_A_STORE
 def test_killed_on_a_bucket_the_next_run_leaves_every_record_there_once(
     lake: Lake, point: CrashPoint, inline_records: int
 ) -> None:
@@ -173,13 +176,7 @@ def test_killed_on_a_bucket_the_next_run_leaves_every_record_there_once(
 
 
 @IN_HDFS
-@pytest.mark.parametrize(
-    ("point", "inline_records"),
-    rest_is_chaos(
-        [(point, inline) for inline in (0, 10_000) for point in CrashPoint],
-        but=[(CrashPoint.PRE_COMMITTED, 0), (CrashPoint.ENTRY_SENT, 10_000)],
-    ),
-)
+@KILLED_IN_A_STORE
 def test_killed_on_hdfs_the_next_run_leaves_every_record_there_once(
     lake: Lake, point: CrashPoint, inline_records: int
 ) -> None:
