@@ -16,9 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.suite.topic import create, dealt_out, put
 from eo_pipeline import Pipeline
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
@@ -33,15 +32,12 @@ PARTITIONS = 8
 
 def fill(bootstrap_servers: str, records: int) -> None:
     """Records of about 100 bytes, dealt out to the partitions in turn."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic("events", PARTITIONS, 1)])["events"].result()
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 50})
-    for i in range(records):
-        value = {"id": i, "name": f"record number {i}", "place": "somewhere", "note": "x" * 30}
-        producer.produce("events", json.dumps(value).encode(), partition=i % PARTITIONS)
-        if i % 10_000 == 0:
-            producer.flush()
-    producer.flush()
+    create(bootstrap_servers, "events", PARTITIONS)
+    more = {"place": "somewhere", "note": "x" * 30}
+    made = (
+        json.dumps({"id": i, "name": f"record number {i}", **more}).encode() for i in range(records)
+    )
+    put(bootstrap_servers, "events", dealt_out(made, PARTITIONS))
 
 
 @contextmanager

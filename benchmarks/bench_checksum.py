@@ -20,10 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import DataType
 
+from benchmarks.suite.topic import create, dealt_out, put
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -58,25 +57,24 @@ class WithoutChecksum(ParquetSink):
 
 def fill(bootstrap_servers: str, records: int) -> None:
     """Records of about 200 bytes, dealt out to the partitions in turn."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic("events", PARTITIONS, 1)])["events"].result()
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 50})
-    for n in range(records):
-        value = {
-            "id": n,
-            "at": f"2013-01-{n % 28 + 1:02}T{n % 24:02}:00:00Z",
-            "carrier": "UA",
-            "flight": n % 5000,
-            "origin": "EWR",
-            "dest": "IAH",
-            "distance": n % 4000 + 0.5,
-            "delay": n % 60 - 10,
-            "note": f"{n:040}",
-        }
-        producer.produce("events", json.dumps(value).encode(), partition=n % PARTITIONS)
-        if n % 10_000 == 0:
-            producer.flush()
-    producer.flush()
+    create(bootstrap_servers, "events", PARTITIONS)
+    put(bootstrap_servers, "events", dealt_out(map(flight, range(records)), PARTITIONS))
+
+
+def flight(n: int) -> bytes:
+    """The record of that number."""
+    value = {
+        "id": n,
+        "at": f"2013-01-{n % 28 + 1:02}T{n % 24:02}:00:00Z",
+        "carrier": "UA",
+        "flight": n % 5000,
+        "origin": "EWR",
+        "dest": "IAH",
+        "distance": n % 4000 + 0.5,
+        "delay": n % 60 - 10,
+        "note": f"{n:040}",
+    }
+    return json.dumps(value).encode()
 
 
 @contextmanager

@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
+from benchmarks.suite.topic import create, put
 from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.registry import EmbeddedRegistry
@@ -149,15 +148,9 @@ def as_protobuf(url: str, topic: str) -> Callable[[int], bytes]:
 
 
 def fill(servers: str, topic: str, records: int, encode: Callable[[int], bytes]) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50})
-    for n in range(records):
-        # neighbours in a partition are of all versions
-        producer.produce(topic, encode(n), partition=n // VERSIONS % PARTITIONS)
-        if n % 10_000 == 0:
-            producer.flush()
-    producer.flush()
+    create(servers, topic, PARTITIONS)
+    # neighbours in a partition are of all versions
+    put(servers, topic, ((encode(n), n // VERSIONS % PARTITIONS) for n in range(records)))
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.suite.topic import put
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
@@ -134,12 +134,17 @@ def append(kafka: str, topic: str, records: int, partitions: int, skew: float) -
     """``records`` at the end of ``topic``: a share ``skew`` in its first partition, the others
     dealt out to all in turn.
     """
-    producer = Producer({"bootstrap.servers": kafka, "log_level": 0})
-    for n in range(records):
-        value = json.dumps({"id": n, "name": f"record number {n}"}).encode()
-        partition = 0 if n < records * skew else n % partitions
-        producer.produce(topic, value, partition=partition)
-    producer.flush()
+    put(
+        kafka,
+        topic,
+        (
+            (
+                json.dumps({"id": n, "name": f"record number {n}"}).encode(),
+                0 if n < records * skew else n % partitions,
+            )
+            for n in range(records)
+        ),
+    )
 
 
 def make_topics(kafka: str, cases: Sequence[Case]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure as Picture
 
 from benchmarks.growth.curves import KEYS, Curve, shape_of, title_of
 from benchmarks.suite.report import with_part
+from benchmarks.suite.results import write_figures
 
 PART = "growth"
 
@@ -27,9 +27,7 @@ def read(file: Path) -> dict[str, Curve]:
 def write(file: Path, curves: Mapping[str, Curve], machine: Mapping[str, str]) -> None:
     """Whole or not at all."""
     told = {"machine": machine, "curves": {key: asdict(curve) for key, curve in curves.items()}}
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    os.replace(partial, file)
+    write_figures(file, told)
 
 
 def publish(page: Path, file: Path) -> None:

@@ -15,15 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Producer
 
 from benchmarks.bench_small import Servers, Worker, servers
 from benchmarks.suite.records import SPARK_SCHEMA, frames, values
-from benchmarks.suite.topic import create, delete
+from benchmarks.suite.topic import create, dealt_out, delete, put
 
 #: A small topic's run, before any figure: Java has then seen what it must do.
 WARM_UP = 20
@@ -34,7 +33,6 @@ ROWS = 50_000
 #: Of all records of a run, in the curve over their size.
 VOLUME = 200_000_000
 _SAMPLED_EACH_S = 0.1
-_FLUSHED_EACH = 50_000
 
 Point = tuple[str, float, float]
 
@@ -116,7 +114,8 @@ class Runs:
     def memory(self, load: Load) -> tuple[float, float, float]:
         """Seconds of one run, and the most memory meanwhile, in MiB: of the process, of Spark's."""
         with self._topic(load) as (name, _), _most([self._worker.pid, self._spark]) as most:
-            return self._run(name, load), *most
+            seconds = self._run(name, load)
+            return seconds, most[0], most[1]
 
     @contextmanager
     def _topic(self, load: Load) -> Iterator[tuple[str, Load]]:
@@ -126,12 +125,13 @@ class Runs:
         delete(kafka, name)
 
     def _run(self, name: str, load: Load) -> float:
-        self._append(name, load)
+        kafka = self._on.kafka.bootstrap_servers
+        put(kafka, name, dealt_out(load.made(), load.partitions))
         assert self._on.spark is not None, "asked for"
         config = {
             "name": name,
             "source": {
-                "bootstrap_servers": self._on.kafka.bootstrap_servers,
+                "bootstrap_servers": kafka,
                 "topics": [name],
                 "value_schema": load.schema,
             },
@@ -139,16 +139,6 @@ class Runs:
             "spark": {"remote": self._on.spark.remote},
         }
         return float(self._worker.run(config, load.records)["seconds"])
-
-    def _append(self, name: str, load: Load) -> None:
-        kafka = {"bootstrap.servers": self._on.kafka.bootstrap_servers, "log_level": 0}
-        producer = Producer(kafka | {"linger.ms": 20, "queue.buffering.max.kbytes": 1_000_000})
-        made = enumerate(load.made())
-        while part := list(islice(made, _FLUSHED_EACH)):
-            for number, value in part:
-                producer.produce(name, value, partition=number % load.partitions)
-                producer.poll(0)
-            producer.flush()
 
 
 @contextmanager

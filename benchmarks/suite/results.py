@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+from eo_pipeline.files import write_atomically
+
+
+def write_figures(file: Path, told: Mapping[str, Any]) -> None:
+    """As JSON that a person can read; whole or not at all."""
+    write_atomically(file, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,7 @@ class Results:
 
     def write(self, file: Path) -> None:
         """Whole or not at all."""
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
-        os.replace(partial, file)
+        write_figures(file, asdict(self))
 
     def seconds(self, scenario: str, peer: str, mode: str) -> Sequence[float]:
         """The figures of one case, a round each."""

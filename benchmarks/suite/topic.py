@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -10,6 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.suite.records import frames, values
 
 _TIMEOUT_S = 60.0
+#: Records that may wait in this process, of which each may be long.
+_WAITING = 50_000
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,8 @@ class Topic:
         return sum(high - low for low, high in bounds)
 
     def _produce(self, start: int, end: int) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "linger.ms": 20,
-                "queue.buffering.max.messages": 1_000_000,
-            }
-        )
-        number = start
-        for frame in frames(start, end):
-            for value in values(frame):
-                producer.produce(self.name, value, partition=number % self.partitions)
-                number += 1
-            producer.flush()
+        made = (value for frame in frames(start, end) for value in values(frame))
+        put(self.bootstrap, self.name, dealt_out(made, self.partitions, start))
 
 
 def _admin(bootstrap: str) -> AdminClient:
@@ -77,6 +70,31 @@ def create(bootstrap: str, name: str, partitions: int) -> None:
     admin = _admin(bootstrap)
     settings = {"retention.ms": "-1"}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_TIMEOUT_S)
+
+
+def dealt_out(
+    values: Iterable[bytes], partitions: int, start: int = 0
+) -> Iterator[tuple[bytes, int]]:
+    """Each with its partition, in turn; ``start`` is the number of the first."""
+    return ((value, number % partitions) for number, value in enumerate(values, start))
+
+
+def put(bootstrap: str, name: str, records: Iterable[tuple[bytes, int]]) -> None:
+    """Values, each at the end of the partition beside it; they are there when this returns."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            "linger.ms": 20,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    left = iter(records)
+    while part := list(islice(left, _WAITING)):
+        for value, partition in part:
+            producer.produce(name, value, partition=partition)
+            producer.poll(0)
+        producer.flush()
 
 
 def delete(bootstrap: str, *names: str) -> None:
