@@ -43,6 +43,8 @@ test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@sh tests/install_azurite.sh
+	@sh tests/install_gcs.sh
 	@$(BIN)/python -m tests.install_jars
 	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
@@ -51,6 +53,8 @@ chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@sh tests/install_azurite.sh
+	@sh tests/install_gcs.sh
 	@$(BIN)/python -m tests.install_jars
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
@@ -60,6 +64,7 @@ correctness: $(VENV)/.ready-dev ## an hour of random kills on every store, judge
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
+	@sh tests/install_gcs.sh
 	@$(BIN)/python -m tests.install_jars
 	@$(BIN)/python -m tests.kills --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
@@ -96,7 +101,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,hdfs,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3,dev]" || $(call pip_failed)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,gcs,hdfs,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3,dev]" || $(call pip_failed)
 	@touch $@
 
 define check_python

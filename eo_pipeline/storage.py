@@ -1,8 +1,8 @@
 """How stores are reached: said once, and told to everybody who must get there in his own words.
 
 What is not said is found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
-``HADOOP_CONF_DIR``); credentials that are not said each library finds itself where programs on that
-machine find them: environment, profile, the instance's role.
+``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``); credentials that are not said each library finds
+itself where programs on that machine find them: environment, profile, the instance's role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import (
 
 from eo_pipeline.bucket import Bucket, BucketPath
 from eo_pipeline.places import Place, local_folder
-from eo_pipeline.reached import hdfs, s3
+from eo_pipeline.reached import azure, google, hdfs, s3
 from eo_pipeline.settings import Settings
 
 #: What is a name for the same to Hadoop.
@@ -44,16 +44,36 @@ _FIELDS_OF = {
         *("access_key_id", "secret_access_key", "session_token"),
     ),
     hdfs.SCHEME: (),
+    azure.SCHEME: ("endpoint", "account_key", "sas_token", "hierarchical_namespace"),
+    google.SCHEME: ("endpoint", "service_account"),
+}
+_KINDS = {s3.SCHEME: s3, hdfs.SCHEME: hdfs, azure.SCHEME: azure, google.SCHEME: google}
+#: What a key is in.
+_INSIDE = {
+    s3.SCHEME: "a bucket",
+    hdfs.SCHEME: "HDFS",
+    azure.SCHEME: "a container",
+    google.SCHEME: "a bucket",
 }
 _SECRETS = ("access_key_id", "secret_access_key", "session_token")
 
+#: Of an account of Azure's: by which fields, or else variables, who asks is known.
+_SECRETS_OF_AZURE = {
+    "account_key": ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"),
+    "sas_token": ("AZURE_STORAGE_SAS_TOKEN",),
+}
+_ACCOUNT_OF_AZURE = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+
 
 class Storage(Settings):
-    """Where tables or staging are in a store: S3's buckets (``s3://bucket/path``), or HDFS
-    (``hdfs://host:port/path``), for which all but the last field must be left out.
+    """Where tables or staging are in a store: buckets of S3's (``s3://bucket/path``) or of Google's
+    (``gs://bucket/path``), Azure Storage (``abfss://container@account.dfs.core.windows.net/path``),
+    or HDFS (``hdfs://host:port/path``), for which all but the last field must be left out.
 
     Args:
-        endpoint: its address, if it is not Amazon's; else ``AWS_ENDPOINT_URL`` says it.
+        endpoint: its address, if it is not Amazon's or Google's; else ``AWS_ENDPOINT_URL`` or
+            ``STORAGE_EMULATOR_HOST`` says it. Of something that stands for Azure, as Azurite: the
+            account's name follows in its paths.
         region: else ``AWS_REGION`` says it, or it is us-east-1.
         access_key_id: with ``secret_access_key``. Without: whatever credentials the environment,
             the profile or the machine's role give, to this process and to Spark. Never shown.
@@ -61,6 +81,16 @@ class Storage(Settings):
         session_token: of temporary credentials. Never shown.
         path_style: the bucket's name is in the path and not in the host's name; by default where
             there is an endpoint.
+        account_key: of the account of Azure's. Without it and ``sas_token``:
+            ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``; or whatever identity the
+            environment or the machine give to this process, and its own settings to Spark. Never
+            shown.
+        sas_token: of the account or the container, instead. Never shown.
+        hierarchical_namespace: whether the account of Azure's has one. Where it is not said Spark
+            asks it; ``false`` sends it to the Blob endpoint.
+        service_account: of Google's: a key in JSON, or the path of the file that holds one.
+            Without: whatever ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role give, to
+            this process and to Spark. Never shown.
         request_timeout: how many seconds a request may go without an answer. It is then tried
             again, for six times as long in all; Spark's tasks do so for sixteen times as long.
     """
@@ -71,6 +101,10 @@ class Storage(Settings):
     secret_access_key: SecretStr | None = None
     session_token: SecretStr | None = None
     path_style: bool | None = None
+    account_key: SecretStr | None = None
+    sas_token: SecretStr | None = None
+    hierarchical_namespace: bool | None = None
+    service_account: SecretStr | None = None
     request_timeout: float = Field(default=30.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
@@ -79,11 +113,13 @@ class Storage(Settings):
             raise ValueError("access_key_id and secret_access_key are only of use together")
         if self.session_token is not None and self.access_key_id is None:
             raise ValueError("session_token belongs to an access_key_id")
+        if self.account_key is not None and self.sas_token is not None:
+            raise ValueError("account_key and sas_token: one of them says who asks")
         return self
 
     def place(self, text: str | Path) -> Place:
-        """The folder, or the place in a store, that ``text`` names: a path, ``file://``, ``s3://``
-        or ``hdfs://``.
+        """The folder, or the place in a store, that ``text`` names: a path, ``file://``, ``s3://``,
+        ``gs://``, ``abfss://`` or ``hdfs://``.
 
         Raises:
             ValueError: it names neither, or a place that cannot be used.
@@ -95,17 +131,21 @@ class Storage(Settings):
         url = urlsplit(text)
         if url.scheme not in _FIELDS_OF:
             raise ValueError(_why_not(text, url.scheme))
-        if problem := (hdfs if url.scheme == hdfs.SCHEME else s3).why_not(url.netloc):
+        if problem := _KINDS[url.scheme].why_not(url.netloc):
             raise ValueError(problem + _hint(text))
         key = text.partition("://")[2].partition("/")[2].rstrip("/")
         if not _KEY.fullmatch(key):
-            what = "in a bucket" if url.scheme == s3.SCHEME else "in HDFS"
             raise ValueError(
-                f"a place {what} has a name of letters and digits (of ASCII), _ . = - and /"
+                f"a place in {_INSIDE[url.scheme]} has a name of letters and digits (of ASCII), "
+                "_ . = - and /"
             )
         self._refuse_fields_of_others(url.scheme)
         if url.scheme == hdfs.SCHEME:
             return BucketPath(_hdfs(url.netloc, self.request_timeout), key)
+        if url.scheme == azure.SCHEME:
+            return BucketPath(_azure(self, url.netloc, *self._asks_azure(url.netloc)), key)
+        if url.scheme == google.SCHEME:
+            return BucketPath(_google(self, url.netloc, self._found_of_google()), key)
         return BucketPath(_s3(self, url.netloc, *self._found()), key)
 
     def _refuse_fields_of_others(self, scheme: str) -> None:
@@ -123,6 +163,24 @@ class Storage(Settings):
         named = environment.get("AWS_REGION", environment.get("AWS_DEFAULT_REGION"))
         return endpoint or None, self.region or named or _DEFAULT_REGION
 
+    def _asks_azure(self, authority: str) -> tuple[tuple[str, str], ...]:
+        """Who asks, by a field, or a variable that is not of another account."""
+        said = [(part, getattr(self, part)) for part in _SECRETS_OF_AZURE]
+        if found := [(part, value.get_secret_value()) for part, value in said if value is not None]:
+            return tuple(found)
+        environment = os.environ
+        named = {environment[name] for name in _ACCOUNT_OF_AZURE if environment.get(name)}
+        if named - {azure.account_of(authority)}:
+            return ()
+        variables = [(part, name) for part, names in _SECRETS_OF_AZURE.items() for name in names]
+        known = [(part, environment[name]) for part, name in variables if environment.get(name)]
+        return tuple(known[:1])
+
+    def _found_of_google(self) -> str | None:
+        """Endpoint, as it is said or else found: programs of Google's know it without a scheme."""
+        found = self.endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
+        return found if not found or "://" in found else f"http://{found}"
+
 
 def _why_not(text: str, scheme: str) -> str:
     """What is wrong with ``text``, which names neither a folder of this machine nor a bucket."""
@@ -133,7 +191,8 @@ def _why_not(text: str, scheme: str) -> str:
     if scheme in _OF_HADOOP:
         return f"{scheme}:// is what Spark calls it: write s3://bucket/path"
     return (
-        f"{scheme}:// is not supported: a folder, s3://bucket/path or hdfs://host:port/path is"
+        f"{scheme}:// is not supported: a folder, s3://bucket/path, gs://bucket/path, "
+        "abfss://container@account.dfs.core.windows.net/path or hdfs://host:port/path is"
         f"{_hint(text)}"
     )
 
@@ -181,6 +240,16 @@ def checked_table(text: str) -> str:
             "hdfs:// is not supported here: PyIceberg reaches it by libhdfs alone, Hadoop's own "
             "library with a Java in this process. type: delta takes it"
         )
+    if urlsplit(text).scheme == azure.SCHEME:
+        raise ValueError(
+            "abfss:// is not supported here: PyIceberg's file access, by Arrow, takes "
+            "container@account for the name of a container. type: delta takes it"
+        )
+    if urlsplit(text).scheme == google.SCHEME:
+        raise ValueError(
+            "gs:// is not supported here: PyIceberg takes no key of a service account there, but a "
+            "token, which ends within a pipeline's life. type: delta takes it"
+        )
     return checked_place(text)
 
 
@@ -207,3 +276,32 @@ def _s3(storage: Storage, name: str, endpoint: str | None, region: str) -> Bucke
 def _hdfs(authority: str, waits: float) -> Bucket:
     """The same."""
     return hdfs.bucket(authority, waits=waits)
+
+
+@lru_cache(maxsize=64)
+def _azure(storage: Storage, authority: str, *secrets: tuple[str, str]) -> Bucket:
+    """The same."""
+    return azure.bucket(
+        authority,
+        endpoint=storage.endpoint,
+        hierarchical=storage.hierarchical_namespace,
+        secrets={part: value.removeprefix("?") for part, value in secrets},
+        waits=storage.request_timeout,
+    )
+
+
+@lru_cache(maxsize=64)
+def _google(storage: Storage, name: str, endpoint: str | None) -> Bucket:
+    """The same.
+
+    Raises:
+        ValueError: ``service_account`` is none.
+    """
+    said = storage.service_account
+    try:
+        account = google.account(said.get_secret_value()) if said is not None else None
+    except ValueError as error:
+        raise ValueError(f"storage.service_account {error}") from None
+    return google.bucket(
+        name, endpoint=endpoint, service_account=account, waits=storage.request_timeout
+    )

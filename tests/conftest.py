@@ -22,7 +22,9 @@ pytest_plugins = [
     "tests.rest_catalog",
     "tests.secured",
     "tests.clusters",
+    "tests.google",
     "tests.hdfs",
+    "tests.azure",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

@@ -22,7 +22,12 @@ import psycopg
 import pytest
 from confluent_kafka import Message, Producer
 
-from eo_pipeline.embedded.jars import spark_connector_jars, spark_s3_jars
+from eo_pipeline.embedded.jars import (
+    spark_azure_jars,
+    spark_connector_jars,
+    spark_gcs_jars,
+    spark_s3_jars,
+)
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
@@ -40,7 +45,10 @@ Coordinates = tuple[str, int, int]
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
     """The session's Spark; every pipeline of this process and its children uses it."""
-    jars = (*spark_connector_jars(STATE), *spark_s3_jars(STATE))
+    jars = (
+        *(*spark_connector_jars(STATE), *spark_s3_jars(STATE)),
+        *(*spark_azure_jars(STATE), *spark_gcs_jars(STATE)),
+    )
     with EmbeddedSpark(tmp_path_factory.mktemp("spark"), jars=jars) as server:
         os.environ["SPARK_REMOTE"] = server.remote
         yield server

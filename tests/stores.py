@@ -19,15 +19,14 @@ from typing import Any
 
 import pymysql
 import pytest
-from pydantic import SecretStr
 
-from eo_pipeline.bucket import BucketPath
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.embedded.objects import EmbeddedObjectStore
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.storage import Storage
 from tests.chaos import rest_is_chaos
 from tests.mysql_server import EmbeddedMySql
+from tests.store_folder import StoreFolder
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def redis_url(redis_server: EmbeddedRedis) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class Bucket(StoreFolder):
     """A place of a test's own in an object store, and how to get there."""
 
     server: EmbeddedObjectStore
@@ -136,20 +135,6 @@ class Bucket:
             if error.code == HTTPStatus.NOT_FOUND:  # there never was one
                 return []
             raise
-
-    def document(self) -> dict[str, str | None]:
-        """``storage`` as a document holds it."""
-        values = self.storage.model_dump(exclude_none=True)
-        return {
-            name: value.get_secret_value() if isinstance(value, SecretStr) else value
-            for name, value in values.items()
-        }
-
-    def options(self) -> dict[str, str]:
-        """For an observer who reads a table there with delta-rs."""
-        place = self.storage.place(f"{self.uri}/any")
-        assert isinstance(place, BucketPath)
-        return dict(place.bucket.delta)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from eo_pipeline.places import (
 from eo_pipeline.storage import Storage
 from eo_pipeline.stores.base import StoreUnfitError, StoreUnreachableError
 from eo_pipeline.stores.hdfs import Hdfs
-from tests.hdfs import HdfsFolder
+from tests.hdfs import DataNodes, HdfsFolder
 from tests.proxy import Cut, Proxy
 
 #: A process that puts new files when it is told to, and says which were its own.
@@ -40,6 +40,17 @@ for key in range(int(sys.argv[2])):
     except FileExistsError:
         continue
     print(key)
+"""
+
+#: A process that puts a file, or gives up.
+_PUTTING = """
+import sys
+from contextlib import suppress
+from eo_pipeline.storage import Storage
+from eo_pipeline.stores.base import StoreUnreachableError
+with suppress(StoreUnreachableError):
+    (Storage(request_timeout=1).place(sys.argv[1]) / "file").put_new(b"content")
+print("over", flush=True)
 """
 
 
@@ -138,6 +149,28 @@ def test_a_put_whose_answer_is_lost_is_made_once(hdfs: HdfsFolder, cut: Cut) -> 
     assert (hdfs.place / "mark").read_bytes() == b"mine"
 
 
+def test_files_are_put_and_read_while_a_data_node_is_dead_and_nobody_noticed(
+    data_nodes: DataNodes,
+) -> None:
+    """The name node still sends clients to it, for each file on two nodes of two."""
+    folder = data_nodes.folder.place
+    (folder / "before").put(b"on both")
+    dead = data_nodes.nodes[0]
+    dead.kill()
+    for number in range(6):
+        (folder / f"k{number}").put_new(b"%d" % number)
+    assert dead.address in (data_nodes.name_node.data_nodes() or ()), "nobody noticed"
+    assert (folder / "before").read_bytes() == b"on both"
+    assert [(folder / f"k{n}").read_bytes() for n in range(6)] == [b"%d" % n for n in range(6)]
+    assert data_nodes.folder.files() == {"before", *(f"k{number}" for number in range(6))}
+    there = data_nodes.name_node.client().list_status(f"/{folder.key}")
+    assert {each.replication for each in there} == {2}, "HDFS makes the other copy"
+    data_nodes.nodes[1].kill()
+    hasty = Hdfs(f"hdfs://{data_nodes.name_node.authority}", waits=5, gives_up=0.1)
+    with pytest.raises(StoreUnreachableError, match="no data node that has it answers"):
+        hasty.get(f"{folder.key}/before")
+
+
 def test_a_name_node_that_hangs_is_given_up(hdfs: HdfsFolder) -> None:
     with Proxy(hdfs.server.host, hdfs.server.port) as proxy:
         store = Hdfs(f"hdfs://127.0.0.1:{proxy.port}", waits=0.5, gives_up=1.5)
@@ -147,6 +180,22 @@ def test_a_name_node_that_hangs_is_given_up(hdfs: HdfsFolder) -> None:
             store.head("nothing")
         proxy.stall(False)
         assert store.head("nothing") is None
+
+
+def test_a_process_ends_though_nobody_answers_any_more(data_nodes: DataNodes) -> None:
+    """Found before: Python closed the file that was given up, at the latest when the process ended,
+    and waited for a name node that hung for as long as it did.
+    """
+    for each in data_nodes.nodes:
+        each.kill()
+    with Proxy(data_nodes.name_node.host, data_nodes.name_node.port) as proxy:
+        proxy.stall_at(b"delete")
+        uri = data_nodes.folder.uri.replace(f":{data_nodes.name_node.port}", f":{proxy.port}")
+        putting = [sys.executable, "-c", _PUTTING, uri]
+        root = Path(__file__).parents[1]
+        told = subprocess.run(putting, capture_output=True, text=True, timeout=60, cwd=root)
+        assert proxy.is_through
+    assert told.stdout == "over\n", told.stderr
 
 
 def test_a_store_that_replaces_what_is_there_is_found_out(

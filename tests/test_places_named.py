@@ -72,10 +72,8 @@ def test_a_folder_may_be_written_as_a_url(field: str, written: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("written", "why"),
     [
-        ("abfss://c@account.dfs.core.windows.net/x", "abfss:// is not supported: a folder, s3:"),
-        ("wasbs://c@account.blob.core.windows.net/x", "wasbs:// is not supported"),
-        ("gs://bucket/x", "gs:// is not supported"),
-        ("gs:/bucket/x", "gs:// is not supported"),
+        ("wasbs://c@account.blob.core.windows.net/x", "wasbs:// is not supported: a folder, s3:"),
+        ("abfs://c@account.dfs.core.windows.net/x", "abfs:// is not supported"),
         ("s3a://bucket/x", "write s3://bucket/path"),
         ("s3:/bucket/x", "names no bucket"),
         ("s3://bucket", "a place in a bucket has a name"),
@@ -123,10 +121,94 @@ def test_staging_and_a_delta_table_may_be_in_hdfs(field: str, written: str) -> N
     assert str(found) == path_to_write(found) == written
 
 
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("gs:/bucket/x", "names no bucket"),
+        ("gs://Bucket/x", "names no bucket"),
+        ("gs://bucket", "a place in a bucket has a name"),
+    ],
+)
+def test_a_place_at_google_has_a_bucket_and_a_plain_name(written: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"staging: .*{why}"):
+        place_of(FIELDS["staging"](written))
+
+
+@pytest.mark.parametrize("field", ["staging", "sink.path"])
+def test_staging_and_a_delta_table_may_be_in_a_bucket_of_google(field: str) -> None:
+    found = place_of(FIELDS[field]("gs://bucket/x/y=1"))
+    assert isinstance(found, BucketPath)
+    assert str(found) == path_to_write(found) == "gs://bucket/x/y=1"
+
+
+@pytest.mark.parametrize("field", [field for field in TABLES if field != "sink.path"])
+def test_an_iceberg_table_is_not_in_a_bucket_of_google(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}: .*takes no key of a service account there"):
+        place_of(TABLES[field]("gs://bucket/x"))
+
+
 @pytest.mark.parametrize("field", [field for field in TABLES if field != "sink.path"])
 def test_an_iceberg_table_is_not_in_hdfs(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}: .*PyIceberg reaches it by libhdfs alone"):
         place_of(TABLES[field]("hdfs://name-node:9000/x"))
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("abfss://lake@account.blob.core.windows.net/x", "names no container: abfss://container@"),
+        ("abfss://account.dfs.core.windows.net/lake/x", "names no container"),
+        ("abfss://Lake@account.dfs.core.windows.net/x", "names no container"),
+        ("abfss://la--ke@account.dfs.core.windows.net/x", "names no container"),
+        ("abfss://lake:key@account.dfs.core.windows.net/x", "names no container"),
+        ("abfss:/lake/x", r"names no container.*if a folder is meant, write \./abfss:/lake/x"),
+        ("abfss://lake@account.dfs.core.windows.net", "a place in a container has a name"),
+        ("abfss://lake@account.dfs.core.windows.net/a b", "a place in a container has a name"),
+    ],
+)
+def test_a_place_in_azure_has_container_account_and_a_plain_name(written: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"staging: .*{why}"):
+        place_of(FIELDS["staging"](written))
+
+
+AZURE = "abfss://lake@account.dfs.core.windows.net/a/b"
+
+
+@pytest.mark.parametrize("field", ["staging", "sink.path"])
+def test_staging_and_a_delta_table_may_be_in_azure(field: str) -> None:
+    found = place_of(FIELDS[field](AZURE))
+    assert isinstance(found, BucketPath)
+    assert str(found) == path_to_write(found) == AZURE
+
+
+@pytest.mark.parametrize("field", [field for field in TABLES if field != "sink.path"])
+def test_an_iceberg_table_is_not_in_azure(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}: abfss:// is not supported here"):
+        place_of(TABLES[field](AZURE))
+
+
+def test_who_asks_azure_is_said_once() -> None:
+    storage = {"account_key": "hunter2", "sas_token": "hunter2"}
+    with pytest.raises(ConfigError, match="one of them says who asks") as told:
+        place_of({**FIELDS["staging"](AZURE), "storage": storage})
+    assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        (AZURE, "region"),
+        (AZURE, "path_style"),
+        ("s3://bucket/x", "account_key"),
+        ("s3://bucket/x", "hierarchical_namespace"),
+        ("hdfs://name-node:9000/x", "sas_token"),
+    ],
+)
+def test_what_azure_is_told_and_what_others_are_is_not_mixed(uri: str, said: str) -> None:
+    known = {"path_style": False, "hierarchical_namespace": False}
+    storage = {said: known.get(said, "hunter2")}
+    with pytest.raises(ConfigError, match=f"knows no storage.{said}"):
+        place_of({**FIELDS["staging"](uri), "storage": storage})
 
 
 @pytest.mark.parametrize("said", ["endpoint", "region", "access_key_id", "path_style"])
@@ -146,7 +228,9 @@ def test_what_one_kind_of_store_is_told_another_does_not_know(said: str) -> None
     assert "hunter2" not in str(told.value)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "hdfs://name-node:9000/x"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/x", "gs://bucket/x", "hdfs://name-node:9000/x", AZURE]
+)
 def test_a_place_goes_to_another_process_without_its_client(uri: str) -> None:
     found = Storage(request_timeout=9).place(uri)
     assert isinstance(found, BucketPath)

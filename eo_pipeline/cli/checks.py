@@ -12,11 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from eo_pipeline.boundary import boundary
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.jvm.java import find_java
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.places import probe
 from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH
+from eo_pipeline.staging.attempt import StagingArea
 
 _PROJECT = "eo-pipeline"
 _FREE_BYTES_MIN = 1024**3
@@ -152,11 +153,12 @@ def _jar() -> str:
 
 
 def staging(pipeline: Pipeline) -> Check:
-    """The folder where rows wait can be written, and has room."""
+    """The folder where rows wait can be written, and has room; a store's is tried as a run does."""
     folder = (pipeline.sink.staging_folders().manifests or pipeline.staging).absolute()
     if not isinstance(folder, Path):
-        probe(folder)
-        return ok("staging", f"{folder}: objects can be put conditionally, and are listed at once")
+        with boundary(pipeline.name):
+            StagingArea(folder, pipeline.name).check()
+        return ok("staging", f"{folder}: a file is put where there is none, and listed at once")
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         remedy = "Set `staging` to a folder that this user may write, or change its permissions."

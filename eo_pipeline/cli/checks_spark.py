@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
@@ -24,9 +24,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _S3 = "org.apache.hadoop:hadoop-aws, of the Hadoop that Spark has, and what it needs"
+_AZURE = "org.apache.hadoop:hadoop-azure, 3.4.2 or newer"
 #: Which Spark brings along, unless it was built without.
 _HDFS = "org.apache.hadoop:hadoop-client, of the Hadoop that Spark has"
+_GCS = "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26, its shaded jar"
+#: What a Spark of ours is started with for a store: the check's name, the jar's, and whose it is.
+_OF_OURS = {
+    _S3: ("spark s3", "hadoop-aws", "Hadoop's file system for S3"),
+    _AZURE: ("spark azure", "hadoop-azure", "Hadoop's file system for Azure"),
+    _GCS: ("spark gcs", "gcs-connector", "Google's file system"),
+}
+#: What an error of Spark's has where the jar is missing.
+_SIGNS = {
+    _S3: "S3AFileSystem",
+    _AZURE: "AzureBlobFileSystem not found",
+    _HDFS: "No FileSystem for scheme",
+    _GCS: "GoogleHadoopFileSystem not found",
+}
 _PACKAGES = "spark.jars.packages"
+
+#: A server that asks a store for the first time makes its client.
+_LOOK_S = 20.0
 
 #: A task may have to wait for an executor to start.
 _TASK_S = 60.0
@@ -41,8 +59,9 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
         there = connector("local" if is_local(settings.master) else f"driver of {settings.master}")
         yield there
         bucket = _bucket(pipeline)
-        if bucket is not None and _jar_of(bucket) == _S3 and there.state is not State.FAIL:
-            yield _s3_of_ours(settings.config)
+        jar = None if bucket is None else _jar_of(bucket)
+        if jar in _OF_OURS and there.state is not State.FAIL:
+            yield _store_of_ours(jar, settings.config)
         if logs_in_by_iam(pipeline.source) and there.state is not State.FAIL:
             yield _msk_of_ours(settings.config)
         return
@@ -58,7 +77,7 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
     if not found:
         yield skipped("spark jars", "the server could not be asked")
         return
-    yield _jars(found[0], pipeline)
+    yield _jars(found[0], pipeline, max(timeout, _LOOK_S))
     yield _workers(found[0], pipeline.source)
 
 
@@ -70,14 +89,16 @@ def _bucket(pipeline: Pipeline) -> BucketPath | None:
 
 def _jar_of(bucket: BucketPath) -> str:
     """What Spark needs to get there."""
-    return _S3 if bucket.bucket.hadoop_scheme == "s3a" else _HDFS
+    jars = {"s3a": _S3, "abfs": _AZURE, "abfss": _AZURE, "gs": _GCS}
+    return jars.get(bucket.bucket.hadoop_scheme, _HDFS)
 
 
-def _s3_of_ours(config: Any) -> Check:
-    if _has("hadoop-aws", config):
-        return ok("spark s3", "Hadoop's file system for S3 is among the jars")
+def _store_of_ours(jar: str, config: Any) -> Check:
+    check, artefact, store = _OF_OURS[jar]
+    if _has(artefact, config):
+        return ok(check, f"{store} is among the jars")
     return fail(
-        "spark s3", f"rows wait in a bucket, and Spark has no {_S3}", _name_it("object-stores.md")
+        check, f"rows wait in a bucket, and Spark has no {jar}", _name_it("object-stores.md")
     )
 
 
@@ -103,8 +124,8 @@ def _name_it(page: str) -> str:
     )
 
 
-def _jars(spark: SparkSession, pipeline: Pipeline) -> Check:
-    """What analysing a plan takes; no job is run."""
+def _jars(spark: SparkSession, pipeline: Pipeline, patience: float) -> Check:
+    """What analysing a plan takes; no job is run. Each look may go for ``patience`` seconds."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
@@ -121,31 +142,47 @@ def _jars(spark: SparkSession, pipeline: Pipeline) -> Check:
     if bucket := _bucket(pipeline):
         nothing = bucket / "_eo_doctor"
         reader = spark.read.options(**options_of(nothing))
-        sign = "S3AFileSystem" if _jar_of(bucket) == _S3 else "No FileSystem for scheme"
-        looks[_jar_of(bucket)] = (sign, lambda: reader.parquet(path_to_read(nothing)).schema)
+        jar = _jar_of(bucket)
+        looks[jar] = (_SIGNS[jar], lambda: reader.parquet(path_to_read(nothing)).schema)
     lacking, said = [], []
     for jar, (sign, look) in looks.items():
-        why = _why_not(look)
+        why = _why_not(look, patience)
         if why and sign in why:
             lacking.append(jar)
         elif why and "PATH_NOT_FOUND" not in why:
             said.append(f"{jar}: {why.splitlines()[0][:200]}")
-    if lacking or said:
-        text = "; ".join([*(f"{jar} is missing" for jar in lacking), *said])
+    text = "; ".join([*(f"{jar} is missing" for jar in lacking), *said])
+    if lacking:
         remedy = "Put them on the server's class path (--packages, or spark.jars): deployment.md."
+        return fail("spark jars", text, remedy)
+    if said:
+        remedy = "The server has to reach the store where rows wait, too: object-stores.md."
         return fail("spark jars", text, remedy)
     there = ", ".join(each.split(":")[1].partition(",")[0] for each in looks)
     return ok("spark jars", f"the server has {there}")
 
 
-def _why_not(look: Any) -> str:
+def _why_not(look: Callable[[], object], patience: float) -> str:
+    done = _begun(look)
+    if wait([done], patience).not_done:
+        return f"the server has not answered within {patience:.0f} s"
+    return str(done.exception() or "")
+
+
+def _begun(ask: Callable[[], object]) -> Future[object]:
+    """``ask`` in a thread, whose answer need not be waited for; an error of Spark's is one, too."""
     from eo_pipeline.spark import SPARK_ERRORS
 
-    try:
-        look()
-    except SPARK_ERRORS as error:
-        return str(error)
-    return ""
+    done: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(ask())
+        except SPARK_ERRORS as error:
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return done
 
 
 def _workers(spark: SparkSession, source: KafkaSource) -> Check:
@@ -153,19 +190,13 @@ def _workers(spark: SparkSession, source: KafkaSource) -> Check:
     needed = ["pyarrow"]
     if "protobuf" in (source.value_format, source.key_format):
         needed += ["ptars", "google.protobuf"]
-    done: Future[str] = Future()
     tag = "eo-doctor"
 
-    def ask() -> None:
-        from eo_pipeline.spark import SPARK_ERRORS
+    def ask() -> str:
+        spark.addTag(tag)
+        return str(_asked(spark, needed))
 
-        try:
-            spark.addTag(tag)
-            done.set_result(str(_asked(spark, needed)))
-        except SPARK_ERRORS as error:
-            done.set_exception(error)
-
-    Thread(target=ask, daemon=True).start()
+    done = _begun(ask)
     if wait([done], _TASK_S).not_done:
         spark.interruptTag(tag)
         said = f"no executor has run a task within {_TASK_S:.0f} s"
@@ -176,7 +207,7 @@ def _workers(spark: SparkSession, source: KafkaSource) -> Check:
     )
     if error := done.exception():
         return warn("spark workers", str(error).splitlines()[0][:300], remedy)
-    told = json.loads(done.result())
+    told = json.loads(str(done.result()))
     if told["missing"]:
         named = ", ".join(told["missing"])
         return fail("spark workers", f"Python {told['python']} without {named}", remedy)

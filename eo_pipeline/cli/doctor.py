@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.cli.checks import (
     Check,
     State,
@@ -29,10 +30,14 @@ from eo_pipeline.cli.selection import documents, load
 from eo_pipeline.documents import Document
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.reached.hadoop import RETRIED_FOR
+from eo_pipeline.storage import Storage
 
 _Timeout = Annotated[
-    float, typer.Option(min=0.1, help="Seconds to wait for Kafka and for a Spark server.")
+    float, typer.Option(min=0.1, help="Seconds to wait for Kafka, a Spark server, and a store.")
 ]
+#: A store that answers may take as long.
+_REQUEST_S_MIN = 1.0
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "red", State.SKIPPED: "dim"}
 
 
@@ -87,7 +92,7 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
     yield from kafka
     if pipeline.source.registry:
         yield schema_registry(pipeline.source, timeout)
-    yield examined("staging", lambda: staging(pipeline), "Correct `staging`.")
+    yield examined("staging", lambda: staging(pipeline), "Start the store, or correct `staging`.")
     sink = sink_checks(pipeline)
     yield from sink
     if any(check.state is State.FAIL for check in (kafka[0], kafka[1], sink[0])):
@@ -97,11 +102,28 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
 
 
 def _impatient(pipeline: Pipeline, timeout: float) -> Pipeline:
-    """The pipeline, waiting for Kafka no longer than a doctor should."""
-    source = pipeline.source
+    """The pipeline, waiting for Kafka and for stores no longer than a doctor should."""
+    source, sink, staging = pipeline.source, pipeline.sink, pipeline.staging
+    storage = _soon(pipeline.storage, timeout)
+    if isinstance(own := getattr(sink, "storage", None), Storage):
+        sink = sink.model_copy(update={"storage": _soon(own, timeout)})
+    if isinstance(staging, BucketPath):
+        staging = storage.place(str(staging))
     wait = min(source.request_timeout, timeout)
-    changed = source.model_copy(update={"request_timeout": wait})
-    return pipeline.model_copy(update={"source": changed})
+    changed = {
+        "source": source.model_copy(update={"request_timeout": wait}),
+        "storage": storage,
+        "sink": sink,
+        "staging": staging,
+    }
+    return pipeline.model_copy(update=changed)
+
+
+def _soon(storage: Storage, timeout: float) -> Storage:
+    """``storage``, but that a store is given up after ``timeout``, all its tries together."""
+    one = max(_REQUEST_S_MIN, timeout / RETRIED_FOR)
+    wait = min(storage.request_timeout, one)
+    return storage.model_copy(update={"request_timeout": wait})
 
 
 def _shown(output: Output, checks: Iterator[Check]) -> Iterator[Check]:

@@ -72,6 +72,11 @@ _S3 = (
     Artefact("software.amazon.awssdk", "sts", "2.25.53"),
 )
 
+#: Hadoop's file system for Azure: the first release of it that speaks to the Blob endpoint.
+_AZURE = Artefact("org.apache.hadoop", "hadoop-azure", "3.4.2", alone=True)
+#: Google's file system for Hadoop 3, with all that it uses.
+_GCS = Artefact("com.google.cloud.bigdataoss", "gcs-connector", "hadoop3-2.2.26", "shaded")
+
 #: Amazon's login to MSK.
 MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth:2.3.6"
 
@@ -118,6 +123,25 @@ def spark_s3_jars(state: Path) -> tuple[Path, ...]:
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
     found = {jar.name: jar for each in _S3 for jar in resolved(each, state)}
     return tuple(jar for jar in found.values() if _artefact_name(jar) not in in_spark)
+
+
+def spark_azure_jars(state: Path) -> tuple[Path, ...]:
+    """What Spark needs to reach Azure Storage, beyond the jars that pyspark already holds;
+    downloaded (0.8 MB) the first time.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    return resolved(_AZURE, state)
+
+
+def spark_gcs_jars(state: Path) -> tuple[Path, ...]:
+    """What Spark needs to reach Google's buckets; downloaded (38 MB) the first time.
+
+    Raises:
+        SetupError: Java is missing, the download failed, or the disk is full.
+    """
+    return resolved(_GCS, state)
 
 
 def spark_msk_jars(state: Path) -> tuple[Path, ...]:

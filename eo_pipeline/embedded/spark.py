@@ -22,7 +22,7 @@ from eo_pipeline.jvm.submit import (
     submit_command,
     submit_environment,
 )
-from eo_pipeline.spark.launch import class_path
+from eo_pipeline.spark.launch import jars_settings
 
 #: A setting by which a server is known, and seconds to answer.
 _OWNER = "spark.eo.owner"
@@ -79,7 +79,7 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.driver.bindAddress": HOST,
             "spark.driver.host": HOST,
-            **class_path(self._master, jars),
+            **jars_settings(self._master, jars),
             # a worker that is kept knows a transform's modules as they were when it first saw them
             "spark.python.worker.reuse": "false",
             "spark.log.level": "ERROR",

@@ -33,6 +33,10 @@ _T = TypeVar("_T")
 _PART = 4 * 1024**2
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 
+#: How long files go to one data node when several did not get one; each is on a single disk until
+#: HDFS has copied it. A name node sends clients to a node that died for ten minutes and a half.
+_TO_ONE_S = 60.0
+
 #: What hdfs-native raises of a name node's answer: ``RPCError("java.io.IOException", "why ...")``.
 #: What follows is a stack of Java's, its lines parted by a backslash and an n.
 _ANSWER = re.compile(r'RPCError\("([\w.$]+)", "(.*?)(?:\\n|"\)|$)', re.DOTALL)
@@ -68,6 +72,7 @@ class Hdfs:
         self._native = hdfs_native
         self._root, self._waits, self._gives_up = root, waits, gives_up
         self._client: Any = None
+        self._to_one_until = 0.0
 
     def head(self, key: str) -> Head | None:
         try:
@@ -183,11 +188,25 @@ class Hdfs:
             raise
 
     def _write(self, key: str, path: str, parts: Iterator[bytes]) -> None:
-        writer = self._answer(key, lambda client: client.create(path))
-        for part in parts:
-            self._answer(key, _of_writer(writer.write, part))
-        self._answer(key, _of_writer(writer.hsync))
-        self._answer(key, _of_writer(writer.close))
+        """To as many data nodes as is usual there; or to one, from which HDFS copies it to the
+        others, if what was sent to several did not arrive lately. hdfs-native gives up where one of
+        them is dead, and cannot ask for another as Hadoop's own client does.
+        """
+        writer, close = self._answer(key, lambda client: _opened(client, path))
+        to_one = time.monotonic() < self._to_one_until
+        if to_one:
+            usual = self._answer(key, lambda client: client.get_file_info(path)).replication
+            self._answer(key, lambda client: client.set_replication(path, 1))
+        try:
+            for part in parts:
+                self._answer(key, _of_writer(writer.write, part))
+            self._answer(key, _of_writer(writer.hsync))
+            self._answer(key, _of_writer(close))
+        except StoreUnreachableError:
+            self._to_one_until = time.monotonic() + _TO_ONE_S
+            raise
+        if to_one:
+            self._answer(key, lambda client: client.set_replication(path, usual))
 
     def _asked(self, key: str, call: Callable[[Any], _T]) -> _T:
         return self._again(lambda: self._answer(key, call))
@@ -246,7 +265,7 @@ class Hdfs:
 def _found(said: str) -> OSError:
     """What an error of hdfs-native means."""
     if answer := _ANSWER.search(said):
-        name, why = answer[1].rpartition(".")[2].rpartition("$")[2], answer[2]
+        name, why = answer[1].rpartition(".")[2].rpartition("$")[2], answer[2].replace('\\"', '"')
         if name == "FileNotFoundException":
             return FileNotFoundError(errno.ENOENT, why)
         if name == "PathIsNotEmptyDirectoryException":
@@ -254,6 +273,8 @@ def _found(said: str) -> OSError:
         if number := _FOR_GOOD.get(name):
             return OSError(number, f"{name}: {why}")
         return StoreUnreachableError(errno.EIO, f"{name}: {why}")
+    if "All DataNodes failed" in said:  # and a page of what is known of each
+        return StoreUnreachableError(errno.EIO, "no data node that has it answers")
     if said.startswith(_NOT_LET_IN):
         return PermissionError(errno.EACCES, said)
     if said.startswith(_NOT_SAID):
@@ -261,6 +282,16 @@ def _found(said: str) -> OSError:
     if said.startswith("UnsupportedFeature"):
         return StoreUnfitError(errno.ENOTSUP, said)
     return StoreUnreachableError(errno.EIO, said)
+
+
+def _opened(client: Any, path: str) -> tuple[Any, Callable[[], object]]:
+    """A new file, and what closes it. Nothing else does: Python would close one that is let go, at
+    the latest when the process ends, and wait for HDFS for as long as it takes.
+    """
+    writer = client.create(path)
+    close = writer.close
+    writer.close = lambda: None
+    return writer, close
 
 
 def _of_writer(call: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -105,19 +105,28 @@ class ObjectStore:
             obstore.copy(self.client, key, target)
 
     def delete(self, keys: Iterable[str]) -> None:
+        """Azure and Google mind that one is gone already, and may then have left others."""
         found = sorted(set(keys))
         if not found:
             return
-        import obstore
-
-        with self._errors(found[0]):
-            obstore.delete(self.client, found)
+        try:
+            self._delete(found)
+        except FileNotFoundError:
+            for key in found:
+                with suppress(FileNotFoundError):
+                    self._delete([key])
 
     def delete_tree(self, key: str) -> None:
         self.delete(each.key for each in self.below(key))
 
     def delete_empty_folders(self, key: str) -> None:
         """There are none."""
+
+    def _delete(self, keys: list[str]) -> None:
+        import obstore
+
+        with self._errors(keys[0]):
+            obstore.delete(self.client, keys)
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:

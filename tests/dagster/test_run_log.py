@@ -47,7 +47,7 @@ def test_a_step_that_waits_long_for_spark_is_not_silent(
 ) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS_MAX", 0.1)
     bench.topic.write(40, partitions=range(4))
-    slow = bench.pipeline(transform="tests.run.transforms:a_tenth_of_a_second_a_record")
+    slow = bench.pipeline(transform="tests.run.transforms:a_tenth_of_a_second_each")
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         lines = log_lines(materialize(DagsterPipeline(slow, AT_ONCE), instance), instance)
     assert re.search(r"staging their rows: \d of \d Spark tasks done, \d+ s", lines), lines

@@ -106,7 +106,7 @@ def test_with_a_spark_of_its_own_a_run_says_that_it_starts_and_how_many_tasks_ar
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.topic.write(60, partitions=range(4))
-    slow = "tests.run.transforms:a_tenth_of_a_second_a_record"
+    slow = "tests.run.transforms:a_tenth_of_a_second_each"
     document = tmp_path / "pipeline.yaml"
     document.write_text(yaml.safe_dump({**bench.config, "transform": slow}))
     done = subprocess.run(
@@ -128,7 +128,7 @@ def test_a_long_job_says_how_many_of_its_tasks_are_done(
     bench: Bench, listening: pytest.LogCaptureFixture, impatient: None
 ) -> None:
     bench.topic.write(100, partitions=range(4))
-    bench.pipeline(transform="tests.run.transforms:a_tenth_of_a_second_a_record").run()
+    bench.pipeline(transform="tests.run.transforms:a_tenth_of_a_second_each").run()
     told = [
         re.search(r"staging their rows: (\d) of \d Spark tasks done", t) for t in heard(listening)
     ]

@@ -22,8 +22,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, files_below
 from tests.chaos import rest_is_chaos
 from tests.engine import Bench, Coordinates, Table, Topic
-from tests.hdfs import HdfsFolder
-from tests.stores import Bucket
+from tests.store_folder import StoreFolder
 
 LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
 
@@ -86,7 +85,9 @@ class Lake:
 
 #: The same document, but for its URIs: the table, its ledger and staging in a folder, or a bucket.
 IN_A_BUCKET = pytest.mark.parametrize("lake", ["bucket"], indirect=True)
+IN_GOOGLE = pytest.mark.parametrize("lake", ["google"], indirect=True)
 IN_HDFS = pytest.mark.parametrize("lake", ["hdfs"], indirect=True)
+IN_AZURE = pytest.mark.parametrize("lake", ["azure"], indirect=True)
 
 
 @pytest.fixture
@@ -94,14 +95,10 @@ def lake(
     spark_server: EmbeddedSpark, events: Topic, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Lake:
     """An append pipeline, 100 offsets a checkpoint, small batches through files too."""
-    if getattr(request, "param", "folder") == "bucket":
-        bucket: Bucket = request.getfixturevalue("bucket")
-        uri = f"{bucket.uri}/lake/events"
-        bench = _bench(events, uri, {"storage": bucket.document()})
-        return Lake(bench, bucket.storage.place(uri), bucket.options())
-    if getattr(request, "param", "folder") == "hdfs":
-        hdfs: HdfsFolder = request.getfixturevalue("hdfs")
-        return Lake(_bench(events, f"{hdfs.uri}/lake/events", {}), hdfs.place / "lake" / "events")
+    if (store := getattr(request, "param", None)) is not None:
+        there: StoreFolder = request.getfixturevalue(store)
+        bench = _bench(events, f"{there.uri}/lake/events", {"storage": there.document()})
+        return Lake(bench, there.place / "lake" / "events", there.options())
     root = tmp_path / "lake" / "events"
     return Lake(_bench(events, str(root), {}), root)
 
@@ -175,9 +172,29 @@ def test_killed_on_a_bucket_the_next_run_leaves_every_record_there_once(
     )
 
 
+@IN_GOOGLE
+@KILLED_IN_A_STORE
+def test_killed_on_google_the_next_run_leaves_every_record_there_once(
+    lake: Lake, point: CrashPoint, inline_records: int
+) -> None:
+    test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
+        lake, point, inline_records
+    )
+
+
 @IN_HDFS
 @KILLED_IN_A_STORE
 def test_killed_on_hdfs_the_next_run_leaves_every_record_there_once(
+    lake: Lake, point: CrashPoint, inline_records: int
+) -> None:
+    test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
+        lake, point, inline_records
+    )
+
+
+@IN_AZURE
+@KILLED_IN_A_STORE
+def test_killed_on_azure_the_next_run_leaves_every_record_there_once(
     lake: Lake, point: CrashPoint, inline_records: int
 ) -> None:
     test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(

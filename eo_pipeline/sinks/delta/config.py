@@ -44,7 +44,8 @@ class DeltaSink(UpsertOptions, FolderSink):
     """A Delta table, with the ledger in its own hidden folder ``_eo_ledger``.
 
     Args:
-        path: the table's folder, or its ``file://`` URL; or ``s3://bucket/path``, or
+        path: the table's folder, or its ``file://`` URL; or ``s3://bucket/path``,
+            ``gs://bucket/path``, ``abfss://container@account.dfs.core.windows.net/path`` or
             ``hdfs://host:port/path``. Created by the first rows.
         mode: ``append`` every row, or ``upsert`` by ``key``.
         key: columns that identify a row; for upsert, and only there.

@@ -13,7 +13,12 @@ from typing import ClassVar
 import pytest
 from deltalake import DeltaTable
 
-from eo_pipeline.errors import ConfigError, FencedError, SinkUnavailableError
+from eo_pipeline.errors import (
+    CommitUnknownError,
+    ConfigError,
+    FencedError,
+    SinkUnavailableError,
+)
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
@@ -23,7 +28,7 @@ from eo_pipeline.storage import Storage
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.upsert import UpsertContract
-from tests.hdfs import HdfsFolder
+from tests.hdfs import DataNodes, HdfsFolder
 from tests.proxy import Cut, Proxy
 from tests.sinks.delta.delta_world import rows_of
 from tests.sinks.delta.test_delta_contract import NOT_IN_DELTA, OnDelta
@@ -138,6 +143,34 @@ def test_a_commit_whose_answer_is_lost_is_there_once(
     assert proxy.is_through
     found = DeltaTable(f"{hdfs.uri}/t").to_pyarrow_table()
     assert sorted(found["id"].to_pylist()) == [100, 101, 102]
+
+
+@pytest.mark.chaos
+def test_while_a_data_node_is_dead_a_commit_lands_once_or_can_be_tried_again(
+    data_nodes: DataNodes,
+) -> None:
+    """The name node has not missed it: delta-rs is sent there, too."""
+    uri = f"{data_nodes.folder.uri}/t"
+    sink = DeltaSink(path=uri, storage=Storage(request_timeout=5))
+    start, errors = first_entry("p"), list[str]()
+    before = child_of(start, 3)
+    with sink.open("p") as session:
+        session.publish(start, StagedOutput(None))
+        session.publish(before, StagedOutput(StagedTable.in_memory(rows_of(1))))
+    data_nodes.nodes[0].kill()
+    entry = child_of(before, 3)
+    for _ in range(3):
+        try:
+            with sink.open("p") as session:
+                session.publish(entry, StagedOutput(StagedTable.in_memory(rows_of(2))))
+        except (SinkUnavailableError, CommitUnknownError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    print(errors)  # noqa: T201
+    data_nodes.start()
+    with sink.open("p") as session:
+        session.publish(entry, StagedOutput(StagedTable.in_memory(rows_of(2))))
+    found = DeltaTable(uri).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == [100, 101, 102, 200, 201, 202]
 
 
 def test_of_two_runs_at_once_one_is_fenced(hdfs: HdfsFolder) -> None:

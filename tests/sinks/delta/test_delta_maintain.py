@@ -22,6 +22,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.processes import dies
+from tests.azure import AzureFolder
 from tests.chaos import rest_is_chaos
 from tests.sinks.delta.delta_world import (
     World,
@@ -358,11 +359,13 @@ def test_the_floor_is_where_the_log_still_tells_what_left_the_table(
     assert time.time() - floor / 1000 == pytest.approx((hours - margin) * 3600, abs=60)
 
 
-# In a bucket.
+# In a bucket, and in a container of Azure's.
 
 
-def test_in_a_bucket(bucket: Bucket) -> None:
-    sink = DeltaSink(path=f"{bucket.uri}/kept/flights", storage=bucket.storage)
+@pytest.mark.parametrize("store", ["bucket", "azure"])
+def test_in_a_store(request: pytest.FixtureRequest, store: str) -> None:
+    there: Bucket | AzureFolder = request.getfixturevalue(store)
+    sink = DeltaSink(path=f"{there.uri}/kept/flights", storage=there.storage)
     head = publish(sink, 6)
     told = maintain(sink, "p", AT_ONCE, dry_run=True)
     assert told["compact"].files_after == 1

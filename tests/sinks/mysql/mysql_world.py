@@ -107,9 +107,11 @@ class World(SqlWorld):
         )
 
     def end_other_connections(self) -> None:
-        for row in self.rows("SHOW PROCESSLIST"):
-            if row["db"] == self.schema and row["Command"] == "Sleep":
-                self.run(f"KILL {row['Id']}")
+        # one that was just answered may not yet be said to sleep
+        of_others = "DB = DATABASE() AND ID <> CONNECTION_ID()"
+        asked = f"SELECT ID AS id FROM information_schema.PROCESSLIST WHERE {of_others}"
+        for row in self.rows(asked):
+            self.run(f"KILL {row['id']}")
 
     def is_untouched(self) -> bool:
         """MySQL makes tables outside the transaction."""
