@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import uuid
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+
+#: A moment for all files of an archive: the first that one can hold.
+_MOMENT = (1980, 1, 1, 0, 0, 0)
 
 
 def sync(path: Path) -> None:
@@ -41,3 +47,12 @@ def write_atomically(path: Path, text: str) -> None:
     write_new(aside, text)
     aside.replace(path)
     sync(path.parent)
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    """A ZIP archive of these contents by their names: of the same ones the same bytes."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _MOMENT), content)
+    return held.getvalue()

@@ -61,7 +61,8 @@ class Pipeline(Changes, Settings):
         lineage: write ``_eo_topic``, ``_eo_partition`` and ``_eo_offset`` with every row. The
             transform must then keep the ``_kafka`` column.
         storage: how stores are reached, the table's and that of staging.
-        staging: folder, ``s3://`` or ``hdfs://`` for rows that wait; driver and executors share it.
+        staging: folder, ``s3://``, ``gs://``, ``abfss://`` or ``hdfs://`` for rows that wait;
+            driver and executors share it.
         inline_records: a batch of at most this many offsets skips the files.
         max_checkpoints: the most checkpoints one run makes.
         spark: where Spark runs; used only when there is something to read.
@@ -320,6 +321,7 @@ class Pipeline(Changes, Settings):
                 session=session,
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
                 spark=callers(spark) if spark else self.spark.session,
+                begin_spark=_nothing if spark else self.spark.begin,
                 run_id=run_id,
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
@@ -337,6 +339,10 @@ class Pipeline(Changes, Settings):
         return observed(
             ObservedRun(self.name, run_id, operation, self.source, self.sink, staging, transformed)
         )
+
+
+def _nothing() -> None:
+    """Of a session that is there already nothing need begin."""
 
 
 def _no_listener(_: object) -> None:

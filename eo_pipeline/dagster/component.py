@@ -85,7 +85,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
     ] = None
     staging: str | None = Field(
         None,
-        description="Folder, s3:// or hdfs:// for rows that wait for a commit (.eo/staging).",
+        description="Folder, s3://, gs://, abfss:// or hdfs:// for rows that wait (.eo/staging).",
     )
     inline_records: int | None = Field(
         None, description="A batch of at most this many offsets skips the files."

@@ -43,7 +43,7 @@ def folder() -> Path:
 def with_archive(command: Sequence[str]) -> list[str]:
     """``command``, which starts a JVM, with the archive that was made for it, if there is one."""
     archive = archive_of(command)
-    if archive is None or not (_ours(archive) and is_whole(archive)):
+    if archive is None or not (is_ours(archive) and is_whole(archive)):
         return list(command)
     with suppress(OSError):
         os.utime(archive)  # in use
@@ -100,10 +100,10 @@ def _size_of(archive: Path) -> Path:
     return archive.with_suffix(".size")
 
 
-def _ours(archive: Path) -> bool:
-    """Classes that somebody else wrote would run as us."""
+def is_ours(path: Path) -> bool:
+    """Whether it is there. Classes that somebody else wrote would run as us."""
     try:
-        status = archive.stat()
+        status = path.stat()
     except OSError:
         return False
     return status.st_uid == os.getuid() and not status.st_mode & 0o022

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,19 +20,9 @@ from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.archive import making, with_archive
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.begun import begin, taken
 from eo_pipeline.jvm.remembered import remember_classes
-from eo_pipeline.jvm.submit import (
-    script_of_its_own,
-    spark_home,
-    submit_command,
-    submit_environment,
-    with_users_arguments,
-)
 
-#: A file into which Spark writes where it listens, and what PySpark then wants to know.
-_CONNECTION_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT_VARIABLE = "PYSPARK_GATEWAY_PORT"
 _SECRET_VARIABLE = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - a variable's name
 
@@ -58,22 +45,20 @@ def start_driver(arguments: Sequence[str], archive: Path | None = None) -> None:
         _forget_driver()
     if SparkContext._gateway is not None or _PORT_VARIABLE in os.environ:
         return
-    java = find_java()
-    home = spark_home()
-    if sys.platform == "win32" or script_of_its_own(home, java):
+    begun = taken(arguments) or begin(arguments, archive)
+    if begun is None:
         return
-    with tempfile.TemporaryDirectory(prefix="eo-spark-") as folder:
-        connection = Path(folder) / "connection"
-        command = submit_command(java, home, with_users_arguments(arguments))
-        command = making(command, archive) if archive else with_archive(command)
-        process = _started(command, home, connection)
-        _wait_for(connection, process)
-        with connection.open("rb") as told:
+    with contextlib.ExitStack() as unless_it_listens:  # an interrupt, too
+        unless_it_listens.callback(begun.end)
+        _wait_for(begun.connection, begun.process)
+        with begun.connection.open("rb") as told:
             port = read_int(told)  # type: ignore[no-untyped-call]
             secret = UTF8Deserializer().loads(told)  # type: ignore[no-untyped-call]
+        unless_it_listens.pop_all()
+    begun.folder.cleanup()
     with _environment({_PORT_VARIABLE: str(port), _SECRET_VARIABLE: secret}):
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    gateway.proc = process  # as PySpark does: the pipe to it must stay open
+    gateway.proc = begun.process  # as PySpark does: the pipe to it must stay open
     SparkContext._ensure_initialized(gateway=gateway)
     remember_classes(gateway.jvm)
 
@@ -103,18 +88,6 @@ def _forget_driver() -> None:
     for name in ("_gateway", "_jvm", "_active_spark_context"):
         setattr(SparkContext, name, None)
     SparkSession._instantiatedSession = None
-
-
-def _started(command: Sequence[str], home: Path, connection: Path) -> subprocess.Popen[bytes]:
-    """The JVM, which ends when the pipe to it is closed: by us, or as we die."""
-    variables = {_CONNECTION_VARIABLE: str(connection), "SPARK_CONNECT_MODE": "0"}
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        env=os.environ | submit_environment(home) | variables,
-        # Ctrl-C at the terminal is this process's to handle, with Spark's help
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
 
 
 def _wait_for(connection: Path, process: subprocess.Popen[bytes]) -> None:

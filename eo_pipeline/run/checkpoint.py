@@ -74,6 +74,8 @@ class Steps:
     session: SinkSession
     recovery: Recovery
     spark: SparkProvider
+    #: ``SparkSettings.begin``, unless there is a session already
+    begin_spark: Callable[[], None]
     run_id: str
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
@@ -164,9 +166,12 @@ class Steps:
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
         Returns the entry as it was committed, with its own counts.
         """
+        self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
+        # before the first look at the stager, which imports pyspark
+        with work(little=self._is_little(entry, measured)):
+            self.begin_spark()
         if made_by := self.stager.code_version:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
-        self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
         transaction = self._promised(self.session.identified(entry), measured)
         reach(CrashPoint.PRE_COMMITTED)
         outcome = self._commit(transaction)

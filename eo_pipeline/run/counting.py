@@ -30,6 +30,7 @@ from eo_pipeline.source import json_fields
 from eo_pipeline.source.decode import Decoded
 from eo_pipeline.source.sums import are_whole, sums
 from eo_pipeline.spark import ACTION, Observed, interruptible
+from eo_pipeline.spark.explained import explained
 from eo_pipeline.staging.rows import StagedTable
 
 #: Seconds in which a finished job's metrics come. They come together: after those of the result,
@@ -175,10 +176,9 @@ def is_narrow(frame: DataFrame) -> bool:
     Told by Spark's own words for its plan. Words that are not known, or no words, mean no.
     """
     try:
-        lines = frame.sparkSession.sql("EXPLAIN SELECT * FROM {rows}", rows=frame).collect()
+        said = explained(frame).strip().splitlines()[1:]
     except PySparkException:
         return False
-    said = "\n".join(str(line[0]) for line in lines).strip().splitlines()[1:]
     plan = [*said[:1], *filter(_BELOW.match, said[1:])]
     steps = [found[1] if (found := _STEP.match(line)) else "" for line in plan[:-1]]
     return bool(plan) and _NARROW.issuperset(steps) and bool(_READS_KAFKA.match(plan[-1]))

@@ -22,14 +22,16 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.counting import Reading, Result
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
+from eo_pipeline.source.ordinary import trial
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.spark import SPARK_ERRORS, SparkSettings, staging_settings
+from eo_pipeline.spark.ordinary import has_ordinary
 
 #: Records of the shape in which Spark's connector gives them.
 _RECORDS = """
 select cast(string(id) as binary) as key,
-       cast(concat('{"id":', string(id), ',"name":"n","at":"2026-01-31T12:00:00Z","m":1.5}')
-            as binary) as value,
+       cast(concat('{"id":', string(id), ',"name":"n","at":"2026-01-31T12:00:00Z","m":1.5}',
+            if(id % 7 = 0, ' ', '')) as binary) as value,
        't' as topic, cast(id % 4 as int) as partition, id as offset,
        timestamp_millis(id) as timestamp, 0 as timestampType,
        array(named_struct('key', 'k', 'value', cast('v' as binary))) as headers
@@ -68,7 +70,8 @@ def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:
     """Staged in files, and in memory."""
     frames: list[DataFrame] = []
     for _ in range(2):
-        reading = Reading(decode(spark.sql(_RECORDS), source), [], transformed=True)
+        records, has = spark.sql(_RECORDS), has_ordinary(spark, trial)
+        reading = Reading(decode(records, source, has_ordinary=has), [], transformed=True)
         frames.append(Result(reading.good, lambda rows: rows.drop("_kafka")).frame)
     frames[0].write.parquet(str(Path.cwd() / "rows"))
     frames[1].toArrow()

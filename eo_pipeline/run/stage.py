@@ -50,11 +50,13 @@ from eo_pipeline.run.unfit import (
 )
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded, decode, parsed_schema
+from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded, decode
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.json_schema import is_one as is_json_schema
+from eo_pipeline.source.ordinary import trial
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
+from eo_pipeline.source.typed import parsed_schema
 from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
@@ -71,6 +73,7 @@ from eo_pipeline.spark import (
 )
 from eo_pipeline.spark.cores import cores
 from eo_pipeline.spark.local_rows import frame_of
+from eo_pipeline.spark.ordinary import has_ordinary
 from eo_pipeline.spark.origins import origins
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -270,7 +273,7 @@ class Stager:
             known=known,
             tasks=Tasks.of(ranges, cores(spark), self.record_bytes),
         )
-        return decode(raw, self._typed_source(), schemas)
+        return decode(raw, self._typed_source(), schemas, has_ordinary=has_ordinary(spark, trial))
 
     def _typed_source(self) -> KafkaSource:
         """The source, with a schema that Spark need not be asked about again."""

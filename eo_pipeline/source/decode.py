@@ -12,20 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source import json_fields, json_rescue, json_schema, keys, wire
+from eo_pipeline.source import json_fields, json_rescue, keys, wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_values import braced, exact, faults, read_type, text_faults
 from eo_pipeline.source.kinds import kind_of
+from eo_pipeline.source.ordinary import is_judged, ordinary
+from eo_pipeline.source.ordinary import unknown as unknown_of
 from eo_pipeline.source.parts import KEY, KEY_COLUMN
+from eo_pipeline.source.typed import value_schema
 from eo_pipeline.source.wire import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
 
 #: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
@@ -169,7 +171,13 @@ class Decoded:
         return self.source.value_format == "raw" or self.source.keeps_unknown
 
 
-def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -> Decoded:
+def decode(
+    raw: DataFrame,
+    source: KafkaSource,
+    schemas: ReadBy | None = None,
+    *,
+    has_ordinary: bool = False,
+) -> Decoded:
     """Parse the values of Spark's Kafka columns ``raw``, and the keys if they have a format.
 
     A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
@@ -185,12 +193,12 @@ def decode(raw: DataFrame, source: KafkaSource, schemas: ReadBy | None = None) -
     raw = raw.withColumn(_BYTES, F.length("value"))
     schemas = schemas or NOTHING
     if source.key_format == "raw":
-        return _decode_value(raw, source, schemas.value)
+        return _decode_value(raw, source, schemas.value, has_ordinary=has_ordinary)
     if source.key_format == "json":
         raw, columns = _decode_json_key(raw, source, schemas.key)
     else:
         raw, columns = keys.decoded(raw, source, schemas.key)
-    decoded = _decode_value(raw, source, schemas.value)
+    decoded = _decode_value(raw, source, schemas.value, has_ordinary=has_ordinary)
     keys.refuse_two_of_one_name(columns, _value_names(source, schemas.value))
     read_by = ReadBy(decoded.schemas.value, schemas.key)
     return replace(decoded, schemas=read_by, key_columns=list(columns.values()))
@@ -219,18 +227,26 @@ def _decode_json_key(
     return restored.withColumn(KEY.own("error"), keys.told_of_the_key(plain=plain)), columns
 
 
-def _decode_value(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
+def _decode_value(
+    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None, *, has_ordinary: bool
+) -> Decoded:
     if source.value_format == "raw":
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
         nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
         return Decoded(_with_error(nothing, missing, source), source)
     if source.value_format != "json":
         return _decode_by_schema(raw, source, schemas)
-    return _decode_json(raw, source, schemas)
+    has_ordinary = has_ordinary and schemas is None and not source.keeps_unknown
+    return _decode_json(raw, source, schemas, has_ordinary=has_ordinary)
 
 
 def _decode_json(
-    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None, *, plain: bool = False
+    raw: DataFrame,
+    source: KafkaSource,
+    schemas: WireSchemas | None,
+    *,
+    plain: bool = False,
+    has_ordinary: bool = False,
 ) -> Decoded:
     """By ``source.value_schema``; or what follows the number of one of ``schemas``, by the
     reader's: whichever a record names, its fields are told by their names. Of a ``plain`` one the
@@ -248,19 +264,36 @@ def _decode_json(
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
+    made_of = StructType(list(reading)).add(_CORRUPT, "string")
+    found = ordinary(value, schema, made_of) if has_ordinary else None
     made = keys.as_field(value.cast("string")) if plain else value.cast("string")
-    whole = F.from_json(made, StructType(list(reading)).add(_CORRUPT, "string"), options)
+    judged = _always if found is None else _if_judged
+    read = found
+    if read is None:
+        read = json_rescue.parsed(schemas, made, reading, F.from_json(made, made_of, options))
     # in one step, since each step of a plan copies what it hands on
-    both = {_TEXT: made, _PARSED: json_rescue.parsed(schemas, made, reading, whole)}
-    parsed = raw.withColumns(both)
-    keyed = parsed.withColumn(_KEYS, keys_if_more(schema, text, F.col(_PARSED)))
-    unknown = unknown_fields(schema, text, F.col(_KEYS))
+    parsed = raw.withColumns({_TEXT: made, _PARSED: read})
+    keyed = parsed.withColumn(_KEYS, judged(keys_if_more(schema, text, F.col(_PARSED))))
+    unknown = judged(unknown_fields(schema, text, F.col(_KEYS)))
+    if found is not None:
+        unknown = F.coalesce(unknown, unknown_of(F.col(_PARSED)))
     looked = keyed.withColumn(_UNKNOWN, unknown)
     if (lost := json_rescue.lost(schemas, text, reading)) is not None:
         looked = looked.withColumn(_LOST, lost)
     named += json_rescue.errors(schemas, F.col(_PARSED))
-    error = _json_error(schema, text, source, named)
+    error = judged(_json_error(schema, text, named))
+    if source.unknown_fields == "fail":
+        error = _or_unknown(error)
     return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
+
+
+def _if_judged(of: Column) -> Column:
+    """``of`` records of which something may be wrong; null for ordinary ones."""
+    return F.when(is_judged(F.col(_PARSED)), of)
+
+
+def _always(of: Column) -> Column:
+    return of
 
 
 def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None) -> Decoded:
@@ -295,9 +328,7 @@ def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
     return df.withColumn(_ERROR, error.cast("string"))
 
 
-def _json_error(
-    schema: StructType, text: Column, source: KafkaSource, named: Sequence[tuple[Column, Column]]
-) -> Column:
+def _json_error(schema: StructType, text: Column, named: Sequence[tuple[Column, Column]]) -> Column:
     """The first thing wrong with a record, null if nothing is; ``named`` is what may be wrong with
     what stands in front of its ``text``; without that the text is all of its value.
 
@@ -322,47 +353,13 @@ def _json_error(
             error = error.when(value.isNull(), f"required field {field.name!r} is missing or null")
         for fault in faults(value, field.dataType, field.name, text):
             error = error.when(fault.found, fault.reason)
-    return _or_unknown(error) if source.unknown_fields == "fail" else error
+    return error
 
 
 def _or_unknown(error: Column) -> Column:
     named = F.array_join(F.slice(F.col(_UNKNOWN), 1, json_fields.NAMES_MAX), ", ")
     reason = F.concat(F.lit("it has fields that the schema does not name: "), named)
-    return error.when(F.col(_UNKNOWN).isNotNull(), reason)
-
-
-def value_schema(source: KafkaSource) -> StructType:
-    """``source.value_schema`` as a Spark type.
-
-    Raises:
-        ConfigError: see :func:`parsed_schema`; or a field has a name that is taken.
-    """
-    schema = parsed_schema(source.value_schema or "")
-    if source.keeps_unknown and UNKNOWN_COLUMN in schema.names:
-        raise ConfigError(
-            f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
-            "source.value_schema has a field of that name"
-        )
-    return schema
-
-
-def parsed_schema(text: str) -> StructType:
-    """The Spark type that ``text`` writes. Spark itself is asked, unless it is JSON.
-
-    Raises:
-        ConfigError: it is not a DDL string, not the JSON form of a StructType and no JSON Schema.
-    """
-    try:
-        if json_schema.is_one(text):
-            text = json_schema.spark_type(text)
-        if text.lstrip().startswith("{"):
-            return StructType.fromJson(json.loads(text))
-        schema = StructType.fromDDL(text)
-    except (AnalysisException, ValueError, KeyError) as error:
-        raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
-    if not isinstance(schema, StructType):
-        raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
-    return schema
+    return F.coalesce(error, F.when(F.col(_UNKNOWN).isNotNull(), reason))
 
 
 def _value_names(source: KafkaSource, schemas: WireSchemas | None) -> list[str]:

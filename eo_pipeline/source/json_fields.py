@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -40,15 +40,24 @@ def keys_if_more(schema: StructType, text: Column, parsed: Column) -> Column:
 
 def _values_read(schema: StructType, parsed: Column) -> Column:
     """How many values are there, in structs of structs too; each has a key of its own."""
-    count = F.lit(0)
+    counts = [F.lit(0)]
     for field in schema:
         value = parsed.getField(field.name)
-        count = count + value.isNotNull().cast("int")
+        counts.append(value.isNotNull().cast("int"))
         if isinstance(field.dataType, StructType):
-            count = count + F.when(
-                value.isNotNull(), _values_read(field.dataType, value)
-            ).otherwise(0)
-    return count
+            within = _values_read(field.dataType, value)
+            counts.append(F.when(value.isNotNull(), within).otherwise(0))
+    return _sum(counts)
+
+
+def _sum(terms: Sequence[Column]) -> Column:
+    """Halves of halves: one after the other they would be as deep as they are many, and Spark
+    Connect's client copies no plan of more than a hundred levels into a query.
+    """
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    return _sum(terms[:half]) + _sum(terms[half:])
 
 
 def unknown_fields(schema: StructType, text: Column, keys: Column) -> Column:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.ordinary import CATALOG_CLASS, CATALOG_SETTING, ordinary_jar
 from eo_pipeline.jvm.submit import KAFKA_SETTINGS
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 
@@ -26,7 +27,11 @@ JARS_VARIABLE = "EO_SPARK_JARS"
 NAME = "eo-pipeline"
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+#: Lists of files, of ours and a user's; what stands between two of them.
 _CLASS_PATH = "spark.driver.extraClassPath"
+_JARS = "spark.jars"
+_LISTS = {_CLASS_PATH: os.pathsep, _JARS: ","}
 _CORES = "spark.cores.max"
 
 _DEFAULTS = {
@@ -59,8 +64,11 @@ def launch_settings(master: str, driver_memory: str, config: Mapping[str, str]) 
     elif _CORES in config:
         # told before the executors have come: until then Spark thinks that it has two
         settings["spark.default.parallelism"] = config[_CORES]
-    ours, theirs = settings.get(_CLASS_PATH), config.get(_CLASS_PATH)
-    together = {_CLASS_PATH: f"{theirs}{os.pathsep}{ours}"} if ours and theirs else {}
+    together = {
+        key: f"{config[key]}{mark}{settings[key]}"
+        for key, mark in _LISTS.items()
+        if key in config and key in settings
+    }
     return settings | dict(config) | together
 
 
@@ -78,11 +86,19 @@ def is_local(master: str) -> bool:
 def _connector(master: str) -> dict[str, str]:
     folder = os.environ.get(JARS_VARIABLE)
     if not folder:
-        return {"spark.jars.packages": f"{CONNECTOR},{AVRO}"}
+        return {"spark.jars.packages": f"{CONNECTOR},{AVRO}", **jars_settings(master, ())}
     jars = sorted(Path(folder).glob("*.jar"))
     if not jars:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")
-    return class_path(master, jars)
+    return jars_settings(master, jars)
+
+
+def jars_settings(master: str, jars: Sequence[Path]) -> dict[str, str]:
+    """:func:`class_path`, with our own jar, and what it is found by."""
+    ours = ordinary_jar()
+    if ours is None:
+        return class_path(master, jars) if jars else {}
+    return {CATALOG_SETTING: CATALOG_CLASS, **class_path(master, [*jars, ours])}
 
 
 def class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:

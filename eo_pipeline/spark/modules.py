@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 import sys
 import sysconfig
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -25,12 +23,11 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
+from eo_pipeline.files import zipped
 from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.failures import SPARK_ERRORS, first_lines, server_is_lost
 from eo_pipeline.spark.launch import is_local
 
-#: A moment for all, so that the same sources make the same archive: the first that one can hold.
-_MOMENT = (1980, 1, 1, 0, 0, 0)
 _DIGITS = 12
 
 #: The names of the archives that each session has.
@@ -151,11 +148,7 @@ def _is_installed(root: Path) -> bool:
 
 def _archive(files: Mapping[str, Path]) -> Path:
     """Made once; its name tells what is in it, since none is taken twice with another content."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, file in files.items():
-            archive.writestr(zipfile.ZipInfo(name, _MOMENT), file.read_bytes())
-    content = held.getvalue()
+    content = zipped({name: file.read_bytes() for name, file in files.items()})
     path = Path(_folder().name) / f"eo-{hashlib.sha256(content).hexdigest()[:_DIGITS]}.zip"
     if not path.exists():
         path.write_bytes(content)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
+from eo_pipeline.jvm.begun import begin_for_later
 from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
 from eo_pipeline.spark.little import launched_for
 from eo_pipeline.spark.pandas_later import without_pandas
 from eo_pipeline.spark.staging import STAGING_SETTINGS
-from eo_pipeline.spark.warm.finding import tell_that_it_fails, warm_server
+from eo_pipeline.spark.warm.finding import has_warm_server, tell_that_it_fails, warm_server
 
 # what takes pyspark is imported where it is used: a run that finds nothing new needs the settings
 # alone
@@ -82,14 +83,27 @@ class SparkSettings(Settings):
             send_files(session, self.py_files)
         return session
 
+    def begin(self) -> None:
+        """What takes time of :meth:`session` and this process need not wait for: the JVM, if it
+        will have one of its own.
+
+        Raises:
+            ConfigError: ``config`` has what staging decides.
+            SetupError: no Java, or Spark does not take these settings.
+        """
+        # who has pyspark already may have a JVM, and would have little of this
+        if "pyspark" in sys.modules or self.server:
+            return
+        if self.warm and has_warm_server(self.master, self.launch()):
+            return
+        self._name_python()
+        begin_for_later(submit_arguments(self.master, self._launched()))
+
     def _found(self) -> SparkSession:
         self._refuse_what_staging_decides()
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-        # Python workers must run this interpreter, unless another was chosen for where they are:
-        # one of its release, with pyarrow
-        named = self.config.get("spark.pyspark.python", sys.executable)
-        os.environ.setdefault("PYSPARK_PYTHON", named)
+        self._name_python()
         if self.server and self.server.startswith("sc://"):
             # here, because it takes a quarter of a second to import
             with without_pandas():
@@ -98,6 +112,21 @@ class SparkSettings(Settings):
             with phase("connecting to the Spark Connect server", usually_short=True):
                 return connect(self.server, self._of_session(), self.connect_timeout)
         return (None if self.server else self._warm()) or self._started(self.server)
+
+    def _name_python(self) -> None:
+        """Python workers must run this interpreter, unless another was chosen for where they are:
+        one of its release, with pyarrow.
+        """
+        named = self.config.get("spark.pyspark.python", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", named)
+
+    def _launched(self) -> Mapping[str, str]:
+        """:meth:`launch` as the work wants it, for a process that is no client of another Spark."""
+        # left in the environment by a process that spoke Spark Connect and started this one:
+        # pyspark would ask for the remote's address instead of starting Spark
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
+        return launched_for(self.master, self.launch(), self.config)
 
     def _of_session(self) -> dict[str, str]:
         """With what staging would otherwise lend it, and take back, in every checkpoint."""
@@ -124,11 +153,7 @@ class SparkSettings(Settings):
         with phase(f"Spark is starting ({remote or self.master})"):
             launch: Mapping[str, str] = self.config
             if not remote:
-                launch = launched_for(self.master, self.launch(), self.config)
-                # left in the environment by a process that spoke Spark Connect and started this
-                # one: pyspark would ask for the remote's address instead of starting Spark
-                os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-                os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
+                launch = self._launched()
                 start_driver(submit_arguments(self.master, launch))
             return self._built(launch, remote)
 

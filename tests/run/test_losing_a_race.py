@@ -55,6 +55,7 @@ def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> Steps:
         session=ledger,
         recovery=Recovery(START.pipeline, ledger, StagingArea(folder, START.pipeline), True),
         spark=lambda: cast(Any, None),
+        begin_spark=lambda: None,
         run_id="run",
         inline_records=0,
         on_checkpoint=lambda _: None,

@@ -38,9 +38,17 @@ def test_a_module_that_is_nowhere_is_the_transforms_fault() -> None:
     assert isinstance(job_error(NOBODY, said, "The job"), TransformError)
 
 
-@pytest.mark.parametrize("jar", ["hadoop-aws-3.4.1.jar", "another.jar"])
+@pytest.mark.parametrize(
+    ("path", "check", "jar"),
+    [
+        ("s3://lake/flights", "spark s3", "hadoop-aws-3.4.1.jar"),
+        ("s3://lake/flights", "spark s3", "hadoop-azure-3.4.2.jar"),
+        ("abfss://lake@a00.dfs.core.windows.net/t", "spark azure", "hadoop-azure-3.4.2.jar"),
+        ("abfss://lake@a00.dfs.core.windows.net/t", "spark azure", "hadoop-aws-3.4.1.jar"),
+    ],
+)
 def test_the_doctor_tells_whether_a_spark_of_ours_gets_to_the_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, check: str, jar: str
 ) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
@@ -50,12 +58,13 @@ def test_the_doctor_tells_whether_a_spark_of_ours_gets_to_the_bucket(
         {
             "name": "p",
             "source": {"bootstrap_servers": "h:1", "topics": ["t"], "value_format": "raw"},
-            "sink": {"type": "delta", "path": "s3://lake/flights"},
+            "sink": {"type": "delta", "path": path},
             "spark": {"master": "spark://h:7077"},
         }
     )
     checks = {check.name: check for check in spark_checks(pipeline, 1)}
     assert checks["spark"].said.startswith("driver of spark://h:7077")
-    state = State.OK if jar.startswith("hadoop-aws") else State.FAIL
-    assert checks["spark s3"].state is state
-    assert ("object-stores.md" in checks["spark s3"].remedy) == (state is State.FAIL)
+    wanted = {"spark s3": "hadoop-aws", "spark azure": "hadoop-azure"}[check]
+    state = State.OK if jar.startswith(wanted) else State.FAIL
+    assert checks[check].state is state
+    assert ("object-stores.md" in checks[check].remedy) == (state is State.FAIL)

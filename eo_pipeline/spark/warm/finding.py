@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,47 +21,49 @@ def warm_server(master: str, launch: Mapping[str, str]) -> ServerRecord | None:
 
     Why one is not used is logged as a warning.
     """
+    found, why_not = _looked(master, launch)
+    if why_not:
+        log.warning("%s", why_not)
+    return found
+
+
+def has_warm_server(master: str, launch: Mapping[str, str]) -> bool:
+    """Whether there is one for :func:`warm_server`, which will tell why not."""
+    return _looked(master, launch)[0] is not None
+
+
+def _looked(master: str, launch: Mapping[str, str]) -> tuple[ServerRecord | None, str]:
+    """The server, or why one that is there is not used; empty: there is none."""
     try:
         found = nearest(Path.cwd())
     except (UnreadableRecordError, OSError) as error:
-        log.warning("No warm Spark is used: %s; `eo spark start` writes it anew.", error)
-        return None
+        return None, f"No warm Spark is used: {error}; `eo spark start` writes it anew."
     if found is None:
-        return None
+        return None, ""
     if not found.alive:
-        log.warning(
-            "%s has ended without being asked to; `eo spark start` starts another, `eo spark stop` "
-            "forgets it, its log is %s. %s",
-            found,
-            found.log,
-            _INSTEAD,
+        return None, (
+            f"{found} has ended without being asked to; `eo spark start` starts another, `eo spark "
+            f"stop` forgets it, its log is {found.log}. {_INSTEAD}"
         )
-        return None
-    differ = differences(found.terms, terms(master, launch))
-    if differ:
-        log.warning(
-            "%s is not used: it was started with other settings (%s); `eo spark stop`, then `eo "
-            "spark start` from here. %s",
-            found,
-            ", ".join(differ),
-            _INSTEAD,
+    if differ := differences(found.terms, terms(master, launch)):
+        return None, (
+            f"{found} is not used: it was started with other settings ({', '.join(differ)}); `eo "
+            f"spark stop`, then `eo spark start` from here. {_INSTEAD}"
         )
-        return None
     if _has_functions_for_its_own_spark():
-        log.warning(
-            "%s is not used: the transform's module makes a Python function for Spark (udf) when "
-            "it is imported, and pyspark makes that for the kind of Spark the process has by then; "
-            "make it in the transform. %s",
-            found,
-            _INSTEAD,
+        return None, (
+            f"{found} is not used: the transform's module makes a Python function for Spark (udf) "
+            "when it is imported, and pyspark makes that for the kind of Spark the process has by "
+            f"then; make it in the transform. {_INSTEAD}"
         )
-        return None
-    return found
+    return found, ""
 
 
 def _has_functions_for_its_own_spark() -> bool:
     """A ``udf`` that was made without Spark Connect fails when it is called with it."""
-    # here, because pyspark takes a sixth of a second to import
+    # pyspark takes a sixth of a second to import, and who has not done so has made none
+    if "pyspark.sql.udf" not in sys.modules:
+        return False
     from pyspark.sql.udf import UserDefinedFunction
 
     referrers = gc.get_referrers(UserDefinedFunction)

@@ -1,0 +1,58 @@
+package eo.pipeline;
+
+import org.apache.spark.sql.connector.catalog.FunctionCatalog;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.functions.BoundFunction;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * A catalog of Spark's that has a function for every schema: its name in the namespace "json" is
+ * what {@link OrdinaryJson} is to read, so that none need be registered.
+ *
+ * Spark's own Janino compiles this: no generics, no lambdas.
+ */
+public class OrdinaryFunctions implements FunctionCatalog {
+    private String name;
+
+    public void initialize(String name, CaseInsensitiveStringMap options) {
+        this.name = name;
+    }
+
+    public String name() {
+        return name;
+    }
+
+    public Identifier[] listFunctions(String[] namespace) {
+        return new Identifier[0];
+    }
+
+    public UnboundFunction loadFunction(Identifier identifier) {
+        return new ForSchemas(identifier.name());
+    }
+
+    /** The function that has the schemas for its name. */
+    static class ForSchemas implements UnboundFunction {
+        private final String schemas;
+
+        ForSchemas(String schemas) {
+            this.schemas = schemas;
+        }
+
+        public String name() {
+            return "ordinary_json";
+        }
+
+        public String description() {
+            return "ordinary_json(binary): the record, and whether it must be judged";
+        }
+
+        public BoundFunction bind(StructType arguments) {
+            String[] both = schemas.split("\n");
+            return new OrdinaryJson(
+                schemas, (StructType) DataType.fromJson(both[0]), (StructType) DataType.fromJson(both[1]));
+        }
+    }
+}

@@ -1,0 +1,528 @@
+package eo.pipeline;
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
+import java.io.IOException;
+import java.math.BigDecimal;
+import java.time.DateTimeException;
+import java.time.LocalDate;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.JsonToStructs;
+import org.apache.spark.sql.catalyst.util.ArrayBasedMapData;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
+import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.BooleanType;
+import org.apache.spark.sql.types.ByteType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.unsafe.types.UTF8String;
+import scala.Option;
+import scala.collection.immutable.Map;
+
+/**
+ * Reads JSON records in which there is nothing to judge, in one pass; any other as Spark's from_json
+ * does, and says so in the last field of what it gives. The one before it names the fields of an
+ * ordinary record that the schema does not, if there are any.
+ *
+ * Of an ordinary record it gives what from_json gives, by the same parser's same methods, and the
+ * record is good by all of the pipeline's rules. Whatever it is not sure of must be judged: another
+ * token than the type's usual one, a field that is there twice, one in a struct that the schema does
+ * not name, a missing one that is required, anything after the object, half a character, a time or a
+ * number that would not stay what it is.
+ */
+public class OrdinaryJson implements ScalarFunction {
+    private static final JsonFactory FACTORY = JsonFactory.builder().build();
+    private static final String UNKNOWN = "_eo_unknown";
+    private static final String JUDGED = "_eo_judged";
+    private static final int EARLIEST_YEAR = 1600;
+    private static final long MICROS_OF_A_DAY = 86400000000L;
+    private static final int DIGITS = 38;
+
+    private final String schemas;
+    private final StructType read;
+    private final StructType result;
+    private final Shape shape;
+    private transient JsonToStructs reader;
+
+    /**
+     * Of the schema that is "wanted", in the types as which it is "read", which has from_json's
+     * column for corrupt records besides, and with two more.
+     */
+    OrdinaryJson(String schemas, StructType wanted, StructType read) {
+        this.schemas = schemas;
+        this.read = read;
+        this.result = read
+            .add(UNKNOWN, DataTypes.createArrayType(DataTypes.StringType, true), true)
+            .add(JUDGED, DataTypes.BooleanType, true);
+        this.shape = new Shape(wanted, result.size(), read.size());
+    }
+
+    public DataType[] inputTypes() {
+        return new DataType[] {DataTypes.BinaryType};
+    }
+
+    public DataType resultType() {
+        return result;
+    }
+
+    public String name() {
+        return "ordinary_json";
+    }
+
+    public String canonicalName() {
+        return "eo.pipeline.ordinary_json." + schemas;
+    }
+
+    /** The record, null if it is none for from_json either. Spark calls this by its name. */
+    public InternalRow invoke(byte[] value) {
+        InternalRow row = value == null ? null : ordinary(value);
+        if (row == null) {
+            return judged(value);
+        }
+        row.setBoolean(result.size() - 1, false);
+        return row;
+    }
+
+    private InternalRow judged(byte[] value) {
+        if (reader == null) {
+            Map options = new Map.Map2(
+                "mode", "PERMISSIVE", "columnNameOfCorruptRecord", read.fieldNames()[read.size() - 1]);
+            Expression text = new BoundReference(0, DataTypes.StringType, true);
+            reader = new JsonToStructs(read, options, text, Option.apply("UTC"), false);
+        }
+        Object text = value == null ? null : UTF8String.fromBytes(value);
+        InternalRow found = (InternalRow) reader.eval(new GenericInternalRow(new Object[] {text}));
+        if (found == null) {
+            return null;
+        }
+        Object[] row = new Object[result.size()];
+        for (int i = 0; i < read.size(); i++) {
+            row[i] = found.isNullAt(i) ? null : found.get(i, read.apply(i).dataType());
+        }
+        row[result.size() - 1] = Boolean.TRUE;
+        return new GenericInternalRow(row);
+    }
+
+    /** The record, null if it must be judged. */
+    private InternalRow ordinary(byte[] value) {
+        // after a zero the parser would take it for UTF-16
+        if (value.length < 2 || value[0] != '{' || value[value.length - 1] != '}' || value[1] == 0) {
+            return null;
+        }
+        int all = 0;
+        boolean escapes = false;
+        for (int i = 0; i < value.length; i++) {
+            all |= value[i];
+            escapes |= value[i] == '\\';
+        }
+        if (all < 0 && !UTF8String.fromBytes(value).isValid()) {
+            return null;
+        }
+        try {
+            JsonParser parser = FACTORY.createParser(value);
+            try {
+                parser.nextToken();
+                InternalRow row = struct(parser, shape, escapes);
+                return row == null || parser.nextToken() != null ? null : row;
+            } finally {
+                parser.close(); // gives its buffers back
+            }
+        } catch (IOException notOrdinary) {
+            return null;
+        }
+    }
+
+    /** The object that has just begun; null: not ordinary. */
+    private static InternalRow struct(JsonParser parser, Shape shape, boolean escapes)
+            throws IOException {
+        Object[] row = new Object[shape.width];
+        boolean[] seen = new boolean[shape.names.length];
+        LinkedHashSet unknown = null;
+        int next = 0;
+        while (parser.nextToken() == JsonToken.FIELD_NAME) {
+            int field = shape.find(parser.currentName(), next);
+            if (field < 0) {
+                if (unknown == null) {
+                    unknown = new LinkedHashSet();
+                }
+                // of a value that nobody reads nobody would see half a character
+                if (escapes || shape.unknown < 0 || !unknown.add(parser.currentName())) {
+                    return null;
+                }
+                parser.nextToken();
+                parser.skipChildren();
+                continue;
+            }
+            if (seen[field]) {
+                return null;
+            }
+            seen[field] = true;
+            next = field + 1;
+            JsonToken token = parser.nextToken();
+            if (token == JsonToken.VALUE_NULL) {
+                if (shape.required[field]) {
+                    return null;
+                }
+                continue;
+            }
+            Object found = shape.kinds[field].read(parser, token, escapes);
+            if (found == null) {
+                return null;
+            }
+            row[field] = found;
+        }
+        if (parser.currentToken() != JsonToken.END_OBJECT) {
+            return null;
+        }
+        for (int i = 0; i < seen.length; i++) {
+            if (shape.required[i] && !seen[i]) {
+                return null;
+            }
+        }
+        if (unknown != null) {
+            row[shape.unknown] = texts(unknown);
+        }
+        return new GenericInternalRow(row);
+    }
+
+    private static GenericArrayData texts(LinkedHashSet names) {
+        Object[] found = names.toArray();
+        for (int i = 0; i < found.length; i++) {
+            found[i] = UTF8String.fromString((String) found[i]);
+        }
+        return new GenericArrayData(found);
+    }
+
+    /**
+     * The fields of a struct. "width" is more than they are where more columns follow them, one of
+     * them for the names of "unknown" fields; less than zero: there may be none.
+     */
+    static class Shape implements java.io.Serializable {
+        final String[] names;
+        final boolean[] required;
+        final Kind[] kinds;
+        final int width;
+        final int unknown;
+        private final HashMap places = new HashMap();
+
+        Shape(StructType wanted, int width, int unknown) {
+            StructField[] fields = wanted.fields();
+            this.width = width;
+            this.unknown = unknown;
+            names = new String[fields.length];
+            required = new boolean[fields.length];
+            kinds = new Kind[fields.length];
+            for (int i = 0; i < fields.length; i++) {
+                names[i] = fields[i].name();
+                required[i] = !fields[i].nullable();
+                kinds[i] = kindOf(fields[i].dataType());
+                places.put(names[i], new Integer(i));
+            }
+        }
+
+        /** The place of the field "name", most likely "next"; -1: there is none. */
+        int find(String name, int next) {
+            if (next < names.length && names[next].equals(name)) {
+                return next;
+            }
+            Integer place = (Integer) places.get(name);
+            return place == null ? -1 : place.intValue();
+        }
+    }
+
+    private static Kind kindOf(DataType type) {
+        if (type instanceof StringType) return new Text();
+        if (type instanceof LongType) return new Whole(64);
+        if (type instanceof IntegerType) return new Whole(32);
+        if (type instanceof ShortType) return new Whole(16);
+        if (type instanceof ByteType) return new Whole(8);
+        if (type instanceof DoubleType) return new Real(false);
+        if (type instanceof FloatType) return new Real(true);
+        if (type instanceof BooleanType) return new Truth();
+        if (type instanceof DecimalType) return new Exact((DecimalType) type);
+        if (type instanceof DateType) return new Day();
+        if (type instanceof TimestampType) return new Moment();
+        if (type instanceof StructType) return new Nested((StructType) type);
+        if (type instanceof ArrayType) return new Listed((ArrayType) type);
+        if (type instanceof MapType) return new Mapped((MapType) type);
+        throw new IllegalArgumentException("not read here: " + type);
+    }
+
+    /** How values of one type are read. */
+    abstract static class Kind implements java.io.Serializable {
+        /** What "token", which is not null, stands for, in Spark's own terms; null: not ordinary. */
+        abstract Object read(JsonParser parser, JsonToken token, boolean escapes)
+            throws IOException;
+    }
+
+    static class Text extends Kind {
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.VALUE_STRING) {
+                return null;
+            }
+            String text = parser.getText();
+            return escapes && hasHalves(text) ? null : UTF8String.fromString(text);
+        }
+    }
+
+    /** Whether half a character is alone, as only an escaped one can be. */
+    private static boolean hasHalves(String text) {
+        for (int i = 0; i < text.length(); i++) {
+            if (Character.isSurrogate(text.charAt(i))) {
+                boolean whole = i + 1 < text.length()
+                    && Character.isSurrogatePair(text.charAt(i), text.charAt(i + 1));
+                if (!whole) {
+                    return true;
+                }
+                i++;
+            }
+        }
+        return false;
+    }
+
+    static class Whole extends Kind {
+        private final int bits;
+
+        Whole(int bits) {
+            this.bits = bits;
+        }
+
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.VALUE_NUMBER_INT) {
+                return null;
+            }
+            if (bits == 64) {
+                return new Long(parser.getLongValue());
+            }
+            int value = parser.getIntValue();
+            if (bits == 32) {
+                return new Integer(value);
+            }
+            // bytes are read as short
+            int limit = bits == 16 ? Short.MAX_VALUE : Byte.MAX_VALUE;
+            return value > limit || value < -limit - 1 ? null : (Object) new Short((short) value);
+        }
+    }
+
+    static class Real extends Kind {
+        private final boolean single;
+
+        Real(boolean single) {
+            this.single = single;
+        }
+
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
+                return null;
+            }
+            if (single) {
+                return new Float(parser.getFloatValue());
+            }
+            return new Double(parser.getDoubleValue());
+        }
+    }
+
+    static class Truth extends Kind {
+        Object read(JsonParser parser, JsonToken token, boolean escapes) {
+            if (token == JsonToken.VALUE_TRUE) {
+                return Boolean.TRUE;
+            }
+            return token == JsonToken.VALUE_FALSE ? Boolean.FALSE : null;
+        }
+    }
+
+    /** A decimal number that fits without being rounded; read with room to spare behind the point. */
+    static class Exact extends Kind {
+        private final int before;
+        private final int behind;
+
+        Exact(DecimalType type) {
+            before = type.precision() - type.scale();
+            behind = type.scale();
+        }
+
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
+                return null;
+            }
+            BigDecimal value = parser.getDecimalValue();
+            boolean fits = value.scale() <= behind
+                && (long) value.precision() - value.scale() <= before;
+            return fits ? Decimal.apply(value, DIGITS, DIGITS - before) : null;
+        }
+    }
+
+    /** As ISO 8601 writes it: 2026-01-31. */
+    static class Day extends Kind {
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.VALUE_STRING) {
+                return null;
+            }
+            String text = parser.getText();
+            long day = text.length() == 10 ? day(text) : Long.MIN_VALUE;
+            return day == Long.MIN_VALUE ? null : (Object) new Integer((int) day);
+        }
+    }
+
+    /** As ISO 8601 writes it, in UTC, of at most microseconds: 2026-01-31T08:30:00.125Z. */
+    static class Moment extends Kind {
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.VALUE_STRING) {
+                return null;
+            }
+            String text = parser.getText();
+            int end = text.length() - 1;
+            if (end < 19 || end > 26 || end == 20 || text.charAt(end) != 'Z' || text.charAt(10) != 'T') {
+                return null;
+            }
+            long day = day(text);
+            int hour = number(text, 11, 13);
+            int minute = number(text, 14, 16);
+            int second = number(text, 17, 19);
+            int fraction = end == 19 ? 0 : number(text, 20, end);
+            boolean marked = text.charAt(13) == ':' && text.charAt(16) == ':'
+                && (end == 19 || text.charAt(19) == '.');
+            boolean told = hour >= 0 && hour < 24 && minute >= 0 && minute < 60 && second >= 0
+                && second < 60 && fraction >= 0;
+            if (day == Long.MIN_VALUE || !marked || !told) {
+                return null;
+            }
+            for (int digits = end - 20; end > 19 && digits < 6; digits++) {
+                fraction *= 10;
+            }
+            long seconds = (hour * 60 + minute) * 60 + second;
+            return new Long(day * MICROS_OF_A_DAY + seconds * 1000000L + fraction);
+        }
+    }
+
+    /** Days since 1970 of the date that "text" begins with; the least number: it is none. */
+    private static long day(String text) {
+        int year = number(text, 0, 4);
+        int month = number(text, 5, 7);
+        int day = number(text, 8, 10);
+        if (text.charAt(4) != '-' || text.charAt(7) != '-' || year < EARLIEST_YEAR) {
+            return Long.MIN_VALUE;
+        }
+        if (month < 1 || month > 12 || day < 1 || day > 31) {
+            return Long.MIN_VALUE;
+        }
+        try {
+            return LocalDate.of(year, month, day).toEpochDay();
+        } catch (DateTimeException noSuchDay) {
+            return Long.MIN_VALUE;
+        }
+    }
+
+    /** What the digits from "begin" to "end", not included, stand for; -1: they are not digits. */
+    private static int number(String text, int begin, int end) {
+        int value = 0;
+        for (int i = begin; i < end; i++) {
+            char digit = text.charAt(i);
+            if (digit < '0' || digit > '9') {
+                return -1;
+            }
+            value = value * 10 + digit - '0';
+        }
+        return value;
+    }
+
+    static class Nested extends Kind {
+        private final Shape shape;
+
+        Nested(StructType type) {
+            shape = new Shape(type, type.size(), -1);
+        }
+
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            return token == JsonToken.START_OBJECT ? struct(parser, shape, escapes) : null;
+        }
+    }
+
+    static class Listed extends Kind {
+        private final Kind element;
+        private final boolean nullable;
+
+        Listed(ArrayType type) {
+            element = kindOf(type.elementType());
+            nullable = type.containsNull();
+        }
+
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.START_ARRAY) {
+                return null;
+            }
+            ArrayList values = new ArrayList();
+            JsonToken each = parser.nextToken();
+            while (each != JsonToken.END_ARRAY) {
+                Object value = orNull(parser, each, element, escapes);
+                if (value == null && !(nullable && each == JsonToken.VALUE_NULL)) {
+                    return null;
+                }
+                values.add(value);
+                each = parser.nextToken();
+            }
+            return new GenericArrayData(values.toArray());
+        }
+    }
+
+    /** Of a key that is there twice from_json makes an error of its own. */
+    static class Mapped extends Kind {
+        private final Kind held;
+        private final boolean nullable;
+
+        Mapped(MapType type) {
+            held = kindOf(type.valueType());
+            nullable = type.valueContainsNull();
+        }
+
+        Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
+            if (token != JsonToken.START_OBJECT) {
+                return null;
+            }
+            java.util.LinkedHashMap found = new java.util.LinkedHashMap();
+            while (parser.nextToken() == JsonToken.FIELD_NAME) {
+                String name = parser.currentName();
+                JsonToken each = parser.nextToken();
+                Object value = orNull(parser, each, held, escapes);
+                if (value == null && !(nullable && each == JsonToken.VALUE_NULL)) {
+                    return null;
+                }
+                UTF8String key = UTF8String.fromString(name);
+                if (found.containsKey(key) || (escapes && hasHalves(name))) {
+                    return null;
+                }
+                found.put(key, value);
+            }
+            return new ArrayBasedMapData(
+                new GenericArrayData(found.keySet().toArray()),
+                new GenericArrayData(found.values().toArray()));
+        }
+    }
+
+    private static Object orNull(JsonParser parser, JsonToken token, Kind kind, boolean escapes)
+            throws IOException {
+        // an end of the record in its middle is an error of the parser's
+        return token == JsonToken.VALUE_NULL ? null : kind.read(parser, token, escapes);
+    }
+}

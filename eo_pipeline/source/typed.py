@@ -1,0 +1,47 @@
+"""The Spark type that a source's ``value_schema`` writes."""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.source import json_schema
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.wire import UNKNOWN_COLUMN
+
+
+def value_schema(source: KafkaSource) -> StructType:
+    """``source.value_schema`` as a Spark type.
+
+    Raises:
+        ConfigError: see :func:`parsed_schema`; or a field has a name that is taken.
+    """
+    schema = parsed_schema(source.value_schema or "")
+    if source.keeps_unknown and UNKNOWN_COLUMN in schema.names:
+        raise ConfigError(
+            f"source.unknown_fields: keep makes a column {UNKNOWN_COLUMN!r}, and "
+            "source.value_schema has a field of that name"
+        )
+    return schema
+
+
+def parsed_schema(text: str) -> StructType:
+    """The Spark type that ``text`` writes. Spark itself is asked, unless it is JSON.
+
+    Raises:
+        ConfigError: it is not a DDL string, not the JSON form of a StructType and no JSON Schema.
+    """
+    try:
+        if json_schema.is_one(text):
+            text = json_schema.spark_type(text)
+        if text.lstrip().startswith("{"):
+            return StructType.fromJson(json.loads(text))
+        schema = StructType.fromDDL(text)
+    except (AnalysisException, ValueError, KeyError) as error:
+        raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
+    return schema

@@ -1,0 +1,51 @@
+"""Whether a Spark has our function for ordinary records; see :mod:`eo_pipeline.jvm.ordinary`.
+
+Those that are started here have it. A Spark Connect server of somebody else's is sent it, for the
+session alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+
+from eo_pipeline.jvm.ordinary import CATALOG_CLASS, CATALOG_SETTING, ordinary_jar
+from eo_pipeline.spark.clients import is_connect
+
+_known: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+_lock = Lock()
+
+
+def has_ordinary(spark: SparkSession, trial: Callable[[], Column]) -> bool:
+    """Whether ``spark`` can analyse what ``trial`` gives; asked once.
+
+    A setting alone tells nothing: a session that was there before may have been given it, without
+    the jar.
+    """
+    with _lock:
+        if spark not in _known:
+            _known[spark] = _takes(spark, trial)
+        return _known[spark]
+
+
+def _takes(spark: SparkSession, trial: Callable[[], Column]) -> bool:
+    try:
+        if spark.conf.get(CATALOG_SETTING, None) is None and not _was_sent(spark):
+            return False
+        return bool(spark.range(1).select(trial()).schema)
+    # a server that takes no jars; and of a Spark that is lost the job itself says so
+    except (PySparkException, Py4JError):
+        return False
+
+
+def _was_sent(spark: SparkSession) -> bool:
+    jar = ordinary_jar() if is_connect(spark) else None
+    if jar is not None:
+        spark.addArtifacts(str(jar))
+        spark.conf.set(CATALOG_SETTING, CATALOG_CLASS)
+    return jar is not None
