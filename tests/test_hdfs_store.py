@@ -29,7 +29,8 @@ def test_files_are_put_and_read_while_a_data_node_is_dead_and_nobody_noticed(
     data_nodes: DataNodes,
 ) -> None:
     """The name node still sends clients to it, for each file on two nodes of two."""
-    folder = data_nodes.folder.place
+    # hdfs-native may wait for the dead one until it is given up, 30 s by default
+    folder = data_nodes.folder.saying(request_timeout=8).place
     (folder / "before").put(b"on both")
     dead = data_nodes.nodes[0]
     dead.kill()
