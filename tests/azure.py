@@ -11,13 +11,13 @@ import hmac
 import secrets
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import urlencode
 
 import obstore
@@ -27,7 +27,6 @@ from obstore.store import AzureStore
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.errors import SetupError
-from eo_pipeline.storage import Storage
 from tests.servers import STATE
 from tests.store_folder import StoreFolder
 
@@ -121,30 +120,33 @@ class EmbeddedAzurite(EmbeddedServer):
         return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AzureFolder(StoreFolder):
     """A place of a test's own in a container, and how to get there."""
 
+    EXTRA: ClassVar[str] = "azure"
+
     server: EmbeddedAzurite
-    uri: str
 
     @property
-    def storage(self) -> Storage:
-        return Storage.model_validate(self.document())
+    def address(self) -> tuple[str, int]:
+        return self.server.host, self.server.port
 
-    def document(self, **more: Any) -> dict[str, Any]:
-        """``storage`` as a document holds it."""
+    def _fields(self) -> dict[str, Any]:
         flat = {"endpoint": self.server.endpoint, "hierarchical_namespace": False}
-        return {**flat, "account_key": self.server.key, **more}
+        return {**flat, "account_key": self.server.key}
+
+    def apart(self) -> Self:
+        """In a container of its own."""
+        uri = self.server.container(f"apart-{uuid.uuid4().hex[:12]}")
+        return replace(self, uri=f"{uri}/{self.place.key}")
 
     @property
     def container(self) -> str:
         return self.uri.split("/")[2].split("@")[0]
 
     def files(self) -> set[str]:
-        """What the store has below it, as an observer sees it: by name, below the folder. Of blobs
-        that stand for folders nothing is said.
-        """
+        """Of blobs that stand for folders nothing is said."""
         store, root = self.server.client(self.container), self.place.key
         found = [each for batch in obstore.list(store, root) for each in batch]
         return {each["path"].removeprefix(f"{root}/") for each in found if each["size"]}
@@ -166,4 +168,4 @@ def container_of_session() -> str:
 def azure(azurite: EmbeddedAzurite, container_of_session: str) -> AzureFolder:
     """A folder of the test's own, not made yet."""
     uri = azurite.start().container(container_of_session)
-    return AzureFolder(azurite, f"{uri}/{uuid.uuid4().hex[:12]}")
+    return AzureFolder(server=azurite, uri=f"{uri}/{uuid.uuid4().hex[:12]}")

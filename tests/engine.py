@@ -42,14 +42,18 @@ SCHEMA = "id BIGINT NOT NULL, name STRING"
 Coordinates = tuple[str, int, int]
 
 
-@pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
-    """The session's Spark; every pipeline of this process and its children uses it."""
-    jars = (
+def spark_jars() -> tuple[Path, ...]:
+    """For every source, and every store."""
+    return (
         *(*spark_connector_jars(STATE), *spark_s3_jars(STATE)),
         *(*spark_azure_jars(STATE), *spark_gcs_jars(STATE)),
     )
-    with EmbeddedSpark(tmp_path_factory.mktemp("spark"), jars=jars) as server:
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
+    """The session's Spark; every pipeline of this process and its children uses it."""
+    with EmbeddedSpark(tmp_path_factory.mktemp("spark"), jars=spark_jars()) as server:
         os.environ["SPARK_REMOTE"] = server.remote
         yield server
         del os.environ["SPARK_REMOTE"]

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -19,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.errors import SetupError
-from eo_pipeline.storage import Storage
 from tests.google_gateway import TOKENS, GoogleGateway
 from tests.servers import STATE
 from tests.store_folder import StoreFolder
@@ -80,23 +80,35 @@ class EmbeddedGoogle(EmbeddedServer):
         return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GoogleBucket(StoreFolder):
     """A place of a test's own, and how to get there."""
 
+    EXTRA: ClassVar[str] = "gcs"
+
     server: EmbeddedGoogle
     gateway: GoogleGateway
-    uri: str
 
     @property
-    def storage(self) -> Storage:
-        return Storage(endpoint=self.gateway.endpoint)
+    def address(self) -> tuple[str, int]:
+        return HOST, self.gateway.port
 
-    def document(self, **more: Any) -> dict[str, Any]:
-        return {**super().document(), **more}
+    def _fields(self) -> dict[str, Any]:
+        return {"endpoint": self.gateway.endpoint}
+
+    def apart(self) -> Self:
+        """In a bucket of its own."""
+        name = f"g-{uuid.uuid4().hex[:12]}"
+        self.server.bucket(name)
+        return replace(self, uri=f"gs://{name}/{self.place.key}")
+
+    def putting(self, name: str) -> re.Pattern[bytes]:
+        """Whatever is no letter and no digit is sent in another way."""
+        sent = re.sub(r"[^A-Za-z0-9]", lambda found: f"%{ord(found[0]):02X}", name)
+        return super().putting(sent)
 
     def files(self) -> set[str]:
-        """What the emulator has below it, folders' marks too: by name, below the place."""
+        """As the emulator itself has them, folders' marks too."""
         root = f"{self.place.key}/"
         found = self.server.names(self.place.bucket.name)
         return {name.removeprefix(root) for name in found if name.startswith(root)}
@@ -113,16 +125,6 @@ def service_account(gateway: GoogleGateway) -> dict[str, str]:
         "private_key": key.private_bytes(*form).decode(),
         "token_uri": gateway.endpoint + TOKENS,
     }
-
-
-def behind(google: GoogleBucket, port: int, **more: Any) -> dict[str, Any]:
-    """A pipeline's settings that lead to a bucket of its own by way of ``port``: Spark holds on to
-    where a bucket of a name was.
-    """
-    name = f"g-{uuid.uuid4().hex[:12]}"
-    google.server.bucket(name)
-    storage = google.document(endpoint=f"http://{HOST}:{port}", **more)
-    return {"staging": f"gs://{name}/staging", "storage": storage}
 
 
 @pytest.fixture(scope="session")
@@ -151,4 +153,4 @@ def google(
 ) -> GoogleBucket:
     """A folder of the test's own, with nothing in it."""
     uri = f"gs://{google_bucket}/{uuid.uuid4().hex[:12]}"
-    return GoogleBucket(google_server, google_gateway, uri)
+    return GoogleBucket(server=google_server, gateway=google_gateway, uri=uri)

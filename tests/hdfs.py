@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.request import urlopen
 
 import hdfs_native
@@ -201,15 +202,32 @@ class EmbeddedDataNode(EmbeddedServer):
         return not is_free(self._chosen[0]) and self.address in (self._of.data_nodes() or ())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HdfsFolder(StoreFolder):
     """A place of a test's own in HDFS, and how to get there."""
 
+    MODULE: ClassVar[str] = "hdfs_native"
+    EXTRA: ClassVar[str] = "hdfs"
+    SILENT: ClassVar[str] = r"no answer within 0\.3 s"
+
     server: EmbeddedHdfs
-    uri: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.server.host, self.server.port
+
+    def _fields(self) -> dict[str, Any]:
+        return {}
+
+    def behind(self, port: int, **more: Any) -> Self:
+        uri = self.uri.replace(f":{self.server.port}/", f":{port}/")
+        return replace(self.saying(**more), uri=uri)
+
+    def putting(self, name: str) -> re.Pattern[bytes]:
+        """It is written under another name before."""
+        return re.compile(b"rename2.*" + re.escape(name.encode()), re.DOTALL)
 
     def files(self) -> set[str]:
-        """What HDFS has below it, as an observer sees it: by name, below the folder."""
         root = f"/{self.place.key}/"
         return {
             each.path.removeprefix(root)
@@ -228,7 +246,7 @@ def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedHd
 def hdfs(hdfs_server: EmbeddedHdfs) -> HdfsFolder:
     """A folder of the test's own, not made yet."""
     uri = f"hdfs://{hdfs_server.start().authority}/{uuid.uuid4().hex[:12]}"
-    return HdfsFolder(hdfs_server, uri)
+    return HdfsFolder(server=hdfs_server, uri=uri)
 
 
 @dataclass(frozen=True)
@@ -279,4 +297,5 @@ def data_nodes(
 ) -> DataNodes:
     """A folder of the test's own there, not made yet."""
     uri = f"hdfs://{name_node.authority}/{uuid.uuid4().hex[:12]}"
-    return DataNodes(name_node, data_node_pair, HdfsFolder(name_node, uri)).start()
+    folder = HdfsFolder(server=name_node, uri=uri)
+    return DataNodes(name_node, data_node_pair, folder).start()

@@ -23,6 +23,7 @@ _DEMO = ("test_make_run.py", "test_make_dev.py", "test_interrupted.py")
 #: Whatever is not named is shorter, and comes after them.
 LONGEST = (
     "dagster/test_in_the_browser.py",
+    "run/test_staging_in_stores.py",
     "spark/test_warm_spark.py",
     "audit/test_audit.py",
     "sinks/kafka/test_kafka_sink_shards.py",
@@ -38,6 +39,7 @@ LONGEST = (
     "cli/test_cli.py",
     "spark/test_spark_connect.py",
     "spark/test_on_a_cluster.py",
+    "sinks/delta/test_delta_in_stores.py",
     "run/test_going_back.py",
     "source/test_topics_that_return.py",
     "dagster/test_a_project_of_ones_own.py",
@@ -58,6 +60,8 @@ LONGEST = (
     "sinks/test_lake_pipeline.py",
     "explorer/test_protocol_explorer.py",
     "sinks/kafka/test_kafka_to_kafka.py",
+    "test_stores.py",
+    "test_hdfs_store.py",
     "run/test_checksums.py",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from dataclasses import dataclass
 from enum import Enum
@@ -40,7 +41,7 @@ class Proxy:
         self._server = (host, port)
         self._lock = Lock()
         self._links: list[socket.socket] = []
-        self._trigger: tuple[bytes, Cut] | None = None
+        self._trigger: tuple[re.Pattern[bytes], Cut] | None = None
         self._refusing = False
         self._answers: list[tuple[bytes, bytes, bool]] = []
         self._stalling = False
@@ -54,10 +55,11 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         Thread(target=self._accept, daemon=True).start()
 
-    def cut_at(self, word: bytes, cut: Cut) -> None:
-        """Break the link the next time the client sends ``word``."""
+    def cut_at(self, word: bytes | re.Pattern[bytes], cut: Cut) -> None:
+        """Break the link the next time the client sends ``word``, or what it describes."""
+        words = re.compile(re.escape(word)) if isinstance(word, bytes) else word
         with self._lock:
-            self._trigger = (word, cut)
+            self._trigger = (words, cut)
 
     def forget(self) -> None:
         """What it was to do at a word is not to be done any more."""
@@ -195,7 +197,7 @@ class Proxy:
 
     def _triggered(self, data: bytes) -> Cut | None:
         with self._lock:
-            if self._trigger is None or self._trigger[0] not in data:
+            if self._trigger is None or not self._trigger[0].search(data):
                 return None
             (_, cut), self._trigger = self._trigger, None
             return cut

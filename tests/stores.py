@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 import pytest
+from pyarrow.fs import FileSelector, S3FileSystem
 
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.embedded.objects import EmbeddedObjectStore
 from eo_pipeline.embedded.redis import EmbeddedRedis
-from eo_pipeline.storage import Storage
 from tests.chaos import rest_is_chaos
 from tests.mysql_server import EmbeddedMySql
-from tests.store_folder import StoreFolder
+from tests.store_folder import StoreFolder, fields_of
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,32 @@ def redis_url(redis_server: EmbeddedRedis) -> Iterator[str]:
             admin.flushdb()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bucket(StoreFolder):
     """A place of a test's own in an object store, and how to get there."""
 
+    EXTRA: ClassVar[str] = "s3"
+
     server: EmbeddedObjectStore
-    uri: str
 
     @property
-    def storage(self) -> Storage:
-        return self.server.storage
+    def address(self) -> tuple[str, int]:
+        return self.server.host, self.server.port
+
+    def _fields(self) -> dict[str, Any]:
+        return fields_of(self.server.storage)
+
+    def files(self) -> set[str]:
+        """By a client of Arrow's."""
+        fields = self._fields()
+        client = S3FileSystem(
+            endpoint_override=fields["endpoint"],
+            access_key=fields["access_key_id"],
+            secret_key=fields["secret_access_key"],
+        )
+        root = self.uri.removeprefix("s3://")
+        found = client.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+        return {each.path.removeprefix(f"{root}/") for each in found if each.is_file}
 
     def uploads_left(self) -> list[str]:
         """Uploads of parts that nobody finished or gave up, as the store itself keeps them."""
@@ -153,4 +169,4 @@ def bucket_of_session() -> str:
 def bucket(objects: EmbeddedObjectStore, bucket_of_session: str) -> Bucket:
     """A prefix of the test's own: the server makes files of 256 MB for each bucket."""
     uri = objects.start().bucket(bucket_of_session)
-    return Bucket(objects, f"{uri}/{uuid.uuid4().hex[:12]}")
+    return Bucket(server=objects, uri=f"{uri}/{uuid.uuid4().hex[:12]}")

@@ -35,9 +35,9 @@ def test_a_name_node_that_is_away_is_named_soon_and_the_next_checks_are_made(
     eo: Shell, hdfs: HdfsFolder, hangs: bool
 ) -> None:
     """Found before: a traceback after three minutes, whatever ``--timeout`` said."""
-    with Proxy(hdfs.server.host, hdfs.server.port) as proxy:
+    with Proxy(*hdfs.address) as proxy:
         proxy.stall() if hangs else proxy.refuse()
-        there = hdfs.uri.replace(f":{hdfs.server.port}", f":{proxy.port}")
+        there = hdfs.behind(proxy.port).uri
         eo.document(staging=there)
         began = time.monotonic()
         ill = eo("doctor", "--timeout", "2", "--json")

@@ -22,7 +22,6 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.processes import dies
-from tests.azure import AzureFolder
 from tests.chaos import rest_is_chaos
 from tests.sinks.delta.delta_world import (
     World,
@@ -33,7 +32,7 @@ from tests.sinks.delta.delta_world import (
 from tests.sinks.maintaining import AT_ONCE, POINTS, at, killed_at, maintain
 from tests.sinks.test_lake_widening import FEW, FEW_IN_WIDE, MANY, NARROW, WIDE, batch
 from tests.sinks.test_values_given_back import of
-from tests.stores import Bucket
+from tests.store_folder import StoreFolder, on_stores
 
 __all__ = ["world"]
 
@@ -362,10 +361,9 @@ def test_the_floor_is_where_the_log_still_tells_what_left_the_table(
 # In a bucket, and in a container of Azure's.
 
 
-@pytest.mark.parametrize("store", ["bucket", "azure"])
-def test_in_a_store(request: pytest.FixtureRequest, store: str) -> None:
-    there: Bucket | AzureFolder = request.getfixturevalue(store)
-    sink = DeltaSink(path=f"{there.uri}/kept/flights", storage=there.storage)
+@on_stores("bucket", "azure")
+def test_in_a_store(store: StoreFolder) -> None:
+    sink = DeltaSink(path=f"{store.uri}/kept/flights", storage=store.storage)
     head = publish(sink, 6)
     told = maintain(sink, "p", AT_ONCE, dry_run=True)
     assert told["compact"].files_after == 1

@@ -1,4 +1,8 @@
-"""The contract, with table, ledger and staging in Azure Storage; and its commits, raced and cut."""
+"""The contract, with table, ledger and staging in each store; and its commits, raced and cut.
+
+All of the contract is chaos, with representatives in test_delta_bucket_faults.py and
+test_lake_pipeline.py. What is particular to one store comes last.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 from deltalake import DeltaTable
 
-from eo_pipeline.errors import FencedError, SinkUnavailableError
-from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.errors import CommitUnknownError, ConfigError, FencedError, SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.protocol import CommitOutcome
@@ -24,9 +29,11 @@ from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.upsert import UpsertContract
 from tests.azure import AzureFolder
+from tests.hdfs import DataNodes
 from tests.proxy import Cut, Proxy
 from tests.sinks.delta.delta_world import rows_of
 from tests.sinks.delta.test_delta_contract import NOT_IN_DELTA, OnDelta
+from tests.store_folder import STORES, StoreFolder, on_stores
 
 #: A process that commits each next version, if it is the first to, when it is told to.
 _RACER = """
@@ -50,44 +57,66 @@ for line in sys.stdin:
         print("won", flush=True)
 """
 
+#: A bucket of S3's is in test_delta_bucket_faults.py, too.
+on_each = on_stores("azure", "google", "hdfs", chaos=["bucket"])
 
-class InAzure(OnDelta):
+
+class InAStore(OnDelta):
     @pytest.fixture(autouse=True)
-    def _known(self, azure: AzureFolder) -> None:
-        self.azure = azure
+    def _known(self, store: StoreFolder) -> None:
+        self.store = store
 
     def options(self) -> dict[str, str]:
-        return self.azure.options()
+        return self.store.options()
 
     @pytest.fixture
-    def sink(self, azure: AzureFolder) -> Sink:
-        return DeltaSink(path=f"{azure.uri}/tables/flights", storage=azure.storage)
+    def sink(self, store: StoreFolder) -> Sink:
+        return DeltaSink(path=f"{store.uri}/tables/flights", storage=store.storage)
 
 
 @pytest.mark.chaos
-class TestAppend(GoingBackContract, InAzure):
+@on_stores(*STORES)
+class TestAppend(GoingBackContract, InAStore):
     pass
 
 
 @pytest.mark.chaos
-class TestUpsert(UpsertContract, GoingBackContract, InAzure):
+@on_stores(*STORES)
+class TestUpsert(UpsertContract, GoingBackContract, InAStore):
     going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND,)
     refused_names: ClassVar[frozenset[str]] = NOT_IN_DELTA | {"a backtick"}
 
     @pytest.fixture
-    def sink(self, azure: AzureFolder) -> Sink:
+    def sink(self, store: StoreFolder) -> Sink:
         return DeltaSink(
-            path=f"{azure.uri}/tables/flights",
-            storage=azure.storage,
+            path=f"{store.uri}/tables/flights",
+            storage=store.storage,
             mode="upsert",
             key=("id",),
             sequence_by=("_eo_checkpoint",),
         )
 
 
-def test_of_several_processes_that_commit_one_version_one_wins(azure: AzureFolder) -> None:
+def sink_at(store: StoreFolder) -> DeltaSink:
+    return DeltaSink(path=f"{store.uri}/t", storage=store.storage)
+
+
+def publish(sink: DeltaSink, entry: LedgerEntry, checkpoint: int) -> CommitOutcome:
+    with sink.open("p") as session:
+        rows = StagedTable.in_memory(rows_of(checkpoint)) if checkpoint else None
+        return session.publish(entry, StagedOutput(rows))
+
+
+def ids_in(store: StoreFolder) -> list[int]:
+    """As an observer sees the table, who goes straight to the store."""
+    found = DeltaTable(f"{store.uri}/t", storage_options=store.options()).to_pyarrow_table()
+    return sorted(found["id"].to_pylist())
+
+
+@on_stores("azure", "google", chaos=["bucket", "hdfs"])
+def test_of_several_processes_that_commit_one_version_one_wins(store: StoreFolder) -> None:
     """delta-rs' own commit: thirty versions, each by four processes from the one before."""
-    uri, versions, options = f"{azure.uri}/t", 30, azure.options()
+    uri, versions, options = f"{store.uri}/t", 30, store.options()
     DeltaTable.create(uri, rows_of(1).schema, storage_options=options)
     racers = [
         subprocess.Popen(
@@ -120,59 +149,56 @@ def test_of_several_processes_that_commit_one_version_one_wins(azure: AzureFolde
 
 
 @pytest.fixture
-def proxy(azure: AzureFolder) -> Iterator[Proxy]:
-    with Proxy(azure.server.host, azure.server.port) as made:
+def proxy(store: StoreFolder) -> Iterator[Proxy]:
+    with Proxy(*store.address) as made:
         yield made
 
 
+@on_each
 @pytest.mark.parametrize("cut", Cut)
 def test_a_commit_whose_answer_is_lost_is_there_once(
-    azure: AzureFolder, proxy: Proxy, cut: Cut
+    store: StoreFolder, proxy: Proxy, cut: Cut
 ) -> None:
-    """The link breaks when the commit is put into the log."""
-    there = azure.document(endpoint=f"http://127.0.0.1:{proxy.port}", request_timeout=5)
-    sink = DeltaSink(path=f"{azure.uri}/t", storage=Storage.model_validate(there))
-    start = first_entry("p")
-    with sink.open("p") as session:
-        session.publish(start, StagedOutput(None))
+    """The link breaks when the commit gets its name in the log."""
+    sink, start = sink_at(store.behind(proxy.port, request_timeout=5)), first_entry("p")
+    publish(sink, start, 0)
     entry = child_of(start, 3)
-    proxy.cut_at(f"PUT /embedded/{azure.container}/{azure.place.key}/t/_delta_log/".encode(), cut)
-    outcome = None
-    for _ in range(3):
-        with sink.open("p") as session:
-            rows = StagedTable.in_memory(rows_of(1))
-            outcome = session.publish(entry, StagedOutput(rows))
-    assert outcome is CommitOutcome.ALREADY_COMMITTED
+    proxy.cut_at(store.putting("/_delta_log/00000000000000000000.json"), cut)
+    outcomes = [publish(sink, entry, 1) for _ in range(3)]
+    assert outcomes[-1] is CommitOutcome.ALREADY_COMMITTED
     assert proxy.is_through
-    found = DeltaTable(f"{azure.uri}/t", storage_options=azure.options()).to_pyarrow_table()
-    assert sorted(found["id"].to_pylist()) == [100, 101, 102]
+    assert ids_in(store) == [100, 101, 102]
 
 
-def test_of_two_runs_at_once_one_is_fenced(azure: AzureFolder) -> None:
-    sink = DeltaSink(path=f"{azure.uri}/t", storage=azure.storage)
-    head = first_entry("p")
-
-    def publish(entry: object, checkpoint: int) -> CommitOutcome:
-        with sink.open("p") as session:
-            rows = StagedTable.in_memory(rows_of(checkpoint)) if checkpoint else None
-            return session.publish(entry, StagedOutput(rows))  # type: ignore[arg-type]
-
-    publish(head, 0)
+@on_each
+def test_of_two_runs_at_once_one_is_fenced(store: StoreFolder) -> None:
+    sink, head = sink_at(store), first_entry("p")
+    publish(sink, head, 0)
     for _ in range(3):
         rivals = [child_of(head, 3), child_of(head, 3)]
         with ThreadPoolExecutor(2) as threads:
-            tried = [threads.submit(publish, each, each.version) for each in rivals]
+            tried = [threads.submit(publish, sink, each, each.version) for each in rivals]
             ended = [each.exception() or each.result() for each in tried]
         assert ended.count(CommitOutcome.COMMITTED) == 1, ended
         assert any(isinstance(each, FencedError) for each in ended), ended
         head = rivals[ended.index(CommitOutcome.COMMITTED)]
 
 
-def test_a_store_that_is_away_is_no_damaged_table(azure: AzureFolder) -> None:
-    storage = azure.document(endpoint="http://127.0.0.1:1", request_timeout=1)
-    sink = DeltaSink(path=f"{azure.uri}/t", storage=Storage.model_validate(storage))
-    with pytest.raises(SinkUnavailableError), sink.open("p"):
+@on_each
+def test_a_store_that_is_away_is_no_damaged_table(store: StoreFolder) -> None:
+    away = sink_at(store.behind(1, request_timeout=1))
+    with pytest.raises(SinkUnavailableError), away.open("p"):
         pass
+
+
+@on_stores("azure", "google", "hdfs")
+def test_what_belongs_to_a_bucket_of_s3s_is_refused(store: StoreFolder) -> None:
+    scheme = urlsplit(store.uri).scheme
+    with pytest.raises(ConfigError, match=rf"{scheme}:// knows no storage\.region"):
+        DeltaSink(path=f"{store.uri}/t", storage=Storage(region="eu-1"))
+
+
+# Azure alone
 
 
 @pytest.mark.parametrize("said", ["account_key", "sas_token"])
@@ -183,13 +209,36 @@ def test_the_fields_are_what_delta_goes_by(
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sig=wrong")
     if said == "account_key":
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
-        storage = azure.storage
+        there = azure
     else:
         token = azure.server.sas_token(azure.container)
-        fields = azure.document(account_key=None, sas_token=token)
-        storage = Storage.model_validate(fields)
-    sink, start = DeltaSink(path=f"{azure.uri}/t", storage=storage), first_entry("p")
-    with sink.open("p") as session:
-        session.publish(start, StagedOutput(None))
-        rows = StagedOutput(StagedTable.in_memory(rows_of(1)))
-        assert session.publish(child_of(start, 3), rows) is CommitOutcome.COMMITTED
+        there = azure.saying(account_key=None, sas_token=token)
+    sink, start = sink_at(there), first_entry("p")
+    publish(sink, start, 0)
+    assert publish(sink, child_of(start, 3), 1) is CommitOutcome.COMMITTED
+
+
+# HDFS alone
+
+
+@pytest.mark.chaos
+def test_while_a_data_node_is_dead_a_commit_lands_once_or_can_be_tried_again(
+    data_nodes: DataNodes,
+) -> None:
+    """The name node has not missed it: delta-rs is sent there, too."""
+    sink = sink_at(data_nodes.folder.saying(request_timeout=5))
+    start, errors = first_entry("p"), list[str]()
+    before = child_of(start, 3)
+    publish(sink, start, 0)
+    publish(sink, before, 1)
+    data_nodes.nodes[0].kill()
+    entry = child_of(before, 3)
+    for _ in range(3):
+        try:
+            publish(sink, entry, 2)
+        except (SinkUnavailableError, CommitUnknownError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    print(errors)  # noqa: T201
+    data_nodes.start()
+    publish(sink, entry, 2)
+    assert ids_in(data_nodes.folder) == [100, 101, 102, 200, 201, 202]
