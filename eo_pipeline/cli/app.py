@@ -185,4 +185,10 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
             signal.signal(number, end_by_signal)
     this_process_ends()
-    app(prog_name="eo")
+    try:
+        app(prog_name="eo")
+    finally:
+        # all is said: whoever signals again ends what is left, and is shown no traceback of it
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)

@@ -161,3 +161,26 @@ def test_inside_the_transaction_of_a_rewind(eo: Shell, filled: Bench) -> None:
 
         assert command.ended_by(signal.SIGINT) == (130, STANDS)
     nothing_has_changed(eo)
+
+
+_INTERRUPTED_AT_ITS_END = """
+import atexit, os, signal, sys
+from eo_pipeline.cli import main
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["eo", "--version"]
+main()
+"""
+
+
+def test_once_more_when_all_is_said_shows_no_traceback() -> None:
+    """Found before: of a Spark Connect session that was being given back."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AT_ITS_END],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout.startswith("eo")
+    assert done.stderr == ""
