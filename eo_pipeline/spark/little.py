@@ -13,7 +13,7 @@ second on a warm server. The least work is over sooner if Spark goes through its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -72,9 +72,12 @@ def fit(session: SparkSession, config: Mapping[str, str]) -> None:
     least = _amount.get() is Amount.LEAST and process_ends()
     if least == (session in _interpreting) or not _INTERPRETED.keys().isdisjoint(config):
         return
-    for key, value in _INTERPRETED.items():
-        session.conf.set(key, value) if least else session.conf.unset(key)
-    (_interpreting.add if least else _interpreting.discard)(session)
+    from eo_pipeline.spark.failures import SPARK_ERRORS
+
+    with suppress(*SPARK_ERRORS):  # of a Spark that is lost the job itself says so
+        for key, value in _INTERPRETED.items():
+            session.conf.set(key, value) if least else session.conf.unset(key)
+        (_interpreting.add if least else _interpreting.discard)(session)
 
 
 def launched_for(
