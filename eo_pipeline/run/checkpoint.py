@@ -23,7 +23,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
-from eo_pipeline.run.amount import is_little
+from eo_pipeline.run.amount import amount_of
 from eo_pipeline.run.costs import Meter
 from eo_pipeline.run.observing import NOBODY, Observer, PhaseTimes
 from eo_pipeline.run.recover import Recovery
@@ -42,7 +42,7 @@ from eo_pipeline.source.discovery import (
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
-from eo_pipeline.spark.little import work
+from eo_pipeline.spark.little import Amount, work
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.stores.base import StoreUnreachableError
 
@@ -168,7 +168,7 @@ class Steps:
         """
         self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
         # before the first look at the stager, which imports pyspark
-        with work(little=self._is_little(entry, measured)):
+        with work(self._amount_of(entry, measured)):
             self.begin_spark()
         if made_by := self.stager.code_version:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
@@ -265,15 +265,15 @@ class Steps:
         self, measured: Counts, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
         began = time.perf_counter()
-        with work(little=self._is_little(entry, measured)):
+        with work(self._amount_of(entry, measured)):
             spark = self._spark_for(entry)
         output, counts = self.knowing_stager(measured).stage(spark, entry, attempt)
         seconds = {**self._seconds, "stage": time.perf_counter() - began}
         return output, replace(counts, costs=self._meter.lap(spark, seconds, output))
 
-    def _is_little(self, entry: LedgerEntry, measured: Counts) -> bool:
+    def _amount_of(self, entry: LedgerEntry, measured: Counts) -> Amount:
         transformed = self.transform is not None
-        return is_little(entry, self._meter.lag, measured, transformed=transformed)
+        return amount_of(entry, self._meter.lag, measured, transformed=transformed)
 
     def _spark_for(self, entry: LedgerEntry) -> SparkSession:
         """Spark, without what killed runs left it to do for this ledger."""

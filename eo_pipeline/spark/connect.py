@@ -58,7 +58,7 @@ def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSe
         SetupError: this process has a Spark of its own already.
         SparkUnavailableError: the server did not answer.
     """
-    address = _address(remote)
+    _check_address(remote)
     key = (remote, json.dumps(dict(config), sort_keys=True))
     with _lock:
         known = _sessions.get(key)
@@ -70,17 +70,14 @@ def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSe
         callers = _of_the_caller()
         if callers is not None:
             return callers
-        _wait_until_ready(address, timeout_s)
-        _sessions[key] = _created(remote, address.endpoint, config, timeout_s)
+        _sessions[key] = _created(remote, config, timeout_s)
         return _sessions[key]
 
 
-def _address(remote: str) -> DefaultChannelBuilder:
+def _check_address(remote: str) -> None:
     try:
-        address = DefaultChannelBuilder(remote)
-        if not address.host:
+        if not DefaultChannelBuilder(remote).host:
             raise ValueError("it has no host")
-        return address
     except (PySparkException, ValueError) as error:
         raise ConfigError(
             f"spark.remote or SPARK_REMOTE is not sc://host:port or sc://host:port/;name=value: "
@@ -101,18 +98,27 @@ def _of_the_caller() -> SparkSession | None:
     return active
 
 
-def _wait_until_ready(address: DefaultChannelBuilder, timeout_s: float) -> None:
-    """Return once a gRPC server answers; pyspark's own first request would wait ten minutes."""
-    channel = address.toChannel()
-    try:
-        grpc.channel_ready_future(channel).result(timeout=timeout_s)
-    except grpc.FutureTimeoutError:
-        raise SparkUnavailableError(
-            f"No Spark Connect server answered at {address.endpoint} within {timeout_s:g} s "
-            f"(spark.connect_timeout): {_what_listens(address.endpoint)}. {_REMEDY}"
-        ) from None
-    finally:
-        channel.close()
+class _Channel(DefaultChannelBuilder):
+    """How the server is reached, and the channel that pyspark made so."""
+
+    made: grpc.Channel
+
+    def toChannel(self) -> grpc.Channel:  # noqa: N802 - pyspark's name
+        self.made = super().toChannel()
+        return self.made
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Return once a gRPC server answers; pyspark's own first request would wait ten minutes.
+
+        Not by a channel for that alone: gRPC takes 0.2 s to close one that was waited for.
+        """
+        try:
+            grpc.channel_ready_future(self.made).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise SparkUnavailableError(
+                f"No Spark Connect server answered at {self.endpoint} within {timeout_s:g} s "
+                f"(spark.connect_timeout): {_what_listens(self.endpoint)}. {_REMEDY}"
+            ) from None
 
 
 def _what_listens(endpoint: str) -> str:
@@ -149,15 +155,18 @@ def _deadlines(timeout_s: float) -> str:
     return json.dumps({"methodConfig": deadlines})
 
 
-def _created(
-    remote: str, endpoint: str, config: Mapping[str, str], timeout_s: float
-) -> SparkSession:
+def _created(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSession:
     """A new session; the server has let it in and can be waited for no longer than it should."""
-    options = [("grpc.service_config", _deadlines(timeout_s))]
-    builder = ConnectSession.Builder().channelBuilder(DefaultChannelBuilder(remote, options))
+    channel = _Channel(remote, [("grpc.service_config", _deadlines(timeout_s))])
+    builder = ConnectSession.Builder().channelBuilder(channel)
     # as pyspark's own builder does: functions are then those of Spark Connect
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     made = cast(SparkSession, builder.create())  # asks for nothing yet
+    try:
+        channel.wait_until_ready(timeout_s)
+    except SparkUnavailableError:
+        _discard(made)
+        raise
     _of_connect(made).client.set_retry_policies([_patience(timeout_s)])
     try:
         made.version  # noqa: B018  the first request: it knows whether we may come in
@@ -165,11 +174,11 @@ def _created(
         _discard(made)
         if not _is_refusal(error):
             raise SparkUnavailableError(
-                f"The server at {endpoint} did not make a session within {timeout_s:g} s "
+                f"The server at {channel.endpoint} did not make a session within {timeout_s:g} s "
                 f"(spark.connect_timeout): {_details(error)}. {_REMEDY}"
             ) from error
         raise ConfigError(
-            f"The server at {endpoint} does not let us in, or is no Spark Connect server: "
+            f"The server at {channel.endpoint} does not let us in, or is no Spark Connect server: "
             f"{_details(error)}. Correct the address, or the token behind it: spark.remote or "
             "SPARK_REMOTE."
         ) from error

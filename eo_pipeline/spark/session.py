@@ -18,7 +18,7 @@ from eo_pipeline.jvm.begun import begin_for_later
 from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
 from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
-from eo_pipeline.spark.little import launched_for
+from eo_pipeline.spark.little import fit, launched_for
 from eo_pipeline.spark.pandas_later import without_pandas
 from eo_pipeline.spark.staging import STAGING_SETTINGS
 from eo_pipeline.spark.warm.finding import has_warm_server, tell_that_it_fails, warm_server
@@ -77,6 +77,7 @@ class SparkSettings(Settings):
             SparkUnavailableError: the Spark Connect server did not answer.
         """
         session = self._found()
+        fit(session, self.config)
         if self.py_files:
             from eo_pipeline.spark.modules import send_files
 

@@ -12,9 +12,15 @@ from eo_pipeline import lifetime
 from eo_pipeline.dagster.processes import is_of_one_run
 from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.amount import LITTLE_BYTES, LITTLE_OFFSETS, is_little
+from eo_pipeline.run.amount import (
+    LEAST_BYTES,
+    LEAST_OFFSETS,
+    LITTLE_BYTES,
+    LITTLE_OFFSETS,
+    amount_of,
+)
 from eo_pipeline.spark.launch import JAVA_OPTIONS, launch_settings
-from eo_pipeline.spark.little import C1_ALONE, C2_LATER, launched_for, work
+from eo_pipeline.spark.little import C1_ALONE, C2_LATER, Amount, launched_for, work
 
 MEASURED = Counts(records=1_000, bytes=200_000, costs=Costs(phases_ms={"stage": 9_000}))
 
@@ -37,30 +43,53 @@ def reading(offsets: int, operation: Operation = Operation.FORWARD) -> LedgerEnt
     return replace(start.child(operation, "r", {}), ranges=ranges, target=target)
 
 
-def test_few_records_are_little_and_what_waits_after_them_counts() -> None:
-    entry = reading(LITTLE_OFFSETS // 2)
-    assert is_little(entry, LITTLE_OFFSETS // 2, MEASURED, transformed=False)
-    assert not is_little(entry, LITTLE_OFFSETS // 2 + 1, MEASURED, transformed=False)
-    assert is_little(entry, 0, Counts(), transformed=False), "never measured"
+def amount(entry: LedgerEntry, lag: int | None = 0, measured: Counts = MEASURED) -> Amount:
+    return amount_of(entry, lag, measured, transformed=False)
 
 
-def test_few_large_records_are_not() -> None:
-    large = replace(MEASURED, bytes=MEASURED.records * (LITTLE_BYTES // 100))
-    assert is_little(reading(100), 0, large, transformed=False)
-    assert not is_little(reading(101), 0, large, transformed=False)
+def transformed(offsets: int, measured: Counts = MEASURED) -> Amount:
+    return amount_of(reading(offsets), 0, measured, transformed=True)
+
+
+@pytest.mark.parametrize(
+    ("most", "that_is", "more_is"),
+    [
+        (LEAST_OFFSETS, Amount.LEAST, Amount.LITTLE),
+        (LITTLE_OFFSETS, Amount.LITTLE, Amount.MUCH),
+    ],
+)
+def test_few_records_are_little_and_what_waits_after_them_counts(
+    most: int, that_is: Amount, more_is: Amount
+) -> None:
+    entry = reading(most // 2)
+    assert amount(entry, most // 2) is that_is
+    assert amount(entry, most // 2 + 1) is more_is
+    assert amount(entry, most // 2, Counts()) is that_is, "never measured"
+
+
+@pytest.mark.parametrize(
+    ("most", "that_is", "more_is"),
+    [(LEAST_BYTES, Amount.LEAST, Amount.LITTLE), (LITTLE_BYTES, Amount.LITTLE, Amount.MUCH)],
+)
+def test_few_large_records_are_not(most: int, that_is: Amount, more_is: Amount) -> None:
+    large = replace(MEASURED, bytes=MEASURED.records * (most // 100))
+    assert amount(reading(100), measured=large) is that_is
+    assert amount(reading(101), measured=large) is more_is
 
 
 def test_of_a_replay_nobody_knows() -> None:
-    assert not is_little(reading(10, Operation.REPLAY), 0, MEASURED, transformed=False)
-    assert not is_little(reading(10), None, MEASURED, transformed=False)
+    assert amount(reading(10, Operation.REPLAY)) is Amount.MUCH
+    assert amount(reading(10), lag=None) is Amount.MUCH
 
 
 def test_a_transform_is_little_if_it_was() -> None:
-    assert is_little(reading(2_000), 0, MEASURED, transformed=True)
-    assert not is_little(reading(2_001), 0, MEASURED, transformed=True), "twice as many"
-    slow = replace(MEASURED, costs=Costs(phases_ms={"stage": 31_000}))
-    for other in (slow, replace(MEASURED, costs=None), replace(MEASURED, costs=Costs()), Counts()):
-        assert not is_little(reading(10), 0, other, transformed=True)
+    assert transformed(2_000) is Amount.LEAST
+    assert transformed(2_001) is Amount.MUCH, "twice as many"
+    for seconds, found in ((11, Amount.LITTLE), (31, Amount.MUCH)):
+        slow = replace(MEASURED, costs=Costs(phases_ms={"stage": seconds * 1_000}))
+        assert transformed(10, slow) is found
+    for other in (replace(MEASURED, costs=None), replace(MEASURED, costs=Costs()), Counts()):
+        assert transformed(10, other) is Amount.MUCH
 
 
 @pytest.fixture
@@ -70,8 +99,8 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> None:
     lifetime.this_process_ends()
 
 
-def options(master: str = "local[*]", *, is_little: bool = True) -> str:
-    with work(little=is_little):
+def options(master: str = "local[*]", amount: Amount = Amount.LITTLE) -> str:
+    with work(amount):
         return launched_for(master, launch_settings(master, "2g", {}), {})[JAVA_OPTIONS]
 
 
@@ -83,13 +112,13 @@ def test_little_work_in_a_process_that_ends_gets_the_first_compiler_alone() -> N
 
 @pytest.mark.usefixtures("ending")
 def test_more_work_there_gets_the_second_for_what_runs_very_often() -> None:
-    assert options(is_little=False) == f"-XX:+UseParallelGC {C2_LATER}"
+    assert options(amount=Amount.MUCH) == f"-XX:+UseParallelGC {C2_LATER}"
 
 
 @pytest.mark.usefixtures("ending")
 def test_a_users_own_options_stay_as_they_are() -> None:
     own = {JAVA_OPTIONS: "-Dsaid=this"}
-    with work(little=True):
+    with work(Amount.LITTLE):
         settings = launched_for("local[*]", launch_settings("local[*]", "2g", own), own)
     assert settings[JAVA_OPTIONS] == "-Dsaid=this"
 
@@ -98,7 +127,7 @@ def test_a_process_that_stays_gets_both_whatever_its_first_work_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lifetime, "_ends", False)
-    assert options() == options(is_little=False) == "-XX:+UseParallelGC"
+    assert options() == options(amount=Amount.MUCH) == "-XX:+UseParallelGC"
 
 
 @pytest.mark.parametrize(
