@@ -199,6 +199,19 @@ class RangesGoneError(GoingBackError):
         )
 
 
+class PrunedError(UnknownCheckpointError):
+    """``version`` is below the ``floor`` of the ledger: its entry was removed, as asked for."""
+
+    def __init__(self, pipeline: str, version: int | str, floor: int, since: int) -> None:
+        self.pipeline, self.version, self.floor = pipeline, version, floor
+        super().__init__(
+            f"Pipeline {pipeline!r}: version {version} is not kept any more: the ledger was pruned "
+            f"below version {floor}, by version {since}, as `maintenance: {{ledger: ...}}` asks "
+            f"for. Nothing was changed. Choose version {floor} or a later one; to read what came "
+            "before once more, begin a new pipeline into a new table."
+        )
+
+
 class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
 

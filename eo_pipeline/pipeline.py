@@ -15,7 +15,13 @@ from eo_pipeline.bucket import BucketPath
 from eo_pipeline.documents import load_transform, read_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.ledger.entry import (
+    START_VERSION,
+    EntryId,
+    LedgerEntry,
+    Operation,
+    new_transaction_id,
+)
 from eo_pipeline.observers import observed
 from eo_pipeline.places import Place
 from eo_pipeline.progress import phase
@@ -29,7 +35,7 @@ from eo_pipeline.run.observing import NOBODY, ObservedRun, Observer
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
-from eo_pipeline.run.targets import newest_entries
+from eo_pipeline.run.targets import kept_from, newest_entries
 from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.maintenance import Maintenance
@@ -147,9 +153,9 @@ class Pipeline(Changes, Settings):
             return session.verified(session.head())
 
     def history(self, since: int = 0) -> list[LedgerEntry]:
-        """The ledger from version ``since``, oldest first."""
+        """The ledger from version ``since``, or its floor, oldest first."""
         with watched(self.name, self.sink) as session:
-            return list(session.history(since))
+            return list(session.history(max(since, kept_from(session))))
 
     def newest(self, count: int) -> list[LedgerEntry]:
         """The last ``count`` entries, oldest first; see :func:`newest_entries`."""
@@ -159,20 +165,25 @@ class Pipeline(Changes, Settings):
     def ledger_damages(self) -> list[Damage]:
         """What is wrong with the whole ledger; none if every entry is what was committed."""
         with watched(self.name, self.sink) as session:
-            return list(damages(session.history()))
+            since = kept_from(session)
+            return list(damages(session.history(since), since))
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
-        """At most ``count`` entries after ``known`` (None: from the first), oldest first.
+        """At most ``count`` entries after ``known`` (None: all), as far as they are kept.
 
         Returns None if the ledger does not hold ``known``: it was replaced by an older one.
         """
         with watched(self.name, self.sink) as session:
-            if known is None:
-                return list(islice(session.history(), count))
-            held = session.entry(known.version)
-            if held is None or held.id != known:
+            since = known.version + 1 if known else START_VERSION
+            held = session.entry(known.version) if known else None
+            if held is None:
+                floor = kept_from(session)
+                if known and known.version >= floor:
+                    return None
+                since = max(since, floor)
+            elif held.id != known:
                 return None
-            return list(islice(session.history(known.version + 1), count))
+            return list(islice(session.history(since), count))
 
     def status(self) -> Status:
         """Where the pipeline stands: the sink is asked, then Kafka.
@@ -200,8 +211,8 @@ class Pipeline(Changes, Settings):
 
     def maintain(self, *, dry_run: bool = False) -> MaintenanceReport:
         """Put the table's small files together, remove what nothing refers to any more, keep its
-        log short, and settle what dead runs left; without Kafka and Spark. Rows keep their values
-        and their checkpoint's number, and the ledger stands where it stood.
+        log short, settle what dead runs left, and prune the ledger if ``maintenance`` says how long
+        it is kept; without Kafka and Spark. Rows keep their values and their checkpoint's number.
 
         Args:
             dry_run: only look.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from eo_pipeline.audit.judge import Evidence
 from eo_pipeline.audit.report import CheckpointAudit
+from eo_pipeline.ledger.entry import START_VERSION
 
 _VALUES = "What the columns of {checkpoints} checkpoints hold: {reason}."
 _DEAD_LETTERS = "What the dead letters of {checkpoints} checkpoints hold: {reason}."
@@ -84,6 +85,8 @@ def cannot_prove(
     snapshot, coverage = evidence.snapshot, evidence.coverage
     if last is not None:
         yield f"Anything of checkpoints before version {snapshot.since}: {last} were asked for."
+    elif snapshot.since > START_VERSION:
+        yield f"Anything of checkpoints before version {snapshot.since}: the ledger was pruned."
     if snapshot.refused is not None:
         yield f"Anything of the rows: {snapshot.refused}"
     for cause, offsets in sorted(coverage.causes.items()):

@@ -13,7 +13,7 @@ from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
 from eo_pipeline.ledger.chain import damages
 from eo_pipeline.ledger.contiguity import contiguity_errors
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.run.targets import look_again
 from eo_pipeline.sinks.lineage import whole_lineage
 from eo_pipeline.sinks.protocol import SinkSession
@@ -77,10 +77,10 @@ def take_snapshot(
 def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapshot:
     stretch = head.version + 1 if last is None else last
     while True:
-        since = max(START_VERSION, head.version + 1 - stretch)
+        since = max(head.floor, head.version + 1 - stretch)
         entries = [e for e in session.history(since) if e.version <= head.version]
         found = checkpoints(entries)
-        if since == START_VERSION or (last is not None and len(found) >= last):
+        if since == head.floor or (last is not None and len(found) >= last):
             break
         stretch *= 2
     found = found if last is None else found[-last:]

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 SHOWN_MAX = 100
 
 #: Entries that leave the table as it is.
-LEDGER_ONLY = frozenset({Operation.START, Operation.FORK, Operation.ADOPT, Operation.ACCEPT_LOSS})
+LEDGER_ONLY = frozenset(
+    {Operation.START, Operation.FORK, Operation.ADOPT, Operation.ACCEPT_LOSS, Operation.PRUNE}
+)
 
 Metadata = Mapping[str, Any]
 

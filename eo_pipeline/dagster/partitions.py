@@ -31,11 +31,12 @@ def update_keys(
 ) -> None:
     """Do to the keys what ``entry`` did to the checkpoints.
 
-    The cost of a checkpoint does not depend on how many keys there are; that of a rewind does.
+    The cost of a checkpoint does not depend on how many keys there are; that of a rewind or a floor
+    does.
     """
     if is_checkpoint(entry):
         instance.add_dynamic_partitions(declared.partitions, [str(entry.version)])
-    elif entry.operation is Operation.REWIND:
+    elif entry.operation in (Operation.REWIND, Operation.PRUNE):
         known = _versions(instance.get_dynamic_partitions(declared.partitions))
         for version in sorted(known - live_after(known, [entry])):
             instance.delete_dynamic_partition(declared.partitions, str(version))
@@ -49,6 +50,8 @@ def live_after(known: Collection[int], entries: Iterable[LedgerEntry]) -> set[in
             live.add(entry.version)
         elif entry.operation is Operation.REWIND and entry.target is not None:
             live -= {v for v in live if entry.target < v < entry.version}
+        elif entry.operation is Operation.PRUNE:
+            live -= {v for v in live if v < entry.floor}  # nobody replays them any more
     return live
 
 

@@ -45,6 +45,7 @@ class Operation(StrEnum):
     FORK = "fork"
     ACCEPT_LOSS = "accept_loss"
     ADOPT = "adopt"
+    PRUNE = "prune"
 
 
 class EntryId(NamedTuple):
@@ -123,6 +124,16 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """The first ``version`` the ledger keeps, by the entry ``since`` that said so: what is below is
+    removed, sooner or later, and nobody goes back there.
+    """
+
+    version: int
+    since: int
+
+
+@dataclass(frozen=True)
 class Identity:
     """What an entry stands on, by identity: a name may come to mean another thing.
 
@@ -132,7 +143,8 @@ class Identity:
     ``past_topics`` are the positions reached in topics whose names are not subscribed any more or
     mean another topic now, by Kafka's topic UUID: what was read once is never read again.
     ``schemas`` are those of a registry that earlier entries were read with, ``key_schemas``
-    those of their keys; ``written`` is what the newest of them was written as.
+    those of their keys; ``written`` is what the newest of them was written as. ``floor`` is None in
+    a ledger that was never pruned.
     """
 
     parent: str | None = None
@@ -141,6 +153,7 @@ class Identity:
     schemas: KnownSchemas = field(default_factory=KnownSchemas)
     key_schemas: KnownSchemas = field(default_factory=KnownSchemas)
     written: LastWritten | None = None
+    floor: Floor | None = None
 
 
 class Stored(NamedTuple):
@@ -247,6 +260,11 @@ class LedgerEntry:
         )
 
     @property
+    def floor(self) -> int:
+        """The first version that can be gone back to."""
+        return self.identity.floor.version if self.identity.floor else START_VERSION
+
+    @property
     def known_schemas(self) -> KnownSchemas:
         """All that this entry and those below it were read with."""
         return self.identity.schemas.after(self.version, self.counts.schemas)
@@ -294,8 +312,9 @@ class LedgerEntry:
         for name in ("schemas", "key_schemas"):
             if not getattr(self.identity, name).held:
                 written["identity"].pop(name)
-        if self.identity.written is None:
-            written["identity"].pop("written")
+        for name in ("written", "floor"):
+            if getattr(self.identity, name) is None:
+                written["identity"].pop(name)
         return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod

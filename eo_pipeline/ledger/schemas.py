@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+from eo_pipeline.errors import LedgerDamagedError
 
 _DIGITS = 16
 
@@ -83,6 +85,30 @@ class KnownSchemas:
         return KnownSchemas(
             {**self.held, **new}, read.writers or self.last, read.reader or self.reader
         )
+
+    def held_below(self, version: int) -> list[str]:
+        """Keys of those whose texts are in entries below ``version``."""
+        return [key for key, held in self.held.items() if held.version < version]
+
+    def text(self, pipeline: str, key: str, read_at: Callable[[int], ReadWith | None]) -> str:
+        """The text that the ledger of ``pipeline`` holds, in the entry that was ``read_at`` a
+        version.
+
+        Raises:
+            LedgerDamagedError: it does not hold it, or holds another one.
+        """
+        held = self.held[key]
+        read = read_at(held.version)
+        text = read.texts.get(key) if read else None
+        if text is None or digest(text) != held.digest:
+            found = f"does not hold the schema {key} that was read with"
+            raise LedgerDamagedError(pipeline, held.version, found)
+        return text
+
+    def with_texts(self, texts: Mapping[str, str]) -> ReadWith | None:
+        """What an entry has that holds these ``texts`` and has read nothing; None for no texts."""
+        types = {key: self.held[key].type for key in texts if self.held[key].type != AVRO}
+        return ReadWith(self.reader, self.last, texts=texts, types=types) if texts else None
 
     def only(self, schema_type: str) -> KnownSchemas:
         """Without what was last, if that is of another type: the values' format was changed."""

@@ -56,7 +56,7 @@ class AdoptPlan(ChangePlan):
         head = steps.session.verified(steps.session.recover())
         confirmed = steps.recovery.witnesses(head)
         refuse_stale(self.pipeline, self.head, head)
-        if _ids(steps.recovery.lost(confirmed)) != self.lost:
+        if _ids(steps.recovery.lost(head, confirmed)) != self.lost:
             raise stale(self.pipeline, self.head, head)
         entry = adopt_head(steps.recovery, head, confirmed, steps.run_id, remarks)
         return (entry,) if entry is not None else ()
@@ -70,7 +70,7 @@ def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
     with open_steps() as steps:
         head = steps.session.verified(steps.session.head())
-        lost = _ids(steps.recovery.lost(steps.recovery.witnesses(head)))
+        lost = _ids(steps.recovery.lost(head, steps.recovery.witnesses(head)))
         if not lost:
             raise NothingToDoError(
                 f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."

@@ -16,12 +16,12 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eo_pipeline.errors import PastGoneError, RefusedError, UnknownCheckpointError
+from eo_pipeline.errors import PastGoneError, RefusedError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints
 from eo_pipeline.ledger.chain import follow
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
-from eo_pipeline.run.targets import current_head, look_again, newest_by
+from eo_pipeline.run.targets import current_head, look_again, newest_by, refuse_unkept
 from eo_pipeline.sinks.past import Past, Selected, add_counts
 from eo_pipeline.wording import some_of
 
@@ -163,7 +163,9 @@ class _ByCheckpoint:
             raise PastGoneError(pipeline, self.version, text, "Ask again.")
         if self.counts is None:
             return
-        numbers = sorted({*self.counts, *(n for n in found if n is not None)})
+        # of checkpoints below the floor the ledger does not know any more what they had
+        told = (n for n in found if n is not None and n >= self.head.floor)
+        numbers = sorted({*self.counts, *told})
         differing = [
             f"checkpoint {n} has {found.get(n, 0):,} rows and had {self.counts.get(n, 0):,}"
             for n in numbers
@@ -182,19 +184,17 @@ def open_as_of(steps: Steps, wanted: int | datetime, *, what_is_left: bool) -> A
     """See :meth:`eo_pipeline.pipeline.Pipeline.as_of`."""
     head = current_head(steps)
     version = newest_by(steps.session, head, wanted) if isinstance(wanted, datetime) else wanted
-    if not START_VERSION <= version <= head.version:
-        raise UnknownCheckpointError(
-            f"Pipeline {head.pipeline!r} has the versions {START_VERSION} to {head.version}; there "
-            f"is no version {version}. `eo checkpoints` lists them."
-        )
-    history = [each for each in follow(steps.session.history(), 0) if each.version <= head.version]
+    refuse_unkept(head, version)
+    floor = head.floor
+    entries = follow(steps.session.history(floor), floor)
+    history = [each for each in entries if each.version <= head.version]
     try:
-        past, why = steps.session.past(history[version]), ""
+        past, why = steps.session.past(history[version - floor]), ""
     except RefusedError as error:
         past, why = None, str(error)
     if past is None:
         return _by_checkpoint(steps, history, version, why, what_is_left=what_is_left)
-    return AsOf(steps.pipeline, history[version], history[-1], past)
+    return AsOf(steps.pipeline, history[version - floor], history[-1], past)
 
 
 def _by_checkpoint(
@@ -205,42 +205,50 @@ def _by_checkpoint(
     Raises:
         PastGoneError: that is not the table of then.
     """
-    then = {each.version: each for each in checkpoints(history[: version + 1])}
+    head = history[-1]
+    until, later = history[: version - head.floor + 1], history[version - head.floor + 1 :]
+    then = {each.version: each for each in checkpoints(until)}
     now = {each.version: each for each in checkpoints(history)}
-    replaced = [n for n in then if n in now and _writer(then[n]) != _writer(now[n])]
+    # of those below the floor no more is known than that
+    known = now.keys() & then.keys()
+    replayed = {n: by for n, by in _replays(later) if n < head.floor or n in known}
     keeps = steps.sink.keeps_every_row
-    missing = tuple(_gone(history, version, then, now, replaced, keeps))
+    missing = tuple(_gone(later, head.floor, then, now, replayed, keeps))
     if missing and not what_is_left:
         found = "; ".join(missing) + (f" (and {why})" if why else "")
         raise PastGoneError(steps.pipeline, version, found, _REMEDY)
-    selected = Selected(START_VERSION, version, tuple(replaced))
-    counts = {n: each.counts.rows for n, each in then.items() if n in now and n not in replaced}
-    head, known = history[-1], counts if keeps else None
-    rows = _ByCheckpoint(steps, version, head, selected, known, what_is_left)
-    return AsOf(steps.pipeline, history[version], head, rows.past(), missing)
+    selected = Selected(START_VERSION, version, tuple(replayed))
+    counts = {n: each.counts.rows for n, each in then.items() if n in now and n not in replayed}
+    rows = _ByCheckpoint(steps, version, head, selected, counts if keeps else None, what_is_left)
+    return AsOf(steps.pipeline, until[-1], head, rows.past(), missing)
 
 
-def _writer(checkpoint: Checkpoint) -> int:
-    return checkpoint.written.version
+def _replays(entries: Sequence[LedgerEntry]) -> Iterator[tuple[int, int]]:
+    """The checkpoints that were replayed by ``entries``, and the version that did it."""
+    for entry in entries:
+        if entry.operation is Operation.REPLAY and entry.target is not None:
+            yield entry.target, entry.version
 
 
 def _gone(
-    history: Sequence[LedgerEntry],
-    version: int,
+    later: Sequence[LedgerEntry],
+    floor: int,
     then: Mapping[int, Checkpoint],
     now: Mapping[int, Checkpoint],
-    replaced: Sequence[int],
+    replayed: Mapping[int, int],
     keeps_every_row: bool,
 ) -> Iterator[str]:
-    """What of the table of then is not in it any more, a sentence each."""
-    later = history[version + 1 :]
+    """What of the table of then the entries that came ``later`` took from it, a sentence each."""
     for entry in later:
         target = entry.target
-        taken = [n for n in then if target is not None and n > target and n not in now]
-        if entry.operation is Operation.REWIND and taken:
+        if entry.operation is not Operation.REWIND or target is None:
+            continue
+        if taken := [n for n in then if n > target and n not in now]:
             yield f"version {entry.version} went back to {target} and took out {_named(taken)}"
-    for n in replaced:
-        yield f"version {now[n].written.version} replayed checkpoint {n}"
+        elif target < floor:
+            yield f"version {entry.version} went back to {target} and took out what came after it"
+    for n, version in replayed.items():
+        yield f"version {version} replayed checkpoint {n}"
     writers = [entry.version for entry in later if entry.counts.rows]
     if writers and not keeps_every_row:
         yield (

@@ -12,6 +12,7 @@ from eo_pipeline.ledger.chain import follow
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.run.plans import OpenSteps
 from eo_pipeline.run.replay import ReplayPlan, plan_replay
+from eo_pipeline.run.targets import kept_from, refuse_unkept
 
 if TYPE_CHECKING:
     from eo_pipeline.run.checkpoint import Steps
@@ -41,7 +42,8 @@ class DeadLetter:
 
 def with_dead_letters(steps: Steps) -> tuple[Checkpoint, ...]:
     """The live checkpoints whose rows stand beside records that were set aside, oldest first."""
-    live = checkpoints(list(follow(steps.session.history(0), 0)))
+    floor = kept_from(steps.session)
+    live = checkpoints(list(follow(steps.session.history(floor), floor)))
     return tuple(each for each in live if each.counts.dead_letters)
 
 
@@ -72,6 +74,8 @@ def plan_redrive(
     with open_steps() as steps:
         pipeline = steps.pipeline
         found = {each.version for each in with_dead_letters(steps)}
+        if versions and (head := steps.session.head()):
+            refuse_unkept(head, min(versions))
     wanted = found if versions is None else set(versions)
     if without := sorted(wanted - found):
         named = ", ".join(map(str, without))

@@ -102,7 +102,7 @@ class ForkPlan(RereadingPlan):
             run_id=steps.run_id,
             details={**remarks, "forked_from": origin},
             identity=Identity(past_topics=self.target.identity.past_topics),
-            counts=steps.books.carried(self.target) if steps.books else Counts(),
+            counts=steps.books.carried(self.target, self.head) if steps.books else Counts(),
         )
 
 

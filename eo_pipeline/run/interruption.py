@@ -95,6 +95,7 @@ class _Watched(SinkSession):
         super().__init__(session.pipeline)
         self._session = session
         self.manner = session.manner
+        self.keeps_ledger = session.keeps_ledger
         self.looked = False
         self.stands: LedgerEntry | None = None
         #: The entry whose commit was perhaps sent, and of which no answer is known.
@@ -163,6 +164,9 @@ class _Watched(SinkSession):
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
         return self._session.maintain(rules, dry_run=dry_run)
+
+    def prune(self, *, dry_run: bool) -> int:
+        return self._session.prune(dry_run=dry_run)
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         return self._session.lineage(since)

@@ -1,5 +1,5 @@
-"""Maintenance: the table's files are put in order, and what dead runs left is settled. No row is
-changed and the ledger does not move, so that it may be done beside runs.
+"""Maintenance: the table's files are put in order, what dead runs left is settled, and the ledger
+is pruned if that is asked for. No row is changed, so that it may be done beside runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
 from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.prune import prune
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 
 
@@ -56,6 +57,9 @@ def _work(
         yield _staging(steps, head, dry_run=dry_run)
     with phase(f"{steps.pipeline}: maintenance of {steps.sink.table_name}"):
         yield from steps.session.maintain(rules, dry_run=dry_run)
+    with phase(f"{steps.pipeline}: the ledger"):
+        now = steps.session.verified(steps.session.head())
+        yield from prune(steps, now, rules.ledger_kept_for, dry_run=dry_run)
 
 
 def _staging(steps: Steps, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:

@@ -4,11 +4,12 @@ the columns that its rows were written as.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.schemas import ReadWith
 from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.schema_changes import Decided
@@ -136,23 +137,34 @@ class WrittenChange:
         }
 
 
-def written_changes(history: Iterable[LedgerEntry]) -> Iterator[WrittenChange]:
-    """The entries of a whole ledger, oldest first, whose rows were written as other columns than
-    those before, or with other schemas of a registry.
+def written_changes(history: Sequence[LedgerEntry]) -> Iterator[WrittenChange]:
+    """The entries of a ledger, all that it keeps, oldest first, whose rows were written as other
+    columns than those before, or with other schemas of a registry.
     """
-    columns: dict[int, Mapping[str, str]] = {}
+    columns = _columns(history)
     before: WrittenChange | None = None
     for entry in history:
         written = entry.counts.written
-        if written is None:
+        if written is None or entry.operation is Operation.PRUNE:
             continue
-        if written.columns:
-            columns[written.since] = written.columns
-        now = columns.get(written.since, {})
+        now = columns.get(written.since)
+        if now is None:
+            continue  # those that had them were pruned
         if before is None or (now, written.registered) != (before.columns, before.registered):
             was = before.columns if before else None
             before = WrittenChange(entry, now, written.registered, was)
             yield before
+
+
+def _columns(history: Sequence[LedgerEntry]) -> dict[int, Mapping[str, str]]:
+    """By the version since which rows were written with them. The entry of a floor has those of one
+    below it, for the entries before itself and, under its own version, for those behind it.
+    """
+    found: dict[int, Mapping[str, str]] = {}
+    for entry in history:
+        if (written := entry.counts.written) and written.columns:
+            found[written.since] = found[entry.version] = written.columns
+    return found
 
 
 def what_changed(
@@ -164,18 +176,20 @@ def what_changed(
     return "; ".join(changes) or otherwise
 
 
-def reader_changes(history: Iterable[LedgerEntry], part: Part = VALUE) -> Iterator[ReaderChange]:
-    """The entries of a whole ledger, oldest first, of which that ``part`` of records was read as
-    another schema than those before; what a replay reads as then is no change.
+def reader_changes(history: Sequence[LedgerEntry], part: Part = VALUE) -> Iterator[ReaderChange]:
+    """The entries of a ledger, all that it keeps, oldest first, of which that ``part`` of records
+    was read as another schema than those before; what a replay reads as then is no change.
     """
     texts, types = dict[str, str](), dict[str, str]()
+    # not as they come: the entry of a floor has those of entries below it
+    for read in (_read(entry, part) for entry in history):
+        texts |= read.texts if read else {}
+        types |= {key: read.type_of(key) for key in read.texts} if read else {}
     before = None
     for entry in history:
-        read = entry.counts.key_schemas if part == KEY else entry.counts.schemas
+        read = _read(entry, part)
         if read is None:
             continue
-        texts |= read.texts
-        types |= {key: read.type_of(key) for key in read.texts}
         if not entry.ranges or entry.target is not None or read.reader == before:
             continue
         schema_type = types[read.reader]
@@ -186,3 +200,7 @@ def reader_changes(history: Iterable[LedgerEntry], part: Part = VALUE) -> Iterat
         gone = None if old is None else tuple(left_out(old, text))
         yield ReaderChange(entry, read.reader, text, new, gone)
         before = read.reader
+
+
+def _read(entry: LedgerEntry, part: Part) -> ReadWith | None:
+    return entry.counts.key_schemas if part == KEY else entry.counts.schemas

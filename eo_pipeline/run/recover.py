@@ -12,6 +12,8 @@ The rules, each found necessary by the protocol explorer in the tests:
 - A manifest that cannot be read stops the run, if its version comes next: what it promised is not
   known. Set aside, it is no promise, and the compare-and-swap does the rest.
 - Staging may hold attempts of other ledgers, of pipelines of the same name: never touched.
+- Below the ledger's floor nobody can tell any more which transaction holds a version, and none will
+  be committed there: what is found is treated as committed.
 - A folder without a manifest may belong to a live run: left alone until its version is taken,
   or its owner's lock proves that no living process stages there.
 - A ledger that lacks a commit this staging area saw confirmed is refused. Each witness is looked
@@ -92,9 +94,10 @@ class Recovery:
             if attempt.id.version > head.version:
                 continue
             held = self.session.entry(attempt.id.version)
-            if held is None:
+            pruned = attempt.id.version < head.floor
+            if held is None and not pruned:
                 continue
-            if held.id == attempt.id:
+            if held is None or held.id == attempt.id:
                 # a lake's committed files are the table: only the promise goes
                 attempt.delete_committed(rows=self.copies_rows)
             else:
@@ -150,7 +153,7 @@ class Recovery:
             LedgerDamagedError: one of them has another content now.
         """
         seen = self.witnesses(head)
-        lost = self.lost(seen)
+        lost = self.lost(head, seen)
         if not lost:
             return seen
         now = f"is at version {head.version}" if head else "is empty"
@@ -167,13 +170,14 @@ class Recovery:
         """The commits, confirmed before, that the ledger below ``head`` must hold."""
         return self.staging.witnesses.of(head.ledger_id if head else None)
 
-    def lost(self, confirmed: Sequence[Witness]) -> list[Witness]:
-        """Which of these commits are not in the ledger (any more).
+    def lost(self, head: LedgerEntry | None, confirmed: Sequence[Witness]) -> list[Witness]:
+        """Which of these commits are not in the ledger that ends in ``head`` (any more); one below
+        its floor was.
 
         Raises:
             LedgerDamagedError: one of them is, with another content.
         """
-        return [each for each in confirmed if not self._holds(each)]
+        return [each for each in confirmed if not (_is_pruned(each, head) or self._holds(each))]
 
     def _holds(self, confirmed: Witness) -> bool:
         held = self.session.entry(confirmed.id.version)
@@ -183,6 +187,13 @@ class Recovery:
             found = "was changed: it is not what staging saw committed"
             raise LedgerDamagedError(self.pipeline, held.version, found)
         return True
+
+
+def _is_pruned(confirmed: Witness, head: LedgerEntry | None) -> bool:
+    """True if it was in the ledger that ends in ``head``, which does not keep it any more."""
+    if head is None or confirmed.ledger_id not in (None, head.ledger_id):
+        return False
+    return confirmed.id.version < head.floor
 
 
 def _comes_next(attempt: Attempt, head: LedgerEntry | None) -> bool:

@@ -103,7 +103,7 @@ def plan_rewind(open_steps: OpenSteps, to: int | datetime, *, accept_compacted: 
 
 #: Operations that take nothing from a version on which they come, and add nothing to it: the rows
 #: of a replay belong to the checkpoint it replayed.
-_LEAVES_IT_THERE = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
+_LEAVES_IT_THERE = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT, Operation.PRUNE})
 
 
 def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:

@@ -59,11 +59,13 @@ class SchemaBooks:
         key = self.key.for_audit(head, found) if self.key else None
         return lambda n: ReadBy(value(n) if value else None, key(n) if key else None)
 
-    def carried(self, entry: LedgerEntry) -> Counts:
-        """All that is known at ``entry``, for a ledger that begins there."""
+    def carried(self, entry: LedgerEntry, head: LedgerEntry) -> Counts:
+        """All that is known at ``entry``, for a ledger that begins there; ``head`` is that of its
+        own ledger.
+        """
         return Counts(
-            schemas=self.value.carried(entry) if self.value else None,
-            key_schemas=self.key.carried(entry) if self.key else None,
+            schemas=self.value.carried(entry, head) if self.value else None,
+            key_schemas=self.key.carried(entry, head) if self.key else None,
         )
 
     def next_readers(self, head: LedgerEntry | None) -> tuple[NextReader, ...]:

@@ -12,15 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from eo_pipeline.errors import (
-    LedgerDamagedError,
-    RegistryUnavailableError,
-    SchemaChangeError,
-    SourceError,
-)
+from eo_pipeline.errors import RegistryUnavailableError, SchemaChangeError, SourceError
 from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
-from eo_pipeline.ledger.schemas import AVRO, KnownSchemas, ReadWith, digest, made_key
+from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest, made_key
 from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
 from eo_pipeline.run.readers import NextReader
@@ -118,12 +113,12 @@ class SchemaBook:
         schema_type = known.held[read.reader].type
         return (key for key, held in known.held.items() if held.type == schema_type)
 
-    def carried(self, entry: LedgerEntry) -> ReadWith | None:
-        """All that is known at ``entry``, for a ledger that begins there."""
-        known = self._known_at(entry)
-        texts = {key: self._held(known, key) for key in known.held}
-        types = {key: held.type for key, held in known.held.items() if held.type != AVRO}
-        return ReadWith(known.reader, known.last, texts=texts, types=types) if texts else None
+    def carried(self, entry: LedgerEntry, head: LedgerEntry) -> ReadWith | None:
+        """All that is known at ``entry``, for a ledger that begins there; ``head`` knows where the
+        texts are now.
+        """
+        known, newest = self._known_at(entry), self._known_at(head)
+        return known.with_texts({key: self._held(newest, key) for key in known.held})
 
     def next_reader(self, head: LedgerEntry | None) -> NextReader:
         """Which schema the next run's columns are of.
@@ -205,8 +200,7 @@ class SchemaBook:
         """What the checkpoint was read with that ``entry`` reads again."""
         if entry.operation is not Operation.REPLAY or entry.target is None:
             return None
-        replayed = self.entry_at(entry.target)
-        return self._read(replayed.counts) if replayed else None
+        return self._read_at(entry.target)
 
     def _read(self, counts: Counts) -> ReadWith | None:
         return counts.key_schemas if self.part == KEY else counts.schemas
@@ -326,15 +320,11 @@ class SchemaBook:
 
     def _held(self, known: KnownSchemas, key: str) -> str:
         """The text that the ledger holds."""
-        held = known.held[key]
-        entry = self.entry_at(held.version)
-        read = self._read(entry.counts) if entry else None
-        text = read.texts.get(key) if read else None
-        if text is None or digest(text) != held.digest:
-            raise LedgerDamagedError(
-                self.pipeline, held.version, f"does not hold the schema {key} that was read with"
-            )
-        return text
+        return known.text(self.pipeline, key, self._read_at)
+
+    def _read_at(self, version: int) -> ReadWith | None:
+        entry = self.entry_at(version)
+        return self._read(entry.counts) if entry else None
 
     @cached_property
     def _client(self) -> RegistryClient:

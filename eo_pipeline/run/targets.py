@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from datetime import datetime
 
-from eo_pipeline.errors import GoingBackError, StalePlanError, UnknownCheckpointError
+from eo_pipeline.errors import (
+    GoingBackError,
+    PrunedError,
+    StalePlanError,
+    UnknownCheckpointError,
+)
 from eo_pipeline.ledger.branch import checkpoints, live_branch, spans
 from eo_pipeline.ledger.chain import follow
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
@@ -45,6 +51,12 @@ def head_as_it_is(steps: Steps) -> LedgerEntry:
     return head
 
 
+def kept_from(session: SinkSession) -> int:
+    """The first version that the ledger keeps."""
+    head = session.head()
+    return head.floor if head else START_VERSION
+
+
 def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
     """The last ``count`` entries, oldest first.
 
@@ -54,7 +66,7 @@ def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
     head = session.verified(session.head())
     if head is None:
         return []
-    since = max(START_VERSION, head.version + 1 - count)
+    since = max(head.floor, head.version + 1 - count)
     return list(follow(session.history(since), since))
 
 
@@ -92,27 +104,43 @@ def find_live_entry(
 
     Raises:
         UnknownCheckpointError: there is none, or a rewind left it behind.
+        PrunedError: it is not kept any more.
         LedgerDamagedError: it is missing, or an entry from there on is not what was committed.
     """
     moment = isinstance(wanted, datetime)
     version = newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
-    if not START_VERSION <= version <= head.version:
-        raise UnknownCheckpointError(
-            f"Pipeline {head.pipeline!r} has the versions {START_VERSION} to {head.version}; there "
-            f"is no version {version}. `eo checkpoints` lists them."
-        )
+    refuse_unkept(head, version)
     while True:
         entries = list(follow(session.history(version), version))
         if entries[0] in live_branch(entries):
             return entries[0], entries[1:]
         left_behind = next(entry for entry in entries[1:] if _leaves(entry, version))
+        target = left_behind.target or START_VERSION
+        # a rewind stands where its target stood, also if the target is not kept any more
+        same = target if target >= head.floor else left_behind.version
         if not moment:
             raise UnknownCheckpointError(
                 f"Pipeline {head.pipeline!r}: version {version} no longer stands: version "
-                f"{left_behind.version} went back to {left_behind.target}. Choose "
-                f"{left_behind.target}, or another version that `eo checkpoints` shows as live."
+                f"{left_behind.version} went back to {target}. Choose {same}, or another version "
+                "that `eo checkpoints` shows as live."
             )
-        version = left_behind.target or START_VERSION
+        version = same
+
+
+def refuse_unkept(head: LedgerEntry, version: int) -> None:
+    """Return if the ledger that ends in ``head`` has, and keeps, ``version``.
+
+    Raises:
+        UnknownCheckpointError: there is no such version.
+        PrunedError: it is below the floor.
+    """
+    if not START_VERSION <= version <= head.version:
+        raise UnknownCheckpointError(
+            f"Pipeline {head.pipeline!r} has the versions {head.floor} to {head.version}; there "
+            f"is no version {version}. `eo checkpoints` lists them."
+        )
+    if (floor := head.identity.floor) is not None and version < floor.version:
+        raise PrunedError(head.pipeline, version, floor.version, floor.since)
 
 
 def _leaves(entry: LedgerEntry, version: int) -> bool:
@@ -122,10 +150,14 @@ def _leaves(entry: LedgerEntry, version: int) -> bool:
 
 
 def newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
-    """The newest version committed not after ``moment``, by bisection: O(log versions) looks."""
+    """The newest version committed not after ``moment``, by bisection: O(log versions) looks.
+
+    Raises:
+        UnknownCheckpointError, PrunedError: there was none, or it is not kept any more.
+    """
     if moment.tzinfo is None:
         raise GoingBackError(f"{moment.isoformat()} names no time zone; add one, Z for UTC")
-    low, high = START_VERSION, head.version + 1
+    low, high = head.floor, head.version + 1
     while low < high:
         middle = (low + high) // 2
         entry = session.entry(middle)
@@ -133,6 +165,8 @@ def newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
             low = middle + 1
         else:
             high = middle
+    if low == head.floor and (floor := head.identity.floor) is not None:
+        raise PrunedError(head.pipeline, f"of {moment.isoformat()}", *astuple(floor))
     if low == START_VERSION:
         raise UnknownCheckpointError(
             f"Pipeline {head.pipeline!r} did not exist at {moment.isoformat()}: its first version "

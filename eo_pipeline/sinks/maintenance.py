@@ -12,6 +12,7 @@ from pydantic import ByteSize, Field, TypeAdapter
 from eo_pipeline.settings import Settings
 
 _UNITS = {"h": "hours", "d": "days"}
+_AGE = r"^[1-9]\d*[hd]$"
 
 
 class Maintenance(Settings):
@@ -21,10 +22,13 @@ class Maintenance(Settings):
         target_file_size: small files are put together up to this, ``128MB``.
         keep: hours or days, ``7d``, for which files that left the table stay: for readers of an
             older state, and for the rewind of an upserted table.
+        ledger: hours or days, ``365d``, for which one can go back; what the ledger holds of the
+            time before is removed. Absent: all of it is kept.
     """
 
     target_file_size: str = Field(default="128MB", pattern=r"^[1-9]\d*([kKMG]i?)B$")
-    keep: str = Field(default="7d", pattern=r"^[1-9]\d*[hd]$")
+    keep: str = Field(default="7d", pattern=_AGE)
+    ledger: str | None = Field(default=None, pattern=_AGE)
 
     @property
     def target_bytes(self) -> int:
@@ -34,7 +38,16 @@ class Maintenance(Settings):
     @property
     def kept_for(self) -> timedelta:
         """At least an hour."""
-        return timedelta(**{_UNITS[self.keep[-1]]: int(self.keep[:-1])})
+        return _age(self.keep)
+
+    @property
+    def ledger_kept_for(self) -> timedelta | None:
+        """At least an hour; None: for ever."""
+        return None if self.ledger is None else _age(self.ledger)
+
+
+def _age(text: str) -> timedelta:
+    return timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
 
 
 @dataclass(frozen=True)
@@ -57,10 +70,12 @@ class Upkeep:
 
 
 class Maintained:
-    """The part of a session that keeps its table in order. Changes no row, and not the ledger."""
+    """The part of a session that keeps its table and ledger in order. Changes no row."""
 
     #: What is said of a store that needs nothing of this.
     keeps_itself: ClassVar[str] = "the store keeps its table by itself: nothing to do"
+    #: Why entries are never removed from this store's ledger; None: :meth:`prune` does.
+    keeps_ledger: str | None = "this store cannot remove entries"
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:  # noqa: ARG002
         """Each kind of work as it was done; ``dry_run`` only looks. Safe beside runs, readers and
@@ -70,3 +85,12 @@ class Maintained:
             SinkUnavailableError: the store does not answer, or another maintenance took over.
         """
         yield Upkeep("none", self.keeps_itself)
+
+    def prune(self, *, dry_run: bool) -> int:
+        """Remove what the store holds of entries below the head's floor; ``dry_run`` only looks.
+        Returns how many. Done again it goes on with what is left.
+
+        Raises:
+            SinkUnavailableError: the store does not answer.
+        """
+        raise NotImplementedError(f"{type(self).__name__} keeps its ledger: dry_run={dry_run}")

@@ -18,6 +18,7 @@ if "pytest" in sys.modules:
         "eo_pipeline.testing.contract",
         "eo_pipeline.testing.exactly_once",
         "eo_pipeline.testing.going_back",
+        "eo_pipeline.testing.pruning",
         "eo_pipeline.testing.upsert",
     )
 

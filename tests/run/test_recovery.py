@@ -203,13 +203,13 @@ def test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted(
     ledger = Ledger(*restored)
     with pytest.raises(LedgerBehindError, match="version 1"):
         recovery(ledger, area).recover()
-    (lost,) = recovery(ledger, area).lost(area.witnesses.all())
+    (lost,) = recovery(ledger, area).lost(ledger.head(), area.witnesses.all())
     assert lost.id == confirmed.id
     adopted = adopt_head(recovery(ledger, area), ledger.head(), area.witnesses.all(), "run", {})
     assert (adopted is None) == (restored == ())
     head, _ = recovery(ledger, area).recover()
     assert head == adopted
-    assert recovery(ledger, area).lost(area.witnesses.all()) == []
+    assert recovery(ledger, area).lost(ledger.head(), area.witnesses.all()) == []
 
 
 def test_another_transaction_at_a_confirmed_version_is_a_ledger_that_went_back(

@@ -141,8 +141,10 @@ class LedgerFiles:
             raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
 
     def at(self, head: LedgerFile, version: int) -> LedgerFile | None:
-        """The entry at ``version`` in the chain that ends in ``head``. O(log n) files are read."""
-        if not START_VERSION <= version <= head.at.version:
+        """The entry at ``version`` in the chain that ends in ``head``; None below its floor. Reads
+        O(log n) files.
+        """
+        if not head.entry.floor <= version <= head.at.version:
             return None
         found = head
         while found.at.version > version:
@@ -152,7 +154,8 @@ class LedgerFiles:
         return found
 
     def chain(self, head: LedgerFile, since: int) -> Iterator[LedgerFile]:
-        """The entries from version ``since`` to ``head``, oldest first."""
+        """The entries from version ``since``, or the floor, to ``head``, oldest first."""
+        since = max(since, head.entry.floor)
         pointers = [head.at]
         while (file := self.get(pointers[-1])).at.version > since and file.previous:
             pointers.append(file.previous)
@@ -164,9 +167,12 @@ class LedgerFiles:
         self, entry: LedgerEntry, at: Pointer, parent: LedgerFile, *, dead_letters: bool
     ) -> LedgerFile:
         """The file of ``entry`` on top of ``parent``, not written yet."""
-        back = self.get(parent.jump)
-        even = parent.at.version - back.at.version == back.at.version - back.jump.version
-        jump = back.jump if even else parent.at
+        jump = parent.at
+        # below the floor there may be no file any more: the parent is like a first entry
+        if parent.jump.version >= entry.floor:
+            back = self.get(parent.jump)
+            if parent.at.version - back.at.version == back.at.version - back.jump.version:
+                jump = back.jump
         return LedgerFile(entry, at, parent.at, jump, dead_letters)
 
     def write(self, file: LedgerFile) -> None:
@@ -198,7 +204,8 @@ class LedgerFiles:
         """Files of attempts that can never land: at a version that another token holds.
 
         Looks at the thousand versions around the head, in the ledger's folder and in ``folders``,
-        whose files are named and bucketed alike. A file above the head may belong to a live run.
+        whose files are named and bucketed alike. A file above the head may belong to a live run;
+        of one below the floor nobody can tell any more which token held its version.
         """
         buckets = {head.at.bucket, Pointer(max(0, head.at.version - BUCKET), 0).bucket}
         with _reached():
@@ -209,7 +216,7 @@ class LedgerFiles:
             tokens.setdefault(pointer.version, []).append(pointer)
         for pointer, (folder, name) in [*kept, *others]:
             known = tokens.get(pointer.version, [])
-            if pointer.version <= head.at.version and known:
+            if head.entry.floor <= pointer.version <= head.at.version and known:
                 held = known[0] if len(known) == 1 else self._held(head, pointer.version)
                 if pointer != held:
                     yield folder / name

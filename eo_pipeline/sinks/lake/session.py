@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.places import Place, folders_in, name_too, remove_all
 from eo_pipeline.sinks.files import refuse_misread, remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
@@ -33,6 +33,7 @@ from eo_pipeline.sinks.lake.ledger import (
     LedgerFiles,
     Pointer,
 )
+from eo_pipeline.sinks.lake.pruning import below_floor, prune, with_dead_letters
 from eo_pipeline.sinks.lake.types import AS_STORED
 from eo_pipeline.sinks.protocol import OvertakenError, Publication, SinkSession, has_landed
 from eo_pipeline.sinks.removal import target_of
@@ -67,6 +68,7 @@ class LakeSession(SinkSession, Generic[Handle]):
     """
 
     publish_tries: ClassVar[int] = 12
+    keeps_ledger = None
 
     def __init__(self, pipeline: str, root: Place) -> None:
         if not _PIPELINE.fullmatch(pipeline):
@@ -110,9 +112,14 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     def _with_dead_letters(self, since: int) -> list[Pointer]:
         head = self.head_of(self.open_table())
-        chain = self.ledger.chain(head, since) if head else ()
-        kept = [file for number, file in _live(chain).items() if number >= since]
-        return [file.at for file in kept if file.dead_letters]
+        return with_dead_letters(self.ledger, self.dead_letters, head, since) if head else []
+
+    def prune(self, *, dry_run: bool) -> int:
+        head = self.head_of(self.open_table())
+        files = below_floor(self.ledger, head) if head else 0
+        if head and files and not dry_run:
+            prune(self.ledger, self.dead_letters, head)
+        return files
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         target_of(entry)
@@ -383,15 +390,3 @@ class LakePublication(Publication, Generic[Handle]):
         Raises:
             RefusedError: the table will never take these rows.
         """
-
-
-def _live(chain: Iterable[LedgerFile]) -> dict[int, LedgerFile]:
-    """By a checkpoint's number: who wrote what is there of it now, after rewinds and replays."""
-    found: dict[int, LedgerFile] = {}
-    for file in chain:
-        entry = file.entry
-        if entry.operation is Operation.REWIND:
-            found = {n: each for n, each in found.items() if n <= target_of(entry)}
-        number = target_of(entry) if entry.operation is Operation.REPLAY else entry.version
-        found[number] = file
-    return found

@@ -66,6 +66,7 @@ class ParquetSession(SinkSession):
     """
 
     keeps_itself = TOO_SMALL
+    keeps_ledger = "an entry is a file in its checkpoint's folder, and is there as long as its rows"
 
     def __init__(self, sink: ParquetSink, pipeline: str) -> None:
         super().__init__(pipeline)

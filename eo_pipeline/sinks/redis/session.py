@@ -15,7 +15,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.ledger.entry import EntryId, LedgerEntry
+from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry
 from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.sinks.redis.config import RedisSink
 from eo_pipeline.sinks.redis.rows import PackedOutput, Packer, packed
@@ -34,6 +34,8 @@ class RedisSession(SinkSession):
     Redis has no open transaction: rows (4) and entry (5) wait in this process, and the script (6)
     looks, tries types and permissions, writes the rows, then the entry and the head.
     """
+
+    keeps_ledger = None
 
     def __init__(self, sink: RedisSink, pipeline: str) -> None:
         super().__init__(pipeline)
@@ -62,12 +64,19 @@ class RedisSession(SinkSession):
         return None if found is None else _entry_of(found)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        since = max(since, self._floor())
         while True:
             page = [v for v in self.store.ledger(*range(since, since + PAGE)) if v is not None]
             yield from map(_entry_of, page)
             if len(page) < PAGE:
                 return
             since += PAGE
+
+    def _floor(self) -> int:
+        return head.floor if (head := self.head()) else START_VERSION
+
+    def prune(self, *, dry_run: bool) -> int:
+        return self.store.drop_entries(self._floor(), dry_run=dry_run)
 
     def table_identity(self) -> Mapping[str, str]:
         """The kinds of the columns are written with the first rows, and stay when rows expire."""

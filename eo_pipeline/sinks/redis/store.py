@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -92,6 +93,15 @@ class RedisStore:
         fields = [str(name) for name in names]
         found: Any = self._ask(lambda: self._client.hmget(self.keys.ledger, fields))
         return list(found)
+
+    def drop_entries(self, below: int, *, dry_run: bool) -> int:
+        """Delete the fields of versions ``below`` this one; how many there are."""
+        named: Any = self._ask(lambda: self._client.hkeys(self.keys.ledger))
+        found = [name for name in named if name.isdigit() and int(name) < below]
+        for start in () if dry_run else range(0, len(found), _AT_ONCE):
+            some = found[start : start + _AT_ONCE]
+            self._ask(partial(self._client.hdel, self.keys.ledger, *some))
+        return len(found)
 
     def drop(self, *, dry_run: bool) -> int:
         """Delete the pipeline's keys, rows and all; how many there are."""

@@ -52,6 +52,15 @@ _JSON = frozenset({"offsets", "ranges", "topic_ids", "counts", "details", "ident
 PAGE = 500
 
 
+#: The operation of an entry below the floor that was emptied. The row stays: the next one's foreign
+#: key refers to it, and two rows at one version stay impossible.
+PRUNED = "pruned"
+
+_EMPTIED = (
+    f"operation = '{PRUNED}', run_id = '', offsets = '{{}}', ranges = '[]', topic_ids = '{{}}', "
+    "counts = '{}', details = '{}', identity = NULL"
+)
+
 #: Pipelines whose heads one statement asks for.
 HEADS = 100
 
@@ -155,13 +164,32 @@ class LedgerStatements:
     @property
     def at(self) -> str:
         """Parameters: pipeline, version."""
-        return f"{self._select} WHERE pipeline = {self.mark} AND version = {self.mark}"
+        where = f"pipeline = {self.mark} AND version = {self.mark}"
+        return f"{self._select} WHERE {where} AND operation <> '{PRUNED}'"
 
     @property
     def page(self) -> str:
         """Parameters: pipeline, first version."""
         where = f"WHERE pipeline = {self.mark} AND version >= {self.mark}"
-        return f"{self._select} {where} ORDER BY version LIMIT {PAGE}"
+        kept = f"AND operation <> '{PRUNED}'"
+        return f"{self._select} {where} {kept} ORDER BY version LIMIT {PAGE}"
+
+    @property
+    def to_prune(self) -> str:
+        """How many entries below a version are not emptied yet, and the first of them. Parameters:
+        pipeline, version.
+        """
+        return f"SELECT count(*), min(version) FROM {self._escaped} {self._whole_below}"
+
+    @property
+    def prune(self) -> str:
+        """Empties entries. Parameters: pipeline, version that they are below."""
+        return f"UPDATE {self._escaped} SET {_EMPTIED} {self._whole_below}"
+
+    @property
+    def _whole_below(self) -> str:
+        below = f"pipeline = {self.mark} AND version < {self.mark}"
+        return f"WHERE {below} AND operation <> '{PRUNED}'"
 
     @property
     def table_of(self) -> str:

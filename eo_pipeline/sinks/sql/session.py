@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.errors import CommitUnknownError, ConfigError, EoPipelineError, RefusedError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEntry
 from eo_pipeline.sinks.identity import LEDGER
 from eo_pipeline.sinks.past import Selected
 from eo_pipeline.sinks.protocol import Publication, SinkSession
@@ -37,6 +37,10 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 _OF_A_CHECKPOINT = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
 
 
+#: Entries of the ledger that one transaction empties.
+_EMPTIED_AT_ONCE = 1000
+
+
 class SqlSession(SinkSession):
     """A session whose rows and ledger live in one database, published by one transaction.
 
@@ -49,6 +53,8 @@ class SqlSession(SinkSession):
     keeps_itself = (
         "the database keeps its tables and the ledger by itself (autovacuum, purge): nothing to do"
     )
+
+    keeps_ledger = None
 
     #: The dialect.
     store_class: ClassVar[type[SqlStore]]
@@ -233,6 +239,25 @@ class SqlSession(SinkSession):
         if dry_run:
             return int(store.rows(f"SELECT count(*) {mine}", self.pipeline)[0][0])
         return int(store.execute(f"DELETE {mine}{store.newest_first}", self.pipeline).rowcount)
+
+    def prune(self, *, dry_run: bool) -> int:
+        """Entries are emptied, so many in a transaction that none takes long."""
+        head, statements = self.head(), self.ledger.statements
+        floor = head.floor if head else START_VERSION
+        ((count, first),) = self.store.ask(statements.to_prune, self.pipeline, floor)
+        if count and not dry_run:
+            for below in (*range(first + _EMPTIED_AT_ONCE, floor, _EMPTIED_AT_ONCE), floor):
+                self._change(statements.prune, self.pipeline, below)
+        return int(count)
+
+    def _change(self, statement: str, *parameters: Any) -> None:
+        """In a transaction of its own."""
+        try:
+            with self.store.transaction():
+                self.store.execute(statement, *parameters)
+                self.store.send_commit()
+        except self.store.driver_error as error:
+            raise self.store.while_opening(error) from error
 
     def explain(self, error: Exception) -> EoPipelineError:
         if not isinstance(error, self.store.driver_error):
