@@ -91,7 +91,7 @@ class PruningContract(SinkContract):
     def test_what_was_planned_below_the_floor_is_fenced(
         self, sink: Sink, session: SinkSession
     ) -> None:
-        """By a run that slept since, before what is below has gone and behind it. What landed is not
+        """By a run that slept since, before what is below has gone and after. What landed is not
         found any more then, and lands no second time.
         """
         if session.keeps_ledger is not None:
