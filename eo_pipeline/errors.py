@@ -13,6 +13,7 @@
     ├── SparkJobError               the Spark job that reads and stages failed
     ├── GoingBackError              a rewind, replay or fork is not possible as asked
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
+    │   │   └── PrunedError         ... or is not kept any more
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
     │   └── CompactedError          ... because compaction may have taken some of it
     ├── PastGoneError               the table as it once was cannot be had back, or not all of it

@@ -33,6 +33,7 @@ from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.status import Status
+from eo_pipeline.run.targets import refuse_unkept
 
 #: Entries one poll of `--follow` takes.
 _PER_POLL = 1_000
@@ -145,6 +146,8 @@ def show(version: Version, files: Files = None, name: Name = None, as_json: AsJs
 def _from(pipeline: Pipeline, version: int) -> list[LedgerEntry]:
     """The ledger from exactly ``version`` to the head."""
     history = pipeline.history(version)
+    if history:
+        refuse_unkept(history[-1], version)
     if not history or history[0].version != version:
         raise UnknownCheckpointError(
             f"Pipeline {pipeline.name!r} has no version {version}. `eo checkpoints` lists them."

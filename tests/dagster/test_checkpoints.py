@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -13,10 +14,14 @@ from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.checkpoints import build_checkpoints
 from eo_pipeline.dagster.factory import pipeline_definitions
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.partitions import rearranged
+from eo_pipeline.dagster.partitions import key_requests, rearranged, update_keys
 from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run.prune import floor_entry
+from eo_pipeline.testing import child_of, first_entry
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import (
     events,
@@ -274,3 +279,27 @@ def test_a_key_that_comes_late_is_put_in_its_place(
 def test_partitions_are_replayed_by_one_run_however_many(declared: DagsterPipeline) -> None:
     policy = build_checkpoints(declared).backfill_policy
     assert policy == dg.BackfillPolicy.single_run()
+
+
+def test_checkpoints_below_the_ledgers_floor_are_no_partitions_any_more(
+    declared: DagsterPipeline,
+) -> None:
+    """Nobody can replay them. Scenario: the reconciler meets the floor, and what came after it."""
+    ledger = [first_entry("p")]
+    for _ in range(4):
+        ledger.append(read_something(child_of(ledger[-1], 1)))
+    floor = floor_entry(ledger[-1], 3, lambda version: ledger[version], "run")
+    later = read_something(child_of(floor, 1))
+    requests = key_requests(declared, ["1", "2", "3", "4"], [floor, later])
+    assert requests == [
+        dg.DeleteDynamicPartitionsRequest(declared.partitions, ["1", "2"]),
+        dg.AddDynamicPartitionsRequest(declared.partitions, ["6"]),
+    ]
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(declared.partitions, ["1", "2", "3", "4"])
+        update_keys(declared, instance, floor)
+        assert list(instance.get_dynamic_partitions(declared.partitions)) == ["3", "4"]
+
+
+def read_something(entry: LedgerEntry) -> LedgerEntry:
+    return replace(entry, ranges=(OffsetRange("t", 0, entry.version, entry.version + 1),))

@@ -50,9 +50,7 @@ class SqlSession(SinkSession):
     is the one case in which nobody knows.
     """
 
-    keeps_itself = (
-        "the database keeps its tables and the ledger by itself (autovacuum, purge): nothing to do"
-    )
+    keeps_itself = "the database keeps its tables by itself (autovacuum, purge): nothing to do"
 
     keeps_ledger = None
 
