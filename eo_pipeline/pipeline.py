@@ -50,6 +50,8 @@ from eo_pipeline.storage import PlaceField, Storage
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pyspark.sql import SparkSession
+
     from eo_pipeline.audit import AuditReport, ReplayPreview
     from eo_pipeline.run.as_of import AsOf
     from eo_pipeline.run.replay import ReplayPlan
@@ -331,13 +333,16 @@ class Pipeline(Changes, Settings):
                 lineage=self.lineage,
                 session=session,
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
-                spark=callers(spark) if spark else self.spark.session,
+                spark=callers(spark) if spark else self._own_spark,
                 begin_spark=_nothing if spark else self.spark.begin,
                 run_id=run_id,
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
                 observer=observer,
             )
+
+    def _own_spark(self) -> SparkSession:
+        return self.spark.session(of_ours=self.transform is None)
 
     def _staging_area(self) -> StagingArea:
         into, where = self.sink.staging_folders(), self.sink.describe()

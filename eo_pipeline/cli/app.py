@@ -184,7 +184,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
             signal.signal(number, end_by_signal)
-    this_process_ends()
+    this_process_ends(is_ours=True)
     try:
         app(prog_name="eo")
     finally:

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.core.context import SparkContext
@@ -67,6 +68,12 @@ def has_driver() -> bool:
     """Whether this process has a JVM for Spark that lives: ours, a user's, ``spark-submit``'s."""
     there = SparkContext._gateway is not None or _PORT_VARIABLE in os.environ
     return there and not driver_is_dead()
+
+
+def classes_of_ours() -> Any:
+    """The Java classes of this package in this process's JVM, as py4j gives them; None without."""
+    gateway = SparkContext._gateway
+    return None if gateway is None or driver_is_dead() else gateway.jvm.eo.pipeline
 
 
 def driver_is_dead() -> bool:

@@ -28,7 +28,7 @@ CATALOG = "eo_pipeline"
 CATALOG_SETTING = f"spark.sql.catalog.{CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
-_SOURCES = ("OrdinaryFunctions.java", "OrdinaryJson.java")
+_SOURCES = ("LaterExtensions.java", "OrdinaryFunctions.java", "OrdinaryJson.java")
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _COMPILER_TIMEOUT_S = 120
 

@@ -15,9 +15,11 @@ from pydantic import Field
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.jvm.begun import begin_for_later
+from eo_pipeline.lifetime import process_is_ours
 from eo_pipeline.progress import phase
 from eo_pipeline.settings import Settings
-from eo_pipeline.spark.launch import NAME, launch_settings, submit_arguments
+from eo_pipeline.spark.clients import is_connect
+from eo_pipeline.spark.launch import NAME, is_local, launch_settings, submit_arguments
 from eo_pipeline.spark.little import fit, launched_for
 from eo_pipeline.spark.pandas_later import without_pandas
 from eo_pipeline.spark.staging import STAGING_SETTINGS
@@ -67,8 +69,11 @@ class SparkSettings(Settings):
         """``remote``, or what the environment says in its place."""
         return self.remote or os.environ.get("SPARK_REMOTE")
 
-    def session(self) -> SparkSession:
+    def session(self, *, of_ours: bool = False) -> SparkSession:
         """Start Spark, or return the session this process already has.
+
+        Args:
+            of_ours: no code but this package's gets it; see :mod:`eo_pipeline.spark.learning`.
 
         Raises:
             ConfigError: ``remote`` is not an address, the server there did not let us in, or
@@ -76,7 +81,7 @@ class SparkSettings(Settings):
             SetupError: no Java, or Spark did not start.
             SparkUnavailableError: the Spark Connect server did not answer.
         """
-        session = self._found()
+        session = self._found(of_ours=of_ours and process_is_ours())
         fit(session, self.config)
         if self.py_files:
             from eo_pipeline.spark.modules import send_files
@@ -100,7 +105,7 @@ class SparkSettings(Settings):
         self._name_python()
         begin_for_later(submit_arguments(self.master, self._launched()))
 
-    def _found(self) -> SparkSession:
+    def _found(self, *, of_ours: bool) -> SparkSession:
         self._refuse_what_staging_decides()
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
@@ -112,7 +117,13 @@ class SparkSettings(Settings):
 
             with phase("connecting to the Spark Connect server", usually_short=True):
                 return connect(self.server, self._of_session(), self.connect_timeout)
-        return (None if self.server else self._warm()) or self._started(self.server)
+        warm = None if self.server else self._warm()
+        session = warm or self._started(self.server, of_ours=of_ours)
+        if not of_ours and not is_connect(session):
+            from eo_pipeline.spark.learning import register_what_is_missing
+
+            register_what_is_missing()
+        return session
 
     def _name_python(self) -> None:
         """Python workers must run this interpreter, unless another was chosen for where they are:
@@ -142,7 +153,7 @@ class SparkSettings(Settings):
                     "are the transform's, with to_utc_timestamp and from_utc_timestamp."
                 )
 
-    def _started(self, remote: str | None) -> SparkSession:
+    def _started(self, remote: str | None, *, of_ours: bool) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
         from pyspark.sql import SparkSession
 
@@ -156,7 +167,12 @@ class SparkSettings(Settings):
             if not remote:
                 launch = self._launched()
                 start_driver(submit_arguments(self.master, launch))
-            return self._built(launch, remote)
+            if not of_ours or remote or not is_local(self.master):
+                return self._built(launch, remote)
+            from eo_pipeline.spark.learning import registered_later
+
+            with registered_later():
+                return self._built(launch)
 
     def _built(self, settings: Mapping[str, str], remote: str | None = None) -> SparkSession:
         from py4j.protocol import Py4JError
