@@ -19,7 +19,7 @@ MINUTES ?= 60
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean test chaos correctness bench bench-quick bench-growth lint docs
+.PHONY: help setup run dev stop clean servers test chaos correctness bench bench-quick bench-growth lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,33 +39,25 @@ stop: ## end what `make dev` runs
 clean: stop ## remove all data (.eo); the virtual environment stays
 	@rm -rf "$(WHERE)/.eo" && echo "Removed .eo."
 
-test: $(VENV)/.ready-dev ## the whole test suite, against real servers (WORKERS=2: processes that share it)
+# the real servers of the tests, each installed once
+servers: $(VENV)/.ready-dev
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
 	@sh tests/install_azurite.sh
 	@sh tests/install_gcs.sh
 	@$(BIN)/python -m tests.install_jars
+
+test: servers ## the whole test suite, against real servers (WORKERS=2: processes that share it)
 	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
-chaos: $(VENV)/.ready-dev ## kills at every point in every store, random moments, long lives, `make correctness` (SHORT=1: an eighth)
-	@$(DEMO) setup
-	@sh tests/install_stores.sh
-	@sh tests/install_mysql.sh
-	@sh tests/install_azurite.sh
-	@sh tests/install_gcs.sh
-	@$(BIN)/python -m tests.install_jars
+chaos: servers ## kills at every point in every store, random moments, long lives, `make correctness` (SHORT=1: an eighth)
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
 	@$(BIN)/python -m pytest -m chaos $(IN_PARALLEL) $(if $(SHORT),--one-in 8 --share-seed $(SEED)) $(ARGS)
 	@$(if $(ARGS),,$(BIN)/python -m tests.kills --minutes $(if $(SHORT),8,$(MINUTES)) --seed $(SEED))
 
-correctness: $(VENV)/.ready-dev ## an hour of random kills on every store, judged from outside (MINUTES=60 SEED=)
-	@$(DEMO) setup
-	@sh tests/install_stores.sh
-	@sh tests/install_mysql.sh
-	@sh tests/install_gcs.sh
-	@$(BIN)/python -m tests.install_jars
+correctness: servers ## an hour of random kills on every store, judged from outside (MINUTES=60 SEED=)
 	@$(BIN)/python -m tests.kills --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: an hour or more
