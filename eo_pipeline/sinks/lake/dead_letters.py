@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from eo_pipeline.arrow import pa, pq
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, new_file, parquet_source, sync
 from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer
 from eo_pipeline.staging.rows import BATCH_ROWS, StagedTable
@@ -34,6 +35,14 @@ class DeadLetterFiles:
                 writer.write_batch(batch)
         sync(path.parent)
         return path
+
+    def checkpoint(self, at: Pointer) -> int:
+        """The number of the checkpoint that the letters of ``at`` belong to; a replay's is not its
+        own version.
+        """
+        with pq.ParquetFile(parquet_source(self.path(at))) as file:
+            first = next(file.iter_batches(1, columns=[CHECKPOINT_COLUMN]), None)
+        return at.version if first is None else int(first.column(0)[0].as_py())
 
     def batches(self, pointers: Iterable[Pointer]) -> Iterator[pa.RecordBatch]:
         """The same, as far as they are still there."""

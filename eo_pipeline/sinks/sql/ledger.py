@@ -183,8 +183,10 @@ class LedgerStatements:
 
     @property
     def prune(self) -> str:
-        """Empties entries. Parameters: pipeline, version that they are below."""
-        return f"UPDATE {self._escaped} SET {_EMPTIED} {self._whole_below}"
+        """Empties entries. Parameters: pipeline, version that they are below, the first of them."""
+        return (
+            f"UPDATE {self._escaped} SET {_EMPTIED} {self._whole_below} AND version >= {self.mark}"
+        )
 
     @property
     def _whole_below(self) -> str:

@@ -244,8 +244,9 @@ class SqlSession(SinkSession):
         floor = head.floor if head else START_VERSION
         ((count, first),) = self.store.ask(statements.to_prune, self.pipeline, floor)
         if count and not dry_run:
-            for below in (*range(first + _EMPTIED_AT_ONCE, floor, _EMPTIED_AT_ONCE), floor):
-                self._change(statements.prune, self.pipeline, below)
+            for start in range(first, floor, _EMPTIED_AT_ONCE):
+                below = min(start + _EMPTIED_AT_ONCE, floor)
+                self._change(statements.prune, self.pipeline, below, start)
         return int(count)
 
     def _change(self, statement: str, *parameters: Any) -> None:
