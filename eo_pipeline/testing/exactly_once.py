@@ -26,19 +26,19 @@ from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.contract import (
     ALREADY_COMMITTED,
     COMMITTED,
+    SinkContract,
     killed_while_publishing,
     meeting_at,
 )
 from eo_pipeline.testing.crashes import CrashRequested, pause_at, raise_at
 from eo_pipeline.testing.damage import altered_where_it_is_kept
 from eo_pipeline.testing.odd import NOWHERE, ODD_NAMES, ODD_VALUES, comparable, rows_of
-from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.staging import child_of, dead_letters, to_files
 
 BEFORE_COMMIT = (CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT)
 
 
-class ExactlyOnceContract(PruningContract):
+class ExactlyOnceContract(SinkContract):
     """What a sink must do that says ``Guarantee.EXACTLY_ONCE``."""
 
     #: The columns of :data:`ALL_TYPES` that the store has no type for, and refuses.

@@ -1,5 +1,5 @@
-"""The contract of ledgers that are pruned below a floor; a store that keeps all of its own says so
-by ``keeps_ledger`` and is held to nothing here.
+"""The contract of ledgers that are pruned below a floor. A store that keeps all of its own says why
+by ``keeps_ledger``.
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ class PruningContract(SinkContract):
     def test_entries_below_the_floor_go_and_rows_and_all_else_stay(
         self, sink: Sink, session: SinkSession
     ) -> None:
-        if session.keeps_ledger is not None:
-            with pytest.raises(NotImplementedError):
-                session.prune(dry_run=False)
-            return
+        assert session.keeps_ledger is None
         entries = self.floor_set(session)
         told = session.prune(dry_run=True)
         self.assert_kept(session, entries[_FLOOR:])
@@ -76,8 +73,6 @@ class PruningContract(SinkContract):
         """Long enough that each entry finds those that are there through all that went, by sessions
         that never saw what went.
         """
-        if session.keeps_ledger is not None:
-            return
         entries = self.floor_set(session)
         session.prune(dry_run=False)
         for floor in (_CHECKPOINTS, _CHECKPOINTS + 9):
@@ -97,8 +92,6 @@ class PruningContract(SinkContract):
         """By a run that slept since, before what is below has gone and after. What landed is not
         found any more then, and lands no second time.
         """
-        if session.keeps_ledger is not None:
-            return
         entries = self.floor_set(session)
         planned = [child_of(entries[version], self.rows) for version in (2, _FLOOR - 1)]
         before = self.visible(sink)
@@ -113,8 +106,6 @@ class PruningContract(SinkContract):
     def test_a_floor_and_a_run_that_meet_cannot_both_land(
         self, sink: Sink, session: SinkSession
     ) -> None:
-        if session.keeps_ledger is not None:
-            return
         head = self.start(session)
         for _ in range(3):
             head = self.forward(session, head)

@@ -180,6 +180,25 @@ def test_a_host_that_was_away_since_before_the_floor_goes_on_and_a_lost_ledger_i
         filled.pipeline(staging=str(away)).run()
 
 
+@pytest.mark.parametrize(
+    ("sink", "why"),
+    [
+        ({"type": "console", "ledger": "ledger"}, "this store cannot remove entries"),
+        ({"type": "parquet", "path": "table"}, "an entry is a file in its checkpoint's folder"),
+    ],
+)
+def test_a_store_that_keeps_its_ledger_says_why(
+    sink: dict[str, str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "value_schema": "id BIGINT"}
+    pipeline = Pipeline.from_config(
+        {"name": "p", "source": source, "sink": sink, "maintenance": {"ledger": "1h"}}
+    )
+    (told,) = maintained(pipeline)
+    assert told.remark.startswith(f"kept whole: {why}")
+
+
 def entries(*read: Counts) -> list[LedgerEntry]:
     """A ledger whose versions from 1 on counted this."""
     found = [LedgerEntry("p", "l", 0, "t0", None, Operation.START, {})]

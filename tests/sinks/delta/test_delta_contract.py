@@ -20,6 +20,7 @@ from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import MannerContract
 from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
+from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
 
 #: No writer of Delta takes these without column mapping.
@@ -73,7 +74,7 @@ class OnDelta(ExactlyOnceContract):
         return letters
 
 
-class TestAppend(MannerContract, GoingBackContract, OnDelta):
+class TestAppend(MannerContract, PruningContract, GoingBackContract, OnDelta):
     """Staged files become the table."""
 
     def lose_ledger(self, sink: Sink) -> None:

@@ -27,6 +27,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.storage import Storage
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.going_back import GoingBackContract
+from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
 from tests.azure import AzureFolder
 from tests.hdfs import DataNodes
@@ -76,7 +77,7 @@ class InAStore(OnDelta):
 
 @pytest.mark.chaos
 @on_stores(*STORES)
-class TestAppend(GoingBackContract, InAStore):
+class TestAppend(PruningContract, GoingBackContract, InAStore):
     pass
 
 

@@ -18,6 +18,7 @@ from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import IdentityContract
 from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
+from eo_pipeline.testing.pruning import PruningContract
 
 
 def catalog_of(sink: Sink) -> Catalog:
@@ -91,7 +92,7 @@ class OnIceberg(IdentityContract, GoingBackContract):
             self.look(sink)
 
 
-class TestAppend(OnIceberg):
+class TestAppend(PruningContract, OnIceberg):
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         return IcebergSink(table="ops.flights", warehouse=tmp_path / "warehouse")

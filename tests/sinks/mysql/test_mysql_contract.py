@@ -24,6 +24,7 @@ from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import MannerContract
 from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
 from tests.stores import ON_BOTH_SERVERS, MySqlDatabase, on_both_servers_by_chaos
 
@@ -99,7 +100,7 @@ class OnMySql(ExactlyOnceContract):
 
 
 @ON_BOTH_SERVERS
-class TestAppend(MannerContract, GoingBackContract, OnMySql):
+class TestAppend(MannerContract, PruningContract, GoingBackContract, OnMySql):
     """Rows by LOAD DATA, straight into the table."""
 
     def lose_ledger(self, sink: Sink) -> None:

@@ -16,6 +16,7 @@ from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import MannerContract
 from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
 
 FLOATS = {"negative_zero_in_four_bytes", "largest_and_smallest_in_four_bytes"}
@@ -78,7 +79,7 @@ class OnPostgres(ExactlyOnceContract):
             admin.execute(statement.encode())
 
 
-class TestAppend(GoingBackContract, OnPostgres, MannerContract):
+class TestAppend(PruningContract, GoingBackContract, OnPostgres, MannerContract):
     """Rows straight into the table."""
 
     def in_another_manner(self, sink: Sink) -> Sink:

@@ -14,11 +14,12 @@ from eo_pipeline.sinks.redis.keys import Keys
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
 from eo_pipeline.testing.identity import IdentityContract
 from eo_pipeline.testing.odd import RARELY_KEPT
+from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
 from tests.sinks.redis.redis_world import dead_letters_in, rows_in
 
 
-class TestHashes(UpsertContract, IdentityContract, ExactlyOnceContract):
+class TestHashes(UpsertContract, IdentityContract, PruningContract, ExactlyOnceContract):
     refused_values: ClassVar[frozenset[str]] = RARELY_KEPT
     tells_lineage: ClassVar[bool] = False
 
