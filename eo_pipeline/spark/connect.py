@@ -64,14 +64,14 @@ def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSe
         known = _sessions.get(key)
         if known is not None:
             if knows_its_session(known):
-                return known
+                return _active(known)
             del _sessions[key]
             _discard(known)
         callers = _of_the_caller()
         if callers is not None:
             return callers
         _sessions[key] = _created(remote, config, timeout_s)
-        return _sessions[key]
+        return _active(_sessions[key])
 
 
 def _check_address(remote: str) -> None:
@@ -96,6 +96,16 @@ def _of_the_caller() -> SparkSession | None:
             "Connect server beside it: stop that session, or use another process."
         )
     return active
+
+
+def _active(session: SparkSession) -> SparkSession:
+    """``session``, as the one that a transform, and pyspark itself where it reads a schema's text,
+    find in this thread: pyspark leaves the first that was made, whose server may have ended.
+    """
+    active = SparkSession.getActiveSession()
+    if active is None or active in _sessions.values():
+        ConnectSession._active_session.session = session
+    return session
 
 
 class _Channel(DefaultChannelBuilder):

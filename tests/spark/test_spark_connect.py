@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline import ConfigError, SparkSettings, SparkUnavailableError
 from eo_pipeline.embedded.jars import spark_connector_jars
@@ -200,6 +201,27 @@ def test_a_run_without_its_server_commits_nothing(
         away = runner(spark={"remote": f"sc://{HOST}:{port}", "connect_timeout": 1}).run()
     assert (away["kind"], away["retryable"]) == ("SparkUnavailableError", True)
     assert bench.table.versions() == [0]
+    bench.pipeline().run()
+    bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_another_pipelines_server_is_not_asked_and_may_have_ended(
+    bench: Bench, server: EmbeddedSpark
+) -> None:
+    """Found before: pyspark asks the first server that a process spoke to what a schema means."""
+    others = SparkSettings(remote=with_token(server, TOKEN), connect_timeout=1).session()
+    found: list[SparkSession | None] = []
+
+    def looks(df: DataFrame) -> DataFrame:
+        found.extend((SparkSession.getActiveSession(), df.sparkSession))
+        return df
+
+    bench.topic.write(20)
+    bench.pipeline(transform=looks).run()
+    assert found[0] is found[1] is not others
+    SparkSettings(remote=with_token(server, TOKEN), connect_timeout=1).session()
+    server.kill()
+    bench.topic.write(20)
     bench.pipeline().run()
     bench.table.assert_holds_once(bench.topic.written)
 
