@@ -13,7 +13,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from eo_pipeline.arrow import pa
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.delta.store import APP_PREFIX, TOKEN_SUFFIX, explained, is_of_files
+from eo_pipeline.sinks.delta.own import APP_PREFIX, TOKEN_SUFFIX
+from eo_pipeline.sinks.delta.store import explained, is_of_files
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.protocol import OvertakenError
 
@@ -47,8 +48,8 @@ def maintenance_commit(transactions: Mapping[str, int]) -> Arguments:
     }
 
 
-def ledger_commit(entry: LedgerEntry, at: Pointer) -> Arguments:
-    """For the commit that makes ``entry``, kept ``at``, the head.
+def ledger_commit(entry: LedgerEntry, at: Pointer, told: Mapping[str, str]) -> Arguments:
+    """For the commit that makes ``entry``, kept ``at``, the head; ``told`` is of its table.
 
     With retries off the commit is refused when anybody committed since the handle was opened; with
     retries on delta-rs would let it follow a foreign commit, and never looks at the version given.
@@ -58,6 +59,7 @@ def ledger_commit(entry: LedgerEntry, at: Pointer) -> Arguments:
         "commit_properties": CommitProperties(
             # for people who read the table's history; lost when the log is cleaned
             custom_metadata={
+                **told,
                 "eo_pipeline": entry.pipeline,
                 "eo_version": str(entry.version),
                 "eo_operation": entry.operation.value,

@@ -31,10 +31,15 @@ class Newest:
         self._log = log
         self._opened: _Opened | None = None
 
+    def known(self) -> Snapshot | None:
+        """The newest version, if that is the one which is open."""
+        opened = self._opened
+        return opened.table if opened is not None and self._is_newest(opened) else None
+
     def get(self, opened_anew: Callable[[], Snapshot | None]) -> Snapshot | None:
         """The newest version, ``None`` where there is no table."""
-        if self._opened is not None and self._is_newest(self._opened):
-            return self._opened.table
+        if known := self.known():
+            return known
         self.forget()
         table = opened_anew()
         if table is not None:

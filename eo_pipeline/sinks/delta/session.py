@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -35,6 +36,7 @@ from eo_pipeline.sinks.delta.damage import damage
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.newest import Newest
+from eo_pipeline.sinks.delta.own import OwnCommit, newest_own, told_of
 from eo_pipeline.sinks.delta.past import past_of
 from eo_pipeline.sinks.delta.removal import replay, rewind
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore, restore
@@ -83,8 +85,25 @@ class DeltaSession(LakeSession[Snapshot]):
         self.options = told | {k: v.get_secret_value() for k, v in sink.storage_options.items()}
         self._newest = Newest(sink.root / self.log_folder)
         self.published_folder = sink.root / ROWS_FOLDER / pipeline / _PUBLISHED_FOLDER
-        if table := self.open_table():
+        own = self._own_commit()
+        fits = own is not None and own.partition_by == sink.partition_by
+        if not fits and (table := self.open_table()):
             table.check(sink.partition_by)
+
+    def newest_head(self) -> LedgerFile | None:
+        own = self._own_commit()
+        return self.ledger.get(own.pointer) if own else super().newest_head()
+
+    def table_identity(self) -> Mapping[str, str]:
+        own = self._own_commit()
+        return {"table": own.table} if own else super().table_identity()
+
+    def _own_commit(self) -> OwnCommit | None:
+        """What needs no open table; None: look at that, it may be open already."""
+        # a bucket would be asked for one name after the other: delta-rs lists them in one request
+        if self._newest.known() is not None or not isinstance(self.root, Path):
+            return None
+        return newest_own(self.root / self.log_folder, self.pipeline)
 
     def open_table(self) -> Snapshot | None:
         return self._newest.get(lambda: Snapshot.open(self.root, self.options, self.pipeline))
@@ -172,7 +191,7 @@ class DeltaSession(LakeSession[Snapshot]):
             raise self.cannot_go_back(entry, f"the table is upserted, and {error}") from error
 
     def _id_of(self, table: Snapshot) -> str:
-        return str(table.table.metadata().id)
+        return table.identity
 
     def _pointer(self, table: Snapshot) -> Pointer | None:
         return table.pointer
@@ -349,7 +368,11 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     @property
     def _arguments(self) -> Arguments:
-        return ledger_commit(self.entry, self.at)
+        table = self.table
+        # what going back brings back may be what nobody has looked at
+        is_told = table is not None and self.entry.operation is not Operation.REWIND
+        told = told_of(table.identity, table.partition_by) if table and is_told else {}
+        return ledger_commit(self.entry, self.at, told)
 
 
 def _no_rows() -> pa.Schema:

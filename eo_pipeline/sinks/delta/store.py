@@ -29,15 +29,11 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.delta.log import LOG_FOLDER, commit_file, transactions_in
+from eo_pipeline.sinks.delta.own import APP_PREFIX, TOKEN_SUFFIX
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.types import own_columns
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
-
-#: Application ids of the ledger's head in the table's log (Delta protocol, "Transaction
-#: Identifiers"): its version and the token that names its file.
-APP_PREFIX = "eo:"
-TOKEN_SUFFIX = ":token"  # noqa: S105 - no secret
 
 #: Of maintenance: the number of the newest one, and the moment (milliseconds since 1970) before
 #: which what left the table may be removed. No pipeline's name has a colon.
@@ -123,6 +119,11 @@ class Snapshot:
             for name in (app, app + TOKEN_SUFFIX)
         )
         return None if version is None or token is None else Pointer(version, token)
+
+    @property
+    def identity(self) -> str:
+        """What the format knows the table by, for as long as it lives."""
+        return str(self.table.metadata().id)
 
     def lineage(self, since: int) -> Iterator[pa.RecordBatch]:
         """See ``SinkSession.lineage``.

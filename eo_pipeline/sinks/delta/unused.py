@@ -11,7 +11,8 @@ from urllib.parse import unquote
 from eo_pipeline.arrow import pa
 from eo_pipeline.places import Place, sizes_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
-from eo_pipeline.sinks.delta.store import APP_PREFIX, Snapshot
+from eo_pipeline.sinks.delta.own import APP_PREFIX
+from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.lake.upkeep import COMPACTED_FOLDER
 from eo_pipeline.sinks.maintenance import Maintenance
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -194,11 +194,9 @@ class LedgerFiles:
     def has_file_since(self, version: int) -> bool:
         """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
         with _reached():
-            return any(
-                pointer.version >= version
-                for bucket in folders_in(self.folder)
-                for pointer, _ in _files(self.folder / bucket)
-            )
+            buckets = [self.folder / name for name in folders_in(self.folder)]
+            names = {bucket: names_in(bucket) for bucket in buckets}
+        return any(pointer.version >= version for pointer, _ in _files(names))
 
     def lost(self, head: LedgerFile, *folders: Place) -> Iterator[Place]:
         """Files of attempts that can never land: at a version that another token holds.
@@ -208,18 +206,25 @@ class LedgerFiles:
         of one below the floor nobody can tell any more which token held its version.
         """
         buckets = {head.at.bucket, Pointer(max(0, head.at.version - BUCKET), 0).bucket}
+        ledgers = [self.folder / bucket for bucket in buckets]
         with _reached():
-            kept = [found for b in buckets for found in _files(self.folder / b)]
-            others = [found for each in folders for b in buckets for found in _files(each / b)]
+            names = {
+                folder / bucket: names_in(folder / bucket)
+                for folder in (self.folder, *folders)
+                for bucket in buckets
+            }
+        alone = _alone(name for folder in ledgers for name in names[folder])
+        if all(_is_of(alone, name) for found in names.values() for name in found):
+            return
         tokens: dict[int, list[Pointer]] = {}
-        for pointer, _ in kept:
+        for pointer, _ in _files({folder: names[folder] for folder in ledgers}):
             tokens.setdefault(pointer.version, []).append(pointer)
-        for pointer, (folder, name) in [*kept, *others]:
+        for pointer, place in _files(names):
             known = tokens.get(pointer.version, [])
             if head.entry.floor <= pointer.version <= head.at.version and known:
                 held = known[0] if len(known) == 1 else self._held(head, pointer.version)
                 if pointer != held:
-                    yield folder / name
+                    yield place
 
     def _held(self, head: LedgerFile, version: int) -> Pointer | None:
         found = self.at(head, version)
@@ -241,7 +246,26 @@ def _reached() -> Iterator[None]:
         ) from error
 
 
-def _files(folder: Place) -> list[tuple[Pointer, tuple[Place, str]]]:
-    """Of up to a thousand versions, in every run: so no path is made of each."""
-    named = [(Pointer.of_file(name), (folder, name)) for name in names_in(folder)]
-    return [(pointer, found) for pointer, found in named if pointer is not None]
+def _alone(names: Iterable[str]) -> set[str]:
+    """How the names begin of files whose version has no other file in the ledger, which holds it
+    then. So it is of nearly all, in every run: no pointer is made of each.
+    """
+    found: dict[str, str | None] = {}
+    for name in names:
+        stem, _, _ = name.partition(".")
+        found[stem[:_VERSION_DIGITS]] = None if stem[:_VERSION_DIGITS] in found else stem
+    return {stem for stem in found.values() if stem is not None}
+
+
+def _is_of(stems: Set[str], name: str) -> bool:
+    """Whether ``name`` begins with one of them; a file of rows has its number behind that."""
+    stem, _, _ = name.partition(".")
+    return stem in stems or stem.rpartition("-")[0] in stems
+
+
+def _files(names: Mapping[Place, Iterable[str]]) -> Iterator[tuple[Pointer, Place]]:
+    """What is named as files of attempts are, by their folders."""
+    for folder, found in names.items():
+        for name in found:
+            if pointer := Pointer.of_file(name):
+                yield pointer, folder / name

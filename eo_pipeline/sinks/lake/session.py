@@ -83,21 +83,21 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     def recover(self) -> LedgerEntry | None:
         """Removes what attempts left that lost their version; never what may still land."""
-        head = self.head_of(self.open_table())
+        head = self.newest_head()
         if not head:
             return None
         remove_all(self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()))
         return head.entry
 
     def head(self) -> LedgerEntry | None:
-        head = self.head_of(self.open_table())
+        head = self.newest_head()
         return head.entry if head else None
 
     def entry(self, version: int) -> LedgerEntry | None:
-        return self._entry_below(self.head_of(self.open_table()), version)
+        return self._entry_below(self.newest_head(), version)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
-        if head := self.head_of(self.open_table()):
+        if head := self.newest_head():
             yield from (file.entry for file in self.ledger.chain(head, since))
 
     def read_dead_letters(self, since: int = 0) -> pa.Table:
@@ -207,6 +207,10 @@ class LakeSession(SinkSession, Generic[Handle]):
                 f"{self.root} cannot be written: {error}. Nothing was published."
             )
         return super().explain(error)
+
+    def newest_head(self) -> LedgerFile | None:
+        """The ledger's head just now. Nothing is committed, or pruned, by what this says."""
+        return self.head_of(self.open_table())
 
     def head_of(self, table: Handle | None) -> LedgerFile | None:
         """The ledger's head by this version of the table; without one, the first entry if any."""

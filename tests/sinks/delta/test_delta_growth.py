@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from eo_pipeline.errors import ConfigError, EoPipelineError
 from eo_pipeline.sinks.delta import session as delta_session
+from eo_pipeline.sinks.delta.own import newest_own
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
@@ -44,17 +47,85 @@ def counting(name: str, asked: Counter[str]) -> Any:
     return counted
 
 
-def test_a_run_that_finds_nothing_opens_the_table_once_and_searches_nothing(
-    world: World, calls: Counter[str]
+@pytest.mark.parametrize("checkpoints", [2, 3, 11])
+def test_a_run_that_finds_nothing_does_not_open_the_table(
+    world: World, calls: Counter[str], checkpoints: int
 ) -> None:
-    for _ in range(3):
+    for _ in range(checkpoints):
         head = world.forward()
     calls.clear()
     with world.sink().open("p") as session:
         found = session.verified(session.recover())
     assert found is not None
     assert found.id == head.id
-    assert calls == {"__init__": 1}
+    assert calls == {}
+
+
+def changed_by_hand(world: World) -> None:
+    world.observe().alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+
+def of_another_pipeline(world: World) -> None:
+    World(world.root, pipeline="other").forward()
+
+
+def kept_otherwise(world: World) -> None:
+    (world.root / "_delta_log/_last_checkpoint").write_text('{"version": 4}')
+
+
+def hint_cut(world: World) -> None:
+    (world.root / "_delta_log/_last_checkpoint").write_text('{"version"')
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        append_of_another_application,
+        changed_by_hand,
+        of_another_pipeline,
+        kept_otherwise,
+        hint_cut,
+        lambda world: world.rewind(1),
+    ],
+)
+def test_behind_anything_else_a_run_opens_the_table(
+    world: World, calls: Counter[str], act: Callable[[World], object]
+) -> None:
+    for _ in range(3):
+        world.forward()
+    act(world)
+    with world.sink().open("p") as session:
+        assert isinstance(session, delta_session.DeltaSession)
+        session.open_table()
+        head = session.head()
+    calls.clear()
+    with world.sink().open("p") as session:
+        found = session.verified(session.recover())
+    assert found is not None
+    assert found == head
+    assert calls["__init__"] == 1
+
+
+def test_a_layout_that_was_changed_is_refused_without_a_look_at_more(world: World) -> None:
+    for _ in range(3):
+        world.forward()
+    with pytest.raises(ConfigError, match="partitioned by nothing, not by id"):
+        world.sink(partition_by=["id"]).open("p")
+
+
+def test_a_commit_is_not_made_in_a_gap_of_the_log(world: World) -> None:
+    """The look of a run would take what is before the gap for the newest."""
+    for _ in range(4):
+        world.forward()
+    log = world.root / "_delta_log"
+    (log / f"{2:020d}.json").unlink()
+    before = sorted(path.name for path in log.iterdir())
+    head = world.head()
+    assert head is not None
+    assert head.version == 2
+    with pytest.raises(EoPipelineError):
+        world.commit(child_of(head, 3), StagedOutput(rows=StagedTable.in_memory(rows_of(3))))
+    assert sorted(path.name for path in log.iterdir()) == before
 
 
 def test_a_checkpoint_opens_the_table_once_and_searches_nothing(
@@ -160,3 +231,15 @@ def test_a_long_ledgers_log_has_fewer_checkpoints(
     for _ in range(2 * delta_session.LONG_INTERVAL):
         world.forward()
     assert len(list(world.root.rglob("*.checkpoint.parquet"))) == 2
+
+
+@pytest.mark.parametrize("action", ["metaData", "protocol"])
+def test_a_commit_that_makes_another_table_of_it_says_nothing_of_the_table(
+    world: World, action: str
+) -> None:
+    world.forward(rows_of(1), rows_of(2))
+    log = world.root / "_delta_log"
+    assert newest_own(log, "p") is not None
+    with (log / f"{1:020d}.json").open("a") as commit:
+        commit.write(json.dumps({action: {}}) + "\n")
+    assert newest_own(log, "p") is None
