@@ -21,7 +21,7 @@ from eo_pipeline.audit.report import Example
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.stage import Stager
-from eo_pipeline.source.decode import KAFKA_COLUMN
+from eo_pipeline.source.decoded import KAFKA_COLUMN
 from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,

@@ -39,7 +39,7 @@ _REGISTRY_MAGIC, _REGISTRY_HEADER = b"\x00", 5
 def _reserved() -> frozenset[str]:
     """Columns the pipeline makes itself."""
     # here, because pyspark takes a sixth of a second to import
-    from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
+    from eo_pipeline.source.decoded import KAFKA_COLUMN, LINEAGE
 
     return frozenset({CHECKPOINT_COLUMN, KAFKA_COLUMN, *LINEAGE})
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StructType
 
 from eo_pipeline.errors import TransformError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
+from eo_pipeline.source.decoded import KAFKA_COLUMN, LINEAGE
 
 _RESERVED = "_eo_"
 _PARTITION_COLUMN = "_eo_partition"

@@ -27,7 +27,7 @@ from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import SetupError, SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source import json_fields
-from eo_pipeline.source.decode import Decoded
+from eo_pipeline.source.decoded import Decoded, Rows
 from eo_pipeline.source.sums import are_whole, sums
 from eo_pipeline.spark import ACTION, Observed, interruptible
 from eo_pipeline.spark.explained import explained
@@ -82,7 +82,7 @@ class Seen:
 
 class Reading:
     """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`; or, if
-    nothing is ``transformed``, to where it is staged.
+    nothing is ``transformed``, with the rows that are staged: a :class:`Result` of :attr:`rows`.
     """
 
     def __init__(
@@ -90,11 +90,15 @@ class Reading:
     ) -> None:
         self._decoded = decoded
         self._ranges = ranges
-        self._transformed = transformed
-        # a plan of our own takes every record once
-        proof = sums() if transformed else []
-        self._observed = Observed(decoded.flowing, *decoded.metrics(), *proof)
-        self.good = decoded.good(self._observed.frame, whole=transformed)
+        self._observed = None
+        self.rows = None
+        if transformed:
+            self._observed = Observed(decoded.flowing, *decoded.metrics(), *sums())
+            self.good = decoded.good(self._observed.frame)
+        else:
+            # a plan of our own takes every record once
+            self.rows = decoded.rows()
+            self.good = decoded.good(decoded.flowing, whole=False)
 
     def seen(self, result: Result) -> Seen:
         """What was read, after the action on ``result``, which is made of :attr:`good`.
@@ -113,10 +117,12 @@ class Reading:
         return seen
 
     def _believed(self, result: Result) -> dict[str, Any] | None:
+        if self._observed is None:
+            return dict(result.seen)
         counted = self._observed.metrics(result.frame, _READING_SECONDS)
         if counted is None or counted[ACTION] != result.action:
             return None
-        if not self._transformed or are_whole(self._ranges, counted["records"], counted):
+        if are_whole(self._ranges, counted["records"], counted):
             return dict(counted)
         return dict(counted) if is_narrow(result.frame) else None
 
@@ -139,21 +145,32 @@ class Mark(NamedTuple):
 
 class Result:
     """The rows to be staged, counted by the one action on :attr:`frame`, which ``finish`` makes of
-    ``rows``, each of one; with the metrics of ``marks`` besides, for :attr:`seen`. They are heard
-    under so many ``names``.
+    ``rows``, each of one; with the metrics of ``marks`` besides, for :attr:`seen`, and those of
+    ``rows`` which are mixed with bad records: these go no further. See :class:`Observed` for
+    ``names``.
     """
 
     def __init__(
         self,
-        rows: DataFrame,
+        rows: DataFrame | Rows,
         finish: Callable[[DataFrame], DataFrame],
         marks: Sequence[Mark] = (),
         names: int = NAMES_OF_FILES,
     ) -> None:
-        metrics = [F.count(F.lit(1)).alias("rows"), *(m for mark in marks for m in mark.metrics)]
-        marked = rows.withColumns({mark.name: mark.value for mark in marks}) if marks else rows
-        self._observed = Observed(marked, *metrics, times=names)
-        self.frame = finish(self._observed.frame.drop(*(mark.name for mark in marks)))
+        mixed = rows if isinstance(rows, Rows) else None
+        frame = rows.frame if isinstance(rows, Rows) else rows
+        values = {mark.name: mark.value for mark in marks}
+        metrics = [metric for mark in marks for metric in mark.metrics]
+        one, beside = F.lit(1), list(values)
+        if mixed is not None:
+            one = F.when(mixed.is_good, one)
+            values = {name: F.when(mixed.is_good, value) for name, value in values.items()}
+            metrics += mixed.metrics
+            beside += mixed.columns
+        marked = frame.withColumns(values) if values else frame
+        self._observed = Observed(marked, F.count(one).alias("rows"), *metrics, times=names)
+        counted = self._observed.frame
+        self.frame = finish((counted.where(mixed.is_good) if mixed else counted).drop(*beside))
         self.rows = 0
         self.seen: Mapping[str, Any] = {}
         #: which action it was; see :data:`eo_pipeline.spark.ACTION`

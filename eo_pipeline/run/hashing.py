@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, StructType
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum
 from eo_pipeline.run.counting import Mark, Result
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.source.decode import KAFKA_COLUMN, LINEAGE
+from eo_pipeline.source.decoded import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.spark import checksums
 
 _HASH = "_eo_hash"

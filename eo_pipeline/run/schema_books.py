@@ -12,7 +12,7 @@ from eo_pipeline.run.counting import Seen
 from eo_pipeline.run.readers import NextReader
 from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import Decoded
+from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.source.parts import KEY, VALUE
 from eo_pipeline.source.wire import ReadBy
 

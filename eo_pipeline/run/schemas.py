@@ -21,7 +21,7 @@ from eo_pipeline.run.counting import Seen
 from eo_pipeline.run.readers import NextReader
 from eo_pipeline.source import wire
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import Decoded
+from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient

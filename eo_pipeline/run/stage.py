@@ -50,7 +50,8 @@ from eo_pipeline.run.unfit import (
 )
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded, decode
+from eo_pipeline.source.decode import decode
+from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded, gives_utf8
 from eo_pipeline.source.fetch import Fetched, fetched
 from eo_pipeline.source.json_schema import is_one as is_json_schema
 from eo_pipeline.source.ordinary import trial
@@ -63,6 +64,7 @@ from eo_pipeline.spark import (
     interruptible,
     job_error,
     options_of,
+    parquet_options,
     path_to_write,
     send_modules,
     server_is_lost,
@@ -221,7 +223,7 @@ class Stager:
         marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
         schema = made.schema
         result = Result(
-            with_coordinates_alone(made) if self.transform else made,
+            reading.rows or with_coordinates_alone(made),
             lambda rows: self._columns(with_known_schema(rows, schema), entry),
             marks,
             NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
@@ -345,7 +347,8 @@ class Stager:
 
     @property
     def _why(self) -> Why:
-        return why_unfit(self.sink, self.never_null)
+        is_utf8 = self.transform is None and gives_utf8(self.source)
+        return why_unfit(self.sink, self.never_null, is_utf8=is_utf8)
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""
@@ -389,7 +392,8 @@ def _materialize(
     target, spark = folder(attempt), frame.sparkSession
     if session := session_on_server(spark):
         attempt.runs_in(session)
-    write = frame.write.mode(mode).options(**options_of(target)).partitionBy(*layout).parquet
+    options = {**options_of(target), **parquet_options(spark)}
+    write = frame.write.mode(mode).options(**options).partitionBy(*layout).parquet
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)

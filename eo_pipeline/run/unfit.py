@@ -19,8 +19,9 @@ from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, Refus
 from eo_pipeline.run.columns import own_columns
 from eo_pipeline.run.counting import Mark, Result
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.unfit import known_utf8
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded
+from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded
 from eo_pipeline.spark import interruptible
 
 _WHY = "_eo_why"
@@ -40,11 +41,12 @@ class UnfitRows:
 Why = Callable[[DataFrame], Column | None]
 
 
-def why_unfit(sink: Sink, never_null: Collection[str]) -> Why:
-    """Why a row of a result does not fit; see :meth:`Sink.unfit`."""
+def why_unfit(sink: Sink, never_null: Collection[str], *, is_utf8: bool = False) -> Why:
+    """Why a row of a result does not fit; see :meth:`Sink.unfit`. ``is_utf8``: its texts are."""
 
     def why(result: DataFrame) -> Column | None:
-        return sink.unfit(own_columns(result), never_null)
+        columns = own_columns(result)
+        return sink.unfit(known_utf8(columns) if is_utf8 else columns, never_null)
 
     return why
 

@@ -7,13 +7,16 @@ every sink says by its :class:`Limits` what it cannot hold, and staging looks at
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
+
+#: Of a column, in its metadata: its text is UTF-8, by how it was read.
+_UTF8 = "eo_pipeline.utf8"
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Limits:
     ``years``: the first and the last of a date or a time. ``nul``: text may hold U+0000.
     ``not_finite``: floating point may be NaN or infinite. ``needed``: columns that must
     have a value, because rows are told apart by them; ``numbers``: ... and may not be NaN.
-    ``never_null``: columns of the table that take no null.
+    ``never_null``: columns of the table that take no null. ``utf8``: text is known to be UTF-8.
     """
 
     years: tuple[int, int] = (1, 9999)
@@ -32,6 +35,7 @@ class Limits:
     needed: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     never_null: Collection[str] = ()
+    utf8: bool = False
 
 
 class Unfit(NamedTuple):
@@ -48,12 +52,20 @@ def reason(schema: StructType, limits: Limits, *more: tuple[str, Unfit]) -> Colu
     """
     from pyspark.sql import functions as F
 
-    rules = [(f.name, u) for f in schema for u in _of_column(f.name, f.dataType, limits)]
+    rules = [(field.name, unfit) for field in schema for unfit in _of_column(field, limits)]
     texts = [
         F.when(unfit.found, f"column {name!r} holds {unfit.reason}")
         for name, unfit in [*rules, *more]
     ]
     return F.coalesce(*texts) if texts else None
+
+
+def known_utf8(schema: StructType) -> StructType:
+    """``schema`` of rows of which no text need be looked at: a look goes through all its bytes."""
+    from pyspark.sql.types import StructField, StructType
+
+    known = {_UTF8: True}
+    return StructType([StructField(f.name, f.dataType, f.nullable, known) for f in schema])
 
 
 def column(name: str) -> Column:
@@ -64,10 +76,11 @@ def column(name: str) -> Column:
     return F.col(f"`{escaped}`")
 
 
-def _of_column(name: str, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+def _of_column(field: StructField, limits: Limits) -> Iterator[Unfit]:
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType
 
+    name, data_type = field.name, field.dataType
     value = column(name)
     if name in limits.needed:
         yield Unfit(value.isNull(), "null, and rows are told apart by it")
@@ -75,7 +88,7 @@ def _of_column(name: str, data_type: DataType, limits: Limits) -> Iterator[Unfit
         yield Unfit(value.isNull(), "null, which the table does not take")
     if name in limits.numbers and isinstance(data_type, DoubleType | FloatType):
         yield Unfit(F.isnan(value), "NaN, and rows are told apart by it")
-    yield from _of_value(value, data_type, limits)
+    yield from _of_value(value, data_type, replace(limits, utf8=_UTF8 in field.metadata))
 
 
 def _of_value(value: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
@@ -114,7 +127,8 @@ def _of_scalar(value: Column, data_type: DataType, limits: Limits) -> Iterator[U
     from pyspark.sql.types import DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
 
     if data_type.typeName() in ("string", "char", "varchar"):
-        yield Unfit(~F.is_valid_utf8(value), "text that is not UTF-8")
+        if not limits.utf8:
+            yield Unfit(~F.is_valid_utf8(value), "text that is not UTF-8")
         if not limits.nul:
             yield Unfit(value.contains("\0"), "text with the character U+0000")
     elif isinstance(data_type, FloatType | DoubleType) and not limits.not_finite:

@@ -1,27 +1,29 @@
-"""Kafka bytes to columns, and what makes a record a bad one. Lazy Spark expressions only.
-
-A decoded frame has the value's own columns, and one struct column ``_kafka`` with ``topic``,
-``partition``, ``offset``, ``timestamp``, ``timestamp_type``, ``key`` and ``headers``, so that
-Kafka's names never clash with a field of the value.
-"""
+"""Kafka bytes to columns, and what makes a record a bad one. Lazy Spark expressions only."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.source import json_fields, json_rescue, keys, wire
 from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decoded import (
+    BYTES,
+    ERROR,
+    KEY_BYTES,
+    LOST,
+    PARSED,
+    TEXT,
+    UNKNOWN,
+    Decoded,
+)
 from eo_pipeline.source.decoders import decoder_of
-from eo_pipeline.source.json_fields import kept, keys_if_more, unknown_fields, written_twice
+from eo_pipeline.source.json_fields import keys_if_more, unknown_fields, written_twice
 from eo_pipeline.source.json_values import braced, exact, faults, read_type, text_faults
 from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.ordinary import is_judged, ordinary
@@ -30,145 +32,8 @@ from eo_pipeline.source.parts import KEY, KEY_COLUMN
 from eo_pipeline.source.typed import value_schema
 from eo_pipeline.source.wire import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
 
-#: The struct column with a record's coordinates; a transform that keeps it keeps the lineage.
-KAFKA_COLUMN = "_kafka"
-
-#: Lineage columns in the table, and the field of ``_kafka`` each comes from.
-LINEAGE = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
-
-_ERROR = "_eo_error"
-_PARSED = "_eo_parsed"
 _KEYS = "_eo_keys"
-_UNKNOWN = "_eo_unknown"
 _CORRUPT = "_eo_corrupt"
-_TEXT = "_eo_text"
-_BYTES = "_eo_bytes"
-_SHOWN = "_eo_shown"
-_LOST = "_eo_lost"
-
-#: Characters of a bad value that are shown to a person.
-SHOWN_CHARACTERS = 120
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """One read, four views of it. All lazy.
-
-    ``all``: every record with its error (or null); ``flowing``: the same without what nobody needs
-    any more; ``good``: what the transform gets; ``metrics``: aggregates over ``flowing`` for an
-    Observation.
-    """
-
-    all: DataFrame
-    source: KafkaSource
-    schemas: ReadBy = NOTHING
-    #: of the key's columns, in order
-    key_columns: Sequence[Column] = ()
-
-    @property
-    def flowing(self) -> DataFrame:
-        """Every record as it flows into the metrics, and from there into :meth:`good`.
-
-        A row is copied before its metrics and after them, and a record's own bytes are half of it:
-        what is said of them is said before.
-        """
-        is_bad = F.col(_ERROR).isNotNull()
-        is_all = self.source.value_format == "json" and self.schemas.value is None
-        value = F.col(_TEXT) if is_all else F.col("value").cast("string")
-        begin = F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value")
-        error = F.col(_ERROR).alias("error")
-        shown = F.to_json(F.struct("topic", "partition", "offset", error, begin))
-        said = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
-        return said.drop(*(() if self._gives_value else ("value", _TEXT)))
-
-    def metrics(self) -> list[Column]:
-        """``records``, ``bytes``, ``key_bytes``, ``good``, ``bad``, ``skipped``, ``first_bad``
-        (JSON text), and what :func:`json_fields.metrics` says of unknown fields, in records that
-        are good.
-        """
-        return [
-            F.count(F.lit(1)).alias("records"),
-            F.coalesce(F.sum(_BYTES), F.lit(0)).alias("bytes"),
-            F.coalesce(F.sum(F.length("key")), F.lit(0)).alias("key_bytes"),
-            F.count(F.when(self._is_good(), 1)).alias("good"),
-            F.count(_ERROR).alias("bad"),
-            F.count(F.when(self._skipped(), 1)).alias("skipped"),
-            F.min(_SHOWN).alias("first_bad"),
-            *json_fields.metrics(self._unknown(), self._is_good()),
-            *(metric for each in self.schemas.parts for metric in wire.metrics(each)),
-        ]
-
-    @property
-    def writers(self) -> list[tuple[str, ...]]:
-        """Keys of the schemas in a registry that records are looked for of, by part."""
-        return self.schemas.writers
-
-    @property
-    def decides(self) -> tuple[str | bool | None, ...]:
-        """What the columns and their types follow from."""
-        source, value, key = self.source, self.schemas.value, self.schemas.key
-        return (
-            source.value_format,
-            value.reader_text if value else source.value_schema,
-            source.message,
-            source.keeps_unknown,
-            source.key_format,
-            key.reader_text if key else source.key_schema,
-            source.key_message,
-            source.key_prefix,
-        )
-
-    def good(self, observed: DataFrame, *, whole: bool = True) -> DataFrame:
-        """What the transform gets: the value's columns, the key's, and ``_kafka``; that only with
-        what says where a record came from, unless ``whole``.
-        """
-        columns = [*_value_columns(self.source, self.schemas.value), *self.key_columns]
-        kafka = _kafka_struct() if whole else F.struct(*LINEAGE.values()).alias(KAFKA_COLUMN)
-        return observed.where(self._is_good()).select(*columns, kafka)
-
-    def _unknown(self) -> Column:
-        """The paths of unknown fields of value and key, null if there are none."""
-        value, key = F.col(_UNKNOWN), F.col(KEY.own("unknown"))
-        return keys.together(value, key) if self.key_columns else value
-
-    def dead_letters(self, version: int) -> DataFrame:
-        """The bad records as they came, with their coordinates and the error."""
-        return self.all.where(F.col(_ERROR).isNotNull()).select(
-            F.lit(version).cast("bigint").alias(CHECKPOINT_COLUMN),
-            *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
-            F.col(_ERROR).alias("error"),
-        )
-
-    def marked(self, errors: Sequence[Mapping[str, Any]]) -> Decoded:
-        """The same, with these records bad too: each has ``topic``, ``partition``, ``offset`` and
-        ``error``, and no two are of one record.
-        """
-        shape = "array<struct<topic: string, partition: int, offset: bigint, more: string>>"
-        listed = [{**each, "more": each["error"]} for each in errors]
-        text = F.lit(json.dumps(listed))
-        more = self.all.sparkSession.range(1).select(F.inline(F.from_json(text, shape)))
-        joined = self.all.join(F.broadcast(more), ["topic", "partition", "offset"], "left")
-        error = F.coalesce(F.col(_ERROR), F.col("more"))
-        return replace(self, all=joined.withColumn(_ERROR, error).drop("more"))
-
-    def marks(self) -> DataFrame:
-        """Every record's topic, partition and offset, and whether it is ``bad`` or ``skipped``."""
-        return self.all.select(
-            *("topic", "partition", "offset"),
-            F.col(_ERROR).isNotNull().alias("bad"),
-            self._skipped().alias("skipped"),
-        )
-
-    def _is_good(self) -> Column:
-        return F.col(_ERROR).isNull() & ~self._skipped()
-
-    def _skipped(self) -> Column:
-        skip = self.source.tombstones == "skip"
-        return F.col(_BYTES).isNull() if skip else F.lit(False)
-
-    @property
-    def _gives_value(self) -> bool:
-        return self.source.value_format == "raw" or self.source.keeps_unknown
 
 
 def decode(
@@ -190,7 +55,7 @@ def decode(
         ConfigError: ``value_schema`` or ``key_schema`` is not a Spark schema; or a column of the
             key has the name of one of the value.
     """
-    raw = raw.withColumn(_BYTES, F.length("value"))
+    raw = raw.withColumns({BYTES: F.length("value"), KEY_BYTES: F.length("key")})
     schemas = schemas or NOTHING
     if source.key_format == "raw":
         return _decode_value(raw, source, schemas.value, has_ordinary=has_ordinary)
@@ -215,7 +80,7 @@ def _decode_json_key(
         whole = _decode_json(as_values, like_a_value, schemas, plain=plain).all
     except ConfigError as error:
         raise ConfigError(str(error).replace("value_schema", "key_schema")) from error
-    made = {_TEXT: "text", _PARSED: "parsed", _KEYS: "keys", _UNKNOWN: "unknown", _ERROR: "error"}
+    made = {TEXT: "text", PARSED: "parsed", _KEYS: "keys", UNKNOWN: "unknown", ERROR: "error"}
     moved = whole.withColumnsRenamed({name: KEY.own(own) for name, own in made.items()})
     restored = moved.withColumn("value", F.col(KEY.own("value"))).drop(KEY.own("value"))
     parsed = F.col(KEY.own("parsed"))
@@ -232,7 +97,7 @@ def _decode_value(
 ) -> Decoded:
     if source.value_format == "raw":
         missing = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
-        nothing = raw.withColumn(_UNKNOWN, F.lit(None).cast("array<string>"))
+        nothing = raw.withColumn(UNKNOWN, F.lit(None).cast("array<string>"))
         return Decoded(_with_error(nothing, missing, source), source)
     if source.value_format != "json":
         return _decode_by_schema(raw, source, schemas)
@@ -260,7 +125,7 @@ def _decode_json(
         value, named = wire.body(schemas), [*wire.errors(schemas)]
     schema = value_schema(source)
     # a column, since bytes that become a text wherever one is asked for are copied each time
-    text = F.col(_TEXT)
+    text = F.col(TEXT)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     reading = read_type(schema)
     assert isinstance(reading, StructType)
@@ -272,15 +137,15 @@ def _decode_json(
     if read is None:
         read = json_rescue.parsed(schemas, made, reading, F.from_json(made, made_of, options))
     # in one step, since each step of a plan copies what it hands on
-    parsed = raw.withColumns({_TEXT: made, _PARSED: read})
-    keyed = parsed.withColumn(_KEYS, judged(keys_if_more(schema, text, F.col(_PARSED))))
+    parsed = raw.withColumns({TEXT: made, PARSED: read})
+    keyed = parsed.withColumn(_KEYS, judged(keys_if_more(schema, text, F.col(PARSED))))
     unknown = judged(unknown_fields(schema, text, F.col(_KEYS)))
     if found is not None:
-        unknown = F.coalesce(unknown, unknown_of(F.col(_PARSED)))
-    looked = keyed.withColumn(_UNKNOWN, unknown)
+        unknown = F.coalesce(unknown, unknown_of(F.col(PARSED)))
+    looked = keyed.withColumn(UNKNOWN, unknown)
     if (lost := json_rescue.lost(schemas, text, reading)) is not None:
-        looked = looked.withColumn(_LOST, lost)
-    named += json_rescue.errors(schemas, F.col(_PARSED))
+        looked = looked.withColumn(LOST, lost)
+    named += json_rescue.errors(schemas, F.col(PARSED))
     error = judged(_json_error(schema, text, named))
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
@@ -289,7 +154,7 @@ def _decode_json(
 
 def _if_judged(of: Column) -> Column:
     """``of`` records of which something may be wrong; null for ordinary ones."""
-    return F.when(is_judged(F.col(_PARSED)), of)
+    return F.when(is_judged(F.col(PARSED)), of)
 
 
 def _always(of: Column) -> Column:
@@ -301,9 +166,9 @@ def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas 
         schemas = WireSchemas.alone(source.schema_text, source.schema_type, source.message)
     schemas = _by_policy(schemas, source)
     decoder = decoder_of(schemas.type)
-    looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
+    looked = decoder.parsed(wire.keyed(raw, schemas), schemas, PARSED, UNKNOWN)
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
-    wrong = decoder.errors(schemas, F.col(_PARSED))
+    wrong = decoder.errors(schemas, F.col(PARSED))
     for found, reason in [*wire.errors(schemas), *wrong]:
         error = error.when(found, reason)
     if source.unknown_fields == "fail":
@@ -325,7 +190,7 @@ def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
         error = F.coalesce(error.cast("string"), F.col(KEY.own("error")))
     if source.tombstones == "skip":
         error = F.when(F.col("value").isNotNull(), error)
-    return df.withColumn(_ERROR, error.cast("string"))
+    return df.withColumn(ERROR, error.cast("string"))
 
 
 def _json_error(schema: StructType, text: Column, named: Sequence[tuple[Column, Column]]) -> Column:
@@ -341,14 +206,14 @@ def _json_error(schema: StructType, text: Column, named: Sequence[tuple[Column, 
         error = error.when(found, reason)
     error = (
         error.when(~braced(text), "the value is not a JSON object")
-        .when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
-        .when(F.col(_PARSED).isNull(), "the value is not a JSON object")
+        .when(F.col(f"{PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
+        .when(F.col(PARSED).isNull(), "the value is not a JSON object")
         .when(written_twice(F.col(_KEYS)), "a field is written twice")
     )
     for fault in text_faults(text):
         error = error.when(fault.found, fault.reason)
     for field in schema:
-        value = F.col(_PARSED).getField(field.name)
+        value = F.col(PARSED).getField(field.name)
         if not field.nullable:
             error = error.when(value.isNull(), f"required field {field.name!r} is missing or null")
         for fault in faults(value, field.dataType, field.name, text):
@@ -357,9 +222,9 @@ def _json_error(schema: StructType, text: Column, named: Sequence[tuple[Column, 
 
 
 def _or_unknown(error: Column) -> Column:
-    named = F.array_join(F.slice(F.col(_UNKNOWN), 1, json_fields.NAMES_MAX), ", ")
+    named = F.array_join(F.slice(F.col(UNKNOWN), 1, json_fields.NAMES_MAX), ", ")
     reason = F.concat(F.lit("it has fields that the schema does not name: "), named)
-    return F.coalesce(error, F.when(F.col(_UNKNOWN).isNotNull(), reason))
+    return F.coalesce(error, F.when(F.col(UNKNOWN).isNotNull(), reason))
 
 
 def _value_names(source: KafkaSource, schemas: WireSchemas | None) -> list[str]:
@@ -370,24 +235,3 @@ def _value_names(source: KafkaSource, schemas: WireSchemas | None) -> list[str]:
     if source.value_format == "json":
         return value_schema(source).names
     return kind_of(source.schema_type, source.message).field_names(source.schema_text)
-
-
-def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Column]:
-    if source.value_format == "raw":
-        return [F.col("value")]
-    if schemas is not None and source.value_format != "json":
-        return decoder_of(schemas.type).columns(schemas, F.col(_PARSED))
-    schema, parsed = value_schema(source), F.col(_PARSED)
-    columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
-    if source.keeps_unknown:
-        lost = F.col(_LOST) if json_rescue.rescues(schemas) else None
-        columns.append(kept(F.col(_TEXT), schema, F.col(_UNKNOWN), lost).alias(UNKNOWN_COLUMN))
-    return columns
-
-
-def _kafka_struct() -> Column:
-    return F.struct(
-        *("topic", "partition", "offset", "timestamp"),
-        F.col("timestampType").alias("timestamp_type"),
-        *("key", "headers"),
-    ).alias(KAFKA_COLUMN)

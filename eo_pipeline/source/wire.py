@@ -209,6 +209,11 @@ def metrics(schemas: WireSchemas | None) -> list[Column]:
     ]
 
 
+def counted(schemas: WireSchemas) -> list[str]:
+    """The columns that :func:`metrics` are of."""
+    return [_key_column(schemas), schemas.part.own("writer")] if schemas.have_keys else []
+
+
 def strangers(schemas: WireSchemas, seen: Mapping[str, Any]) -> set[str]:
     """Keys without a branch, by the metrics that were ``seen``: all if there are not more than two,
     otherwise two of them.

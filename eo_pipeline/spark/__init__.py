@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eo_pipeline.spark.paths import as_written, options_of, path_to_read, path_to_write
     from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
     from eo_pipeline.spark.session import SparkProvider, SparkSettings
-    from eo_pipeline.spark.staging import STAGING_SETTINGS, staging_settings
+    from eo_pipeline.spark.staging import STAGING_SETTINGS, parquet_options, staging_settings
 
 __all__ = [
     "ACTION",
@@ -32,6 +32,7 @@ __all__ = [
     "interruptible",
     "job_error",
     "options_of",
+    "parquet_options",
     "path_to_read",
     "path_to_write",
     "send_modules",
@@ -81,6 +82,7 @@ _HOMES = {
     ),
     "eo_pipeline.spark.staging": (
         "STAGING_SETTINGS",
+        "parquet_options",
         "staging_settings",
     ),
 }

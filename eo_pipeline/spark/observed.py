@@ -26,22 +26,23 @@ class Observed:
     """
 
     def __init__(self, frame: DataFrame, *metrics: Column, times: int = 1) -> None:
-        """``times``: over Spark Connect, under so many names. When a job has written its files a
-        server waits a tenth of a second for each name's metrics, one after the other, and then
-        says that there are none (``Observation.getOrEmpty`` of Spark 4.0); all of them come at
-        once, when the server gets round to it. A server that keeps plans says nothing at all:
-        see ``STAGING_SETTINGS``.
+        """``times``: over Spark Connect, tenths of a second until the server says that there
+        are no metrics. When a job has written its files it waits a tenth for those of each name,
+        one name after the other (``Observation.getOrEmpty`` of Spark 4.0), and all of them come
+        at once, when it gets round to it. So there are names that count next to nothing, and the
+        one that counts is asked for last. A server that keeps plans says nothing at all: see
+        ``STAGING_SETTINGS``.
         """
         moment = F.current_timestamp().cast("string").alias(ACTION)
-        name = f"eo-{uuid.uuid4().hex}"
         if is_connect(frame):
             # no Observation: pyspark cannot put together a plan that has one twice
             self._observation = None
-            self._names = [f"{name}-{n}" for n in range(times)]
-            for each in self._names:
-                frame = frame.observe(each, *metrics, moment)
+            *others, self._name = sorted((_name() for _ in range(times)), key=_turn)
+            frame = frame.observe(self._name, *metrics, moment)
+            for other in others:
+                frame = frame.observe(other, F.count(F.lit(1)).alias("waited"))
         else:
-            self._observation = Observation(name)
+            self._observation = Observation(_name())
             frame = frame.observe(self._observation, *metrics, moment)
         self.frame = frame
 
@@ -53,7 +54,21 @@ class Observed:
             return _first_actions(self._observation, wait_s)
         info = acted.executionInfo
         flows = dict(info.flows) if info is not None else {}
-        return next(filter(None, (flows.get(name) for name in self._names)), None)
+        return flows.get(self._name) or None
+
+
+def _name() -> str:
+    return f"eo-{uuid.uuid4().hex}"
+
+
+def _turn(name: str) -> int:
+    """When a server gets to ``name`` among a few: their place in a hash map of Scala's, of sixteen
+    places. Nothing rests on it but how long it waits.
+    """
+    hashed = 0
+    for letter in name:
+        hashed = (31 * hashed + ord(letter)) & 0xFFFFFFFF
+    return (hashed ^ (hashed >> 16)) & 15
 
 
 def _first_actions(observation: Observation, wait_s: float) -> Mapping[str, Any] | None:

@@ -34,6 +34,11 @@ STAGING_SETTINGS: Mapping[str, str] = {
 }
 
 
+#: Bytes of a column's distinct values, beyond which Parquet writes them as they come.
+_DICTIONARY_SETTING = "parquet.dictionary.page.size"
+_DICTIONARY_BYTES = 128 * 1024
+
+
 class _Loan(NamedTuple):
     borrowers: int
     before: Mapping[str, str | None]
@@ -41,6 +46,9 @@ class _Loan(NamedTuple):
 
 _loans: WeakKeyDictionary[SparkSession, _Loan] = WeakKeyDictionary()
 _lock = Lock()
+
+#: Asked once: over Spark Connect each question is a request.
+_parquet: WeakKeyDictionary[SparkSession, Mapping[str, str]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -89,3 +97,16 @@ def _now(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
         told = spark.conf.getAll
         return {key: told.get(key) for key in keys}
     return {key: spark.conf.get(key, None) for key in keys}
+
+
+def parquet_options(spark: SparkSession) -> Mapping[str, str]:
+    """How staged files are written; what a user's ``spark.hadoop`` settings say of it stays.
+
+    By default Parquet gives up a dictionary of a column's values when it has a megabyte of them. Of
+    numbers that never come again (an id, an offset, a time), or texts, each file's first twenty
+    thousand rows went into one, and then once more into the file without it.
+    """
+    if spark not in _parquet:
+        told = spark.conf.get(f"spark.hadoop.{_DICTIONARY_SETTING}", None)
+        _parquet[spark] = {} if told else {_DICTIONARY_SETTING: str(_DICTIONARY_BYTES)}
+    return _parquet[spark]

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import BadRecordError
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import KAFKA_COLUMN, Decoded, decode
+from eo_pipeline.source.decode import decode
+from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded
 
 #: Spark's Kafka columns.
 _KAFKA_COLUMNS = (

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.connect.client.core import SparkConnectClient
 
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.run.counting import NAMES_OF_FILES
 from eo_pipeline.run.stage import Transform
-from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark import Observed, SparkSettings
+from eo_pipeline.spark.explained import explained
 from tests.engine import Bench
 
 
@@ -81,9 +84,19 @@ def test_spark_generates_the_same_code_for_each_checkpoint(
         bench.topic.write(10)
         pipeline.run()
     first, second = filter(None, codes)  # without the question how many cores there are
-    assert len(first) > 2
+    assert len(first) == 2  # until records are counted with their rows, and from there on
     assert first == second
     bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_of_the_names_under_which_files_are_counted_all_but_one_only_wait(
+    spark_server: EmbeddedSpark,
+) -> None:
+    frame = SparkSettings(remote=spark_server.remote).session().range(10)
+    observed = Observed(frame, F.sum("id").alias("sum"), times=NAMES_OF_FILES)
+    steps = re.findall(r"CollectMetrics eo-\w+, \[(.*)\]", explained(observed.frame))
+    assert len(steps) == NAMES_OF_FILES
+    assert [step.count("(") for step in steps if "sum" not in step] == [1] * (len(steps) - 1)
 
 
 def test_a_new_session_hears_all_its_settings_in_one_request(

@@ -21,7 +21,8 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SetupError
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import Decoded, decode
+from eo_pipeline.source.decode import decode
+from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.source.wire import ReadBy, WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
 from tests.registry import record, serialized

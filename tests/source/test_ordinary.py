@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import Decoded, decode
+from eo_pipeline.source.decode import decode
+from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.source.json_values import read_type
 from eo_pipeline.source.ordinary import is_judged, ordinary, trial
 from eo_pipeline.source.typed import parsed_schema

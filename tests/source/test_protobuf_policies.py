@@ -16,7 +16,8 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.ledger.schemas import made_key
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import Decoded, decode
+from eo_pipeline.source.decode import decode
+from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.schema_changes import Policy
 from eo_pipeline.source.shapes import ChangeKind, changes

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, SetupError
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import Decoded, decode
+from eo_pipeline.source.decode import decode
+from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.source.protobuf_schema import Protobuf
 from eo_pipeline.source.wire import ReadBy, WireSchemas
 from eo_pipeline.spark import SparkSettings, job_error
