@@ -32,6 +32,7 @@ _SOURCES = (
     "LaterExtensions.java",
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",
+    "OrdinaryScanner.java",
 )
 _PACKAGE = Path("eo", "pipeline")
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"

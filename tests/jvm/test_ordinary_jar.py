@@ -36,6 +36,7 @@ def test_the_jar_is_made_once_and_only_for_its_owner_to_write(cache: Path) -> No
     assert {*zipfile.ZipFile(jar).namelist()} >= {
         "eo/pipeline/OrdinaryFunctions.class",
         "eo/pipeline/OrdinaryJson.class",
+        "eo/pipeline/OrdinaryScanner.class",
     }
     before = jar.stat().st_mtime_ns
     assert (made(), jar.stat().st_mtime_ns) == (jar, before)
