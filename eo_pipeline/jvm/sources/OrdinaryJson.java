@@ -8,6 +8,7 @@ import java.math.BigDecimal;
 import java.time.DateTimeException;
 import java.time.LocalDate;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -258,6 +259,9 @@ public class OrdinaryJson implements ScalarFunction {
                 required[i] = !fields[i].nullable();
                 kinds[i] = kindOf(fields[i].dataType());
                 places.put(names[i], new Integer(i));
+            }
+            if (places.size() < names.length) {
+                Arrays.fill(quoted, null); // which of those with one name is meant is said below
             }
         }
 

@@ -12,9 +12,9 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Where in one record's bytes the reading is, and what is read there: only what needs no parser.
  *
  * It takes less than {@link OrdinaryJson} does by the parser, and of what it takes it gives the
- * same. It gives up at any escape, at a value of a field that nobody knows unless that is a plain
- * one, and at whatever is too long for the parser's limits to be out of sight. Texts are not copied:
- * they are parts of the record.
+ * same. It gives up at a value of a field that nobody knows unless that is a plain one, and at
+ * whatever is too long for the parser's limits to be out of sight. Texts without escapes are not
+ * copied: they are parts of the record.
  *
  * The last byte of a record is its closing brace, which is none of a number's and none of a word's,
  * so that only texts and what follows another brace can meet the end.
@@ -43,12 +43,19 @@ final class OrdinaryScanner {
     private static final byte[] NULL = {'n', 'u', 'l', 'l'};
     private static final byte[] TRUE = {'t', 'r', 'u', 'e'};
     private static final byte[] FALSE = {'f', 'a', 'l', 's', 'e'};
+    private static final String ESCAPES = "\"\\/bfnrt";
+    private static final String ESCAPED = "\"\\/\b\f\n\r\t";
+    private static final int HALVES = 0xd800;
+    private static final int LOW_HALVES = 0xdc00;
+    private static final int NO_HALVES = 0xe000;
+    private static final int FEW = 16;
     private static final int UNKNOWN = -1;
     private static final int GIVEN_UP = -2;
 
     private final byte[] bytes;
     private int at;
     private boolean givenUp;
+    private boolean escapes;
     private UTF8String name;
 
     // of the number that was read last; its digits without the point, of which some were behind it
@@ -111,6 +118,9 @@ final class OrdinaryScanner {
             return null;
         }
         if (unknown != null) {
+            if (escapes) {
+                return null; // as the parser's way, though here nothing has been passed over
+            }
             row[shape.unknown] = new GenericArrayData(unknown.toArray());
         }
         return new GenericInternalRow(row);
@@ -119,8 +129,8 @@ final class OrdinaryScanner {
     /** The place of the field whose name and colon are here, most likely "next". */
     private int field(OrdinaryJson.Shape shape, int next) {
         blanks();
-        int place = next;
-        if (next == shape.names.length || !isWord(shape.quoted[next])) {
+        int place = near(shape, next);
+        if (place < 0) {
             name = name();
             if (name == null) {
                 return GIVEN_UP;
@@ -128,6 +138,18 @@ final class OrdinaryScanner {
             place = shape.find(name.toString(), next);
         }
         return is(':') ? place : GIVEN_UP;
+    }
+
+    /** The same, without the colon, if it is one of the next few and written as it mostly is. */
+    private int near(OrdinaryJson.Shape shape, int next) {
+        int all = shape.names.length;
+        for (int i = 0; i < all && i < FEW; i++) {
+            int place = next + i < all ? next + i : next + i - all;
+            if (isWord(shape.quoted[place])) {
+                return place;
+            }
+        }
+        return UNKNOWN;
     }
 
     /** The name that is here, and a colon. */
@@ -211,11 +233,12 @@ final class OrdinaryScanner {
     }
 
     private UTF8String name() {
+        int begin = at;
         UTF8String text = text();
-        return text == null || text.numBytes() > LONGEST_NAME ? null : text;
+        return at - begin > LONGEST_NAME ? null : text;
     }
 
-    /** The text that is here, without escapes. */
+    /** The text that is here. */
     UTF8String text() {
         if (bytes[at] != '"') {
             return null;
@@ -233,11 +256,15 @@ final class OrdinaryScanner {
         }
         boolean beyond = (all & HIGHS) != 0;
         while (end < bytes.length && bytes[end] != '"') {
-            byte one = bytes[end++];
-            if (one == '\\' || one >= 0 && one < ' ') {
+            byte one = bytes[end];
+            if (one == '\\') {
+                return unescaped(begin, end, beyond);
+            }
+            if (one >= 0 && one < ' ') {
                 return null;
             }
             beyond |= one < 0;
+            end++;
         }
         if (end == bytes.length) {
             return null;
@@ -245,6 +272,102 @@ final class OrdinaryScanner {
         at = end + 1;
         UTF8String text = UTF8String.fromBytes(bytes, begin, end - begin);
         return beyond && !text.isValid() ? null : text;
+    }
+
+    /** The text that begins at "begin", of which the first escape is at "from". */
+    private UTF8String unescaped(int begin, int from, boolean beyond) {
+        escapes = true;
+        int end = from;
+        while (end < bytes.length && bytes[end] != '"') {
+            end += bytes[end] == '\\' ? 2 : 1;
+        }
+        if (end >= bytes.length) {
+            return null;
+        }
+        // no escape is shorter than what it stands for
+        byte[] text = new byte[end - begin];
+        int size = from - begin;
+        System.arraycopy(bytes, begin, text, 0, size);
+        at = from;
+        while (at < end) {
+            byte one = bytes[at++];
+            if (one >= 0 && one < ' ') {
+                return null;
+            }
+            if (one != '\\') {
+                beyond |= one < 0;
+                text[size++] = one;
+                continue;
+            }
+            int code = escaped();
+            if (code < 0) {
+                return null;
+            }
+            size = put(code, text, size);
+        }
+        at = end + 1;
+        UTF8String read = UTF8String.fromBytes(text, 0, size);
+        return beyond && !read.isValid() ? null : read;
+    }
+
+    /** The character of which the escape is here, behind its backslash; -1: it is none. */
+    private int escaped() {
+        byte one = bytes[at++];
+        if (one == 'u') {
+            return unicode();
+        }
+        int place = ESCAPES.indexOf(one);
+        return place < 0 ? -1 : (int) ESCAPED.charAt(place);
+    }
+
+    private int unicode() {
+        int code = unit();
+        if (code < HALVES || code >= NO_HALVES) {
+            return code;
+        }
+        // half a character is ordinary only before the other half
+        if (code >= LOW_HALVES || bytes[at] != '\\' || bytes[at + 1] != 'u') {
+            return -1;
+        }
+        at += 2;
+        int low = unit();
+        boolean isLow = low >= LOW_HALVES && low < NO_HALVES;
+        return isLow ? 0x10000 + (code - HALVES << 10 | low - LOW_HALVES) : -1;
+    }
+
+    /** What the four digits stand for that are here; -1: they are not digits. */
+    private int unit() {
+        int code = 0;
+        for (int i = 0; i < 4; i++) {
+            int digit = at < bytes.length ? Character.digit((char) (bytes[at] & 0xff), 16) : -1;
+            if (digit < 0) {
+                return -1;
+            }
+            code = code << 4 | digit;
+            at++;
+        }
+        return code;
+    }
+
+    /** Puts a character's bytes where "size" says, and gives where they end. */
+    private static int put(int code, byte[] text, int size) {
+        if (code < 0x80) {
+            text[size++] = (byte) code;
+            return size;
+        }
+        if (code < 0x800) {
+            text[size++] = (byte) (0xc0 | code >> 6);
+        } else {
+            if (code < 0x10000) {
+                text[size++] = (byte) (0xe0 | code >> 12);
+            } else {
+                text[size++] = (byte) (0xf0 | code >> 18);
+                text[size++] = (byte) (0x80 | code >> 12 & 0x3f);
+            }
+            text[size++] = (byte) (0x80 | code >> 6 & 0x3f);
+        }
+        text[size++] = (byte) (0x80 | code & 0x3f);
+        return size;
     }
 
     /** Whether one of eight bytes is a quote, a backslash or below a blank; at times if none is. */
