@@ -93,6 +93,8 @@ TEXTS = [
         b"\\uD800\\uDC00\\udbff\\udfff",
         b"\\ude00",
         b"\\ude00\\ud83d",
+        b"\\ude00\\ude00",
+        b"\\udbff\\udbff",
         b"\\u+041",
     ),
     *(b"\\ud83d\\ud83d\\ude00", b"\\ud83dx", b"\\ud83d\\n", b"\\ud83d\\", b"\\ud83d\\u0041"),
