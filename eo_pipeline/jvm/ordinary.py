@@ -28,7 +28,13 @@ CATALOG = "eo_pipeline"
 CATALOG_SETTING = f"spark.sql.catalog.{CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
-_SOURCES = ("LaterExtensions.java", "OrdinaryFunctions.java", "OrdinaryJson.java")
+_SOURCES = (
+    "LaterExtensions.java",
+    "OrdinaryFunctions.java",
+    "OrdinaryJson.java",
+    "OrdinaryScanner.java",
+)
+_PACKAGE = Path("eo", "pipeline")
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _COMPILER_TIMEOUT_S = 120
 
@@ -78,7 +84,9 @@ def _compiled(jars: Path, place: Path) -> Path:
     Raises:
         SetupError: no Java, or the compiler does not take the sources.
     """
-    classes, sources = place / "classes", [place / name for name in _SOURCES]
+    # of sources that name each other it finds one by the folders of its package alone
+    classes, sources = place / "classes", [place / _PACKAGE / name for name in _SOURCES]
+    (place / _PACKAGE).mkdir(parents=True)
     for source in sources:
         source.write_text(_source(source.name))
     command = [str(find_java().command), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -90,8 +98,8 @@ def _compiled(jars: Path, place: Path) -> Path:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=_COMPILER_TIMEOUT_S
     )
-    # it says nothing by its exit code
-    if not [*_classes(classes)]:
+    # it says nothing by its exit code, and leaves the classes that it was done with
+    if not all((classes / _PACKAGE / name).with_suffix(".class").exists() for name in _SOURCES):
         raise SetupError(f"Spark's compiler says {done.stdout.strip()} {done.stderr.strip()}")
     return classes
 

@@ -66,8 +66,12 @@ def trial() -> Column:
 
 
 def _function(wanted: StructType, read: StructType) -> str:
-    both = f"{wanted.json()}\n{read.json()}".replace("`", "``")
-    return f"{CATALOG}.json.`{both}`"
+    return f"{CATALOG}.json.`{named(wanted, read).replace('`', '``')}`"
+
+
+def named(wanted: StructType, read: StructType) -> str:
+    """The function's name in its catalog."""
+    return f"{wanted.json()}\n{read.json()}"
 
 
 def _is_read(wanted: DataType) -> bool:

@@ -36,6 +36,7 @@ def test_the_jar_is_made_once_and_only_for_its_owner_to_write(cache: Path) -> No
     assert {*zipfile.ZipFile(jar).namelist()} >= {
         "eo/pipeline/OrdinaryFunctions.class",
         "eo/pipeline/OrdinaryJson.class",
+        "eo/pipeline/OrdinaryScanner.class",
     }
     before = jar.stat().st_mtime_ns
     assert (made(), jar.stat().st_mtime_ns) == (jar, before)
@@ -73,7 +74,9 @@ def test_other_sources_make_another_jar(monkeypatch: pytest.MonkeyPatch) -> None
     assert made() != jar
 
 
-@pytest.mark.parametrize("missing", ["Java", "a place for it", "sources that can be compiled"])
+@pytest.mark.parametrize(
+    "missing", ["Java", "a place for it", "sources that can be compiled", "one"]
+)
 def test_without_what_it_takes_spark_does_without(
     missing: str, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,6 +85,10 @@ def test_without_what_it_takes_spark_does_without(
         monkeypatch.setenv("JAVA_HOME", "/nowhere")
     elif missing == "a place for it":
         cache.write_text("a file")
+    elif missing == "one":
+        source, without = ordinary._source, "package eo.pipeline; class Other {}"
+        changed = {"OrdinaryJson.java": without}
+        monkeypatch.setattr(ordinary, "_source", lambda name: changed.get(name) or source(name))
     else:
         monkeypatch.setattr(ordinary, "_source", lambda _: "class {")
     assert ordinary_jar() is None

@@ -8,7 +8,9 @@ import java.math.BigDecimal;
 import java.time.DateTimeException;
 import java.time.LocalDate;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
@@ -96,11 +98,30 @@ public class OrdinaryJson implements ScalarFunction {
 
     /** The record, null if it is none for from_json either. Spark calls this by its name. */
     public InternalRow invoke(byte[] value) {
-        InternalRow row = value == null ? null : ordinary(value);
-        if (row == null) {
+        if (value == null) {
             return judged(value);
         }
-        row.setBoolean(result.size() - 1, false);
+        InternalRow row = scanned(value);
+        if (row == null) {
+            row = parsed(value);
+        }
+        return row == null ? judged(value) : row;
+    }
+
+    /** The record, null if the scanner gives up. */
+    public InternalRow scanned(byte[] value) {
+        return notJudged(OrdinaryScanner.record(value, shape));
+    }
+
+    /** The record, null if it must be judged. */
+    public InternalRow parsed(byte[] value) {
+        return notJudged(ordinary(value));
+    }
+
+    private InternalRow notJudged(InternalRow row) {
+        if (row != null) {
+            row.update(shape.width - 1, Boolean.FALSE);
+        }
         return row;
     }
 
@@ -124,7 +145,6 @@ public class OrdinaryJson implements ScalarFunction {
         return new GenericInternalRow(row);
     }
 
-    /** The record, null if it must be judged. */
     private InternalRow ordinary(byte[] value) {
         // after a zero the parser would take it for UTF-16
         if (value.length < 2 || value[0] != '{' || value[value.length - 1] != '}' || value[1] == 0) {
@@ -195,10 +215,8 @@ public class OrdinaryJson implements ScalarFunction {
         if (parser.currentToken() != JsonToken.END_OBJECT) {
             return null;
         }
-        for (int i = 0; i < seen.length; i++) {
-            if (shape.required[i] && !seen[i]) {
-                return null;
-            }
+        if (!shape.hasAll(seen)) {
+            return null;
         }
         if (unknown != null) {
             row[shape.unknown] = texts(unknown);
@@ -220,6 +238,7 @@ public class OrdinaryJson implements ScalarFunction {
      */
     static class Shape implements java.io.Serializable {
         final String[] names;
+        final byte[][] quoted;
         final boolean[] required;
         final Kind[] kinds;
         final int width;
@@ -231,13 +250,18 @@ public class OrdinaryJson implements ScalarFunction {
             this.width = width;
             this.unknown = unknown;
             names = new String[fields.length];
+            quoted = new byte[fields.length][];
             required = new boolean[fields.length];
             kinds = new Kind[fields.length];
             for (int i = 0; i < fields.length; i++) {
                 names[i] = fields[i].name();
+                quoted[i] = OrdinaryScanner.quoted(names[i]);
                 required[i] = !fields[i].nullable();
                 kinds[i] = kindOf(fields[i].dataType());
                 places.put(names[i], new Integer(i));
+            }
+            if (places.size() < names.length) {
+                Arrays.fill(quoted, null); // which of those with one name is meant is said below
             }
         }
 
@@ -248,6 +272,16 @@ public class OrdinaryJson implements ScalarFunction {
             }
             Integer place = (Integer) places.get(name);
             return place == null ? -1 : place.intValue();
+        }
+
+        /** Whether of those that are "seen" none is missing that is required. */
+        boolean hasAll(boolean[] seen) {
+            for (int i = 0; i < seen.length; i++) {
+                if (required[i] && !seen[i]) {
+                    return false;
+                }
+            }
+            return true;
         }
     }
 
@@ -274,6 +308,9 @@ public class OrdinaryJson implements ScalarFunction {
         /** What "token", which is not null, stands for, in Spark's own terms; null: not ordinary. */
         abstract Object read(JsonParser parser, JsonToken token, boolean escapes)
             throws IOException;
+
+        /** The same of the value that is next "in" a record; null: the scanner gives up. */
+        abstract Object scan(OrdinaryScanner in);
     }
 
     static class Text extends Kind {
@@ -283,6 +320,10 @@ public class OrdinaryJson implements ScalarFunction {
             }
             String text = parser.getText();
             return escapes && hasHalves(text) ? null : UTF8String.fromString(text);
+        }
+
+        Object scan(OrdinaryScanner in) {
+            return in.text();
         }
     }
 
@@ -312,16 +353,23 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.VALUE_NUMBER_INT) {
                 return null;
             }
+            return of(parser.getLongValue());
+        }
+
+        Object scan(OrdinaryScanner in) {
+            return in.number() && in.isLong() ? of(in.asLong()) : null;
+        }
+
+        private Object of(long value) {
             if (bits == 64) {
-                return new Long(parser.getLongValue());
+                return new Long(value);
             }
-            int value = parser.getIntValue();
-            if (bits == 32) {
-                return new Integer(value);
+            long limit = (1L << bits - 1) - 1;
+            if (value > limit || value < -limit - 1) {
+                return null;
             }
             // bytes are read as short
-            int limit = bits == 16 ? Short.MAX_VALUE : Byte.MAX_VALUE;
-            return value > limit || value < -limit - 1 ? null : (Object) new Short((short) value);
+            return bits == 32 ? (Object) new Integer((int) value) : (Object) new Short((short) value);
         }
     }
 
@@ -341,6 +389,13 @@ public class OrdinaryJson implements ScalarFunction {
             }
             return new Double(parser.getDoubleValue());
         }
+
+        Object scan(OrdinaryScanner in) {
+            if (!in.number()) {
+                return null;
+            }
+            return single ? (Object) new Float(in.asFloat()) : (Object) new Double(in.asDouble());
+        }
     }
 
     static class Truth extends Kind {
@@ -349,6 +404,10 @@ public class OrdinaryJson implements ScalarFunction {
                 return Boolean.TRUE;
             }
             return token == JsonToken.VALUE_FALSE ? Boolean.FALSE : null;
+        }
+
+        Object scan(OrdinaryScanner in) {
+            return in.truth();
         }
     }
 
@@ -366,7 +425,15 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
                 return null;
             }
-            BigDecimal value = parser.getDecimalValue();
+            return of(parser.getDecimalValue());
+        }
+
+        Object scan(OrdinaryScanner in) {
+            BigDecimal value = in.number() ? in.asDecimal() : null;
+            return value == null ? null : of(value);
+        }
+
+        private Object of(BigDecimal value) {
             boolean fits = value.scale() <= behind
                 && (long) value.precision() - value.scale() <= before;
             return fits ? Decimal.apply(value, DIGITS, DIGITS - before) : null;
@@ -379,7 +446,15 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.VALUE_STRING) {
                 return null;
             }
-            String text = parser.getText();
+            return of(parser.getText());
+        }
+
+        Object scan(OrdinaryScanner in) {
+            UTF8String text = in.text();
+            return text == null ? null : of(text.toString());
+        }
+
+        private Object of(String text) {
             long day = text.length() == 10 ? day(text) : Long.MIN_VALUE;
             return day == Long.MIN_VALUE ? null : (Object) new Integer((int) day);
         }
@@ -391,7 +466,15 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.VALUE_STRING) {
                 return null;
             }
-            String text = parser.getText();
+            return of(parser.getText());
+        }
+
+        Object scan(OrdinaryScanner in) {
+            UTF8String text = in.text();
+            return text == null ? null : of(text.toString());
+        }
+
+        private Object of(String text) {
             int end = text.length() - 1;
             if (end < 19 || end > 26 || end == 20 || text.charAt(end) != 'Z' || text.charAt(10) != 'T') {
                 return null;
@@ -457,6 +540,10 @@ public class OrdinaryJson implements ScalarFunction {
         Object read(JsonParser parser, JsonToken token, boolean escapes) throws IOException {
             return token == JsonToken.START_OBJECT ? struct(parser, shape, escapes) : null;
         }
+
+        Object scan(OrdinaryScanner in) {
+            return in.struct(shape);
+        }
     }
 
     static class Listed extends Kind {
@@ -484,6 +571,17 @@ public class OrdinaryJson implements ScalarFunction {
             }
             return new GenericArrayData(values.toArray());
         }
+
+        Object scan(OrdinaryScanner in) {
+            if (!in.is('[')) {
+                return null;
+            }
+            ArrayList values = new ArrayList();
+            for (boolean more = !in.is(']'); more; more = in.isMore(']')) {
+                values.add(in.value(element, nullable));
+            }
+            return in.isGivenUp() ? null : new GenericArrayData(values.toArray());
+        }
     }
 
     /** Of a key that is there twice from_json makes an error of its own. */
@@ -500,7 +598,7 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.START_OBJECT) {
                 return null;
             }
-            java.util.LinkedHashMap found = new java.util.LinkedHashMap();
+            LinkedHashMap found = new LinkedHashMap();
             while (parser.nextToken() == JsonToken.FIELD_NAME) {
                 String name = parser.currentName();
                 JsonToken each = parser.nextToken();
@@ -514,6 +612,25 @@ public class OrdinaryJson implements ScalarFunction {
                 }
                 found.put(key, value);
             }
+            return of(found);
+        }
+
+        Object scan(OrdinaryScanner in) {
+            if (!in.is('{')) {
+                return null;
+            }
+            LinkedHashMap found = new LinkedHashMap();
+            for (boolean more = !in.is('}'); more; more = in.isMore('}')) {
+                UTF8String key = in.key();
+                if (key == null || found.containsKey(key)) {
+                    return null;
+                }
+                found.put(key, in.value(held, nullable));
+            }
+            return in.isGivenUp() ? null : of(found);
+        }
+
+        private static Object of(LinkedHashMap found) {
             return new ArrayBasedMapData(
                 new GenericArrayData(found.keySet().toArray()),
                 new GenericArrayData(found.values().toArray()));
