@@ -37,11 +37,11 @@ from tests.dagster.projects import write_project
 
 #: What a person types, without what is launched: ``{package}`` and ``{name}`` are filled in.
 COMMANDS = {
-    "dg launch": ["dg", "launch", "--assets", "{name}"],
-    "dagster job execute": [*"dagster job execute -m {package}.definitions -j {name}_job".split()],
-    "dagster asset materialize": [
-        *"dagster asset materialize -m {package}.definitions --select {name}".split()
-    ],
+    "dg launch": "dg launch --assets {name}",
+    "dagster job execute": "dagster job execute -m {package}.definitions -j {name}_job",
+    "dagster asset materialize": (
+        "dagster asset materialize -m {package}.definitions --select {name}"
+    ),
 }
 SETTINGS = CHECKOUT / "dagster_defs" / "dagster.yaml"
 
@@ -63,9 +63,9 @@ class Project:
             "PYTHONPATH": os.pathsep.join([str(self._folder), str(checkout)]),
         }
 
-    def launched(self, words: Sequence[str]) -> Spent:
+    def launched(self, typed: str) -> Spent:
         """By one of :data:`COMMANDS`."""
-        program, *rest = (word.format(package=self._package, name=self._name) for word in words)
+        program, *rest = typed.format(package=self._package, name=self._name).split()
         command = [str(Path(sys.executable).with_name(program)), *rest]
         return timed(command, self._environment, self._folder)
 
