@@ -43,7 +43,7 @@ _PARTS = {
 }
 
 
-def project_of(folder: Path, on: Servers, topic: str, interval_s: int) -> str:
+def project_of(folder: Path, on: Servers, topic: str, automation: dict[str, float]) -> str:
     """A Dagster project with one pipeline from ``topic``, and the settings of docs/dagster.md.
 
     Returns the name of its package.
@@ -58,7 +58,7 @@ def project_of(folder: Path, on: Servers, topic: str, interval_s: int) -> str:
         "sink": {"type": "postgres", "dsn": on.postgres.dsn, "table": topic},
         "staging": str(folder / "staging"),
         "sensors": "running",
-        "lag_interval_seconds": interval_s,
+        **automation,
     }
     document = json.dumps(pipeline)  # which is YAML, too
     package = write_project(folder, document, name="pipeline")
@@ -151,6 +151,9 @@ def parts(instance: dg.DagsterInstance, arrived: float, visible: float) -> dict[
 def measure(asked: argparse.Namespace) -> list[dict[str, float]]:
     """The parts of each record's way."""
     topic, found = "arrivals_topic", list[dict[str, float]]()
+    looks = {"lag_interval_seconds": asked.interval}
+    if asked.wait is not None:
+        looks["lag_wait_seconds"] = asked.wait
     with tempfile.TemporaryDirectory(prefix="eo-arrival-") as scratch, ExitStack() as stack:
         folder = Path(scratch)
         on = stack.enter_context(servers(folder, connect=True))
@@ -158,7 +161,7 @@ def measure(asked: argparse.Namespace) -> list[dict[str, float]]:
         admin.create_topics([NewTopic(topic, 8, 1)])[topic].result()
         producer = Producer({"bootstrap.servers": on.kafka.bootstrap_servers, "log_level": 0})
         project = folder / "project"
-        package = project_of(project, on, topic, asked.interval)
+        package = project_of(project, on, topic, looks)
         stack.enter_context(dagster_dev(project, package, on))
         table = Table(on.postgres.dsn, topic)
         instance = stack.enter_context(dg.DagsterInstance.from_config(str(project / "home")))
@@ -188,6 +191,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=15)
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--interval", type=int, default=1, help="lag_interval_seconds")
+    parser.add_argument("--wait", type=float, help="lag_wait_seconds")
     asked = parser.parse_args()
     # so that what was started ends with it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its end"))

@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -67,8 +67,21 @@ def called(arguments: Sequence[str], checkout: Path, document: Path) -> Spent:
     }
     # -P: the working directory is a checkout, too
     command = [sys.executable, "-P", "-m", "eo_pipeline.cli", *arguments, "-f", str(document)]
+    return timed(command, environment)
+
+
+def timed(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None = None
+) -> Spent:
+    """``command`` in a process of its own, called in ``folder``.
+
+    Raises:
+        SystemExit: it failed.
+    """
     there, before = _children(), os.times()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
     wall_s = os.times().elapsed - before.elapsed
     for left in _children() - there:  # a JVM that ends after its owner
         os.waitpid(left, 0)

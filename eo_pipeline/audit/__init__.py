@@ -16,10 +16,15 @@ and which rows that should have made, is found out anew.
 :mod:`preview` compares in the same way what a replay would make of rows with those that are there.
 """
 
-from eo_pipeline.audit.audit import Audit
-from eo_pipeline.audit.difference import Difference, RowExample
-from eo_pipeline.audit.preview import CheckpointPreview, ReplayPreview
-from eo_pipeline.audit.report import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
+from typing import TYPE_CHECKING
+
+from eo_pipeline import on_demand
+
+if TYPE_CHECKING:
+    from eo_pipeline.audit.audit import Audit
+    from eo_pipeline.audit.difference import Difference, RowExample
+    from eo_pipeline.audit.preview import CheckpointPreview, ReplayPreview
+    from eo_pipeline.audit.report import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
 
 __all__ = [
     "Audit",
@@ -33,3 +38,19 @@ __all__ = [
     "ReplayPreview",
     "RowExample",
 ]
+
+_HOMES = {
+    "eo_pipeline.audit.audit": ("Audit",),
+    "eo_pipeline.audit.difference": ("Difference", "RowExample"),
+    "eo_pipeline.audit.preview": ("CheckpointPreview", "ReplayPreview"),
+    "eo_pipeline.audit.report": (
+        "AuditReport",
+        "CheckpointAudit",
+        "Finding",
+        "FindingKind",
+        "Repair",
+    ),
+}
+
+# whoever looks at a report needs none of what makes one
+__getattr__ = on_demand.finder(__name__, _HOMES)

@@ -11,8 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from eo_pipeline.audit import AuditReport, CheckpointAudit
-from eo_pipeline.audit.report import FindingKind, Repair
+from eo_pipeline.audit.report import AuditReport, CheckpointAudit, FindingKind, Repair
 from eo_pipeline.dagster.checkpoints import REPLAY
 from eo_pipeline.dagster.evaluations import evaluated, will_evaluate
 from eo_pipeline.dagster.failures import failing, retried

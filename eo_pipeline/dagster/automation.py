@@ -41,6 +41,13 @@ class Automation(dg.Model, dg.Resolvable):
         1, description="Start a run when at least this many offsets wait; null: no lag sensor."
     )
     lag_interval_seconds: PositiveInt = Field(30, description="How often the lag is looked at.")
+    lag_wait_seconds: float = Field(
+        0.0,
+        ge=0.0,
+        le=30.0,
+        description="For how long a tick that starts no run goes on looking, twice a second; 4.5 "
+        "is nearly until the next, since Dagster evaluates sensors every five seconds at most.",
+    )
     lag_limit: PositiveInt | None = Field(
         None,
         description="The check of the topic warns when so many offsets wait, or more; null: it "

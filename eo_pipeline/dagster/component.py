@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 
 from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.members import joined
 from eo_pipeline.dagster.names import DagsterPipeline, Part
 from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
+from eo_pipeline.dagster.told_fields import told_when_asked
 from eo_pipeline.dagster.yaml_values import (
     Placeholders,
     resolve_texts,
@@ -22,12 +23,8 @@ from eo_pipeline.dagster.yaml_values import (
     unset_variables,
 )
 from eo_pipeline.documents import with_whole_paths
-from eo_pipeline.json_schema import model_schema, sink_schema
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.settings import Problem, problems
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.spark import SparkSettings
-from eo_pipeline.storage import Storage
 
 Fields = dict[str, Any]
 
@@ -35,13 +32,14 @@ Fields = dict[str, Any]
 _NOT_SHOWN = Field(repr=False)
 
 
-def _resolver(description: str, schema: dict[str, Any], *, optional: bool = False) -> dg.Resolver:
-    """Of a part of the document whose texts are templates, and whose fields ``schema`` tells."""
+def _resolver(description: str, *, optional: bool = False) -> dg.Resolver:
+    """Of a part of the document whose texts are templates; what it holds is told in
+    :mod:`eo_pipeline.dagster.told_fields`.
+    """
     return dg.Resolver(
         resolve_texts,
         model_field_type=Fields | None if optional else Fields,
         description=description,
-        json_schema_extra=schema,
     )
 
 
@@ -60,13 +58,12 @@ class KafkaPipelineComponent(Automation, dg.Component):
         _NOT_SHOWN,
         _resolver(
             "Which topics, and how their records are read: eo_pipeline.KafkaSource.",
-            model_schema(KafkaSource),
         ),
     ]
     sink: Annotated[
         Fields,
         _NOT_SHOWN,
-        _resolver("Where rows and ledger go: `type`, and the fields of that sink.", sink_schema()),
+        _resolver("Where rows and ledger go: `type`, and the fields of that sink."),
     ]
     transform: str | None = Field(
         None, description="package.module:function, a DataFrame -> DataFrame."
@@ -79,7 +76,6 @@ class KafkaPipelineComponent(Automation, dg.Component):
         _NOT_SHOWN,
         _resolver(
             "How stores are reached: eo_pipeline.storage.Storage.",
-            model_schema(Storage),
             optional=True,
         ),
     ] = None
@@ -96,7 +92,6 @@ class KafkaPipelineComponent(Automation, dg.Component):
         _NOT_SHOWN,
         _resolver(
             "Where Spark runs: eo_pipeline.SparkSettings.",
-            model_schema(SparkSettings),
             optional=True,
         ),
     ] = None
@@ -132,6 +127,11 @@ class KafkaPipelineComponent(Automation, dg.Component):
             tags=["kafka", "spark", "exactly-once"],
             produces=["asset", "asset_check", "job", "schedule", "sensor", "resource"],
         )
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """What a document is read into, and described by."""
+        return told_when_asked(cls.model())
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: Any) -> Any:

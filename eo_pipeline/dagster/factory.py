@@ -13,7 +13,7 @@ from eo_pipeline.dagster.jobs import build_job, build_schedule
 from eo_pipeline.dagster.maintain import build_maintenance_schedule
 from eo_pipeline.dagster.names import DagsterPipeline, Translation, topic_spec
 from eo_pipeline.dagster.operations import build_operations
-from eo_pipeline.dagster.resources import SparkResource
+from eo_pipeline.dagster.resources import spark_definition
 from eo_pipeline.dagster.sensors import build_sensors
 from eo_pipeline.pipeline import Pipeline
 
@@ -52,5 +52,5 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
         jobs=[build_job(declared), *build_operations(declared)],
         schedules=[each for each in schedules if each],
         sensors=[] if declared.fleet else build_sensors(declared),
-        resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
+        resources={declared.spark: spark_definition(declared.pipeline.spark)},
     )

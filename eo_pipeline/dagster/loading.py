@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 from dagster_shared.record import replace
+from dagster_shared.utils.warnings import disable_dagster_warnings
 
 from eo_pipeline.dagster.fleet import Fleet
 from eo_pipeline.dagster.fleet_sensors import build_fleet_sensors
 from eo_pipeline.dagster.members import gathering
 from eo_pipeline.dagster.names import OP_PREFIX, TOPIC_GROUP, DagsterPipeline, topic_spec
 from eo_pipeline.dagster.operations import build_fleet_operations
+from eo_pipeline.dagster.processes import is_of_one_run
 from eo_pipeline.dagster.yaml_values import all_told_at_once
 
 
@@ -27,8 +30,51 @@ def load_pipelines(folder: Path, *, fleet: Fleet | None = None) -> dg.Definition
         fleet: of many pipelines; they then have two sensors together, and not three each, and so
             have they the jobs that people start on purpose.
     """
+    asked = folder.resolve(), fleet
+    if asked in _KEPT:
+        return _KEPT[asked]
     with all_told_at_once(), gathering(fleet) as members:
-        declared = dg.load_from_defs_folder(path_within_project=folder)
+        declared = _declared_in(folder)
+    loaded = _with_what_is_shared(declared, fleet, members)
+    if is_of_one_run():
+        gc.freeze()  # what is imported stays to the end; to look for garbage in it took a second
+        if not _may_have_state(declared):
+            _KEPT[asked] = loaded
+    return loaded
+
+
+#: What a process of one run has loaded. Dagster calls for the definitions anew wherever it needs a
+#: part of them: six times in one `dg launch`.
+_KEPT: dict[tuple[Path, Fleet | None], dg.Definitions] = {}
+
+
+def _declared_in(folder: Path) -> dg.Definitions:
+    """As ``dg.load_from_defs_folder`` does it; that describes all types of components as well,
+    for people who look for one, with the schemas of all their fields. A run shows nobody any.
+    """
+    if not is_of_one_run():
+        return dg.load_from_defs_folder(path_within_project=folder)
+    with disable_dagster_warnings():
+        tree = dg.ComponentTree.for_project(folder)
+        parts = tree.find_root_decl().iterate_child_component_decls()
+        built = dg.Definitions.merge(*(tree.build_defs(part.loc) for part in parts))
+    return replace(built, component_tree=tree)
+
+
+def _may_have_state(declared: dg.Definitions) -> bool:
+    """Whether a component may keep state with Dagster, as soon as there is such a class: each load
+    notes which version of it was read. What people add in Dagster's own UI is such state, too.
+    """
+    tree = declared.component_tree
+    if tree is None or dg.StateBackedComponent.__subclasses__():
+        return True
+    _, *others = tree.find_root_decl().iterate_child_component_decls()
+    return any([*each.iterate_child_component_decls()] for each in others)
+
+
+def _with_what_is_shared(
+    declared: dg.Definitions, fleet: Fleet | None, members: Sequence[DagsterPipeline]
+) -> dg.Definitions:
     # loading turns checks into plain asset definitions, and Dagster warns of a beta parameter when
     # it turns them back by itself
     checks = [check.coerce_to_checks_def() for check in declared.asset_checks or ()]

@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
-from pydantic import Field, PrivateAttr
 
-from eo_pipeline.dagster.processes import is_of_one_run
-from eo_pipeline.lifetime import this_process_ends
 from eo_pipeline.spark import SparkSettings
+
+if TYPE_CHECKING:
+    from eo_pipeline.dagster.spark_session import SparkResource
 
 
 class SparkDefinition(dg.ResourceDefinition):
     """The Spark of one pipeline, told from whatever else a code location has for resources."""
 
 
-class SparkResource(LazyPySparkResource):
-    """dagster-pyspark's lazy resource with the engine's session: connector, memory, time zone.
+def spark_definition(settings: SparkSettings) -> SparkDefinition:
+    """The resource for a pipeline's ``spark`` settings. Runs share one object, as long as the code
+    location stays loaded: Dagster would otherwise copy it by its public fields.
+    """
+    later = SparkLater(lambda: _resource(settings))
+    return SparkDefinition(
+        lambda _: later,
+        description="Spark. Starts when a run has something to read, not before.",
+    )
 
-    The settings are private on purpose: Dagster shows a resource's fields in the UI and stores
-    them with every run, and Spark settings may hold credentials.
+
+def _resource(settings: SparkSettings) -> SparkResource:
+    from eo_pipeline.dagster.spark_session import SparkResource
+
+    return SparkResource.of(settings)
+
+
+class SparkLater:
+    """Stands for dagster-pyspark's resource, which is made when something of it is asked for: its
+    import takes a quarter of a second, and every run has this resource.
     """
 
-    spark_config: dict[str, str] = Field(default_factory=dict)
-    _settings: SparkSettings = PrivateAttr(default_factory=SparkSettings)
+    def __init__(self, make: Callable[[], SparkResource]) -> None:
+        self._make = make
 
-    @classmethod
-    def of(cls, settings: SparkSettings) -> Self:
-        """The resource for a pipeline's ``spark`` settings."""
-        resource = cls()
-        resource._settings = settings
-        return resource
+    @cached_property
+    def _made(self) -> SparkResource:
+        return self._make()
 
-    def definition(self) -> dg.ResourceDefinition:
-        """This very object as a resource: Dagster would otherwise copy it by its public fields."""
-        return SparkDefinition(
-            lambda _: self,
-            description="Spark. Starts when a run has something to read, not before.",
-        )
-
-    def _init_session(self) -> None:
-        # the parent's one hook: it would build a session without the pinned connector, and keep it
-        # when its server is gone
-        if is_of_one_run():
-            this_process_ends()
-        self._spark_session = self._settings.session()
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):  # Python and Dagster ask everything for some of these
+            raise AttributeError(name)
+        return getattr(self._made, name)

@@ -43,6 +43,9 @@ Evaluate = Callable[[dg.SensorEvaluationContext], Tick]
 ENTRIES_A_TICK = 200
 EVENTS_A_TICK = 1_000
 
+#: Seconds between the looks of one tick that waits.
+LOOKS_EVERY_S = 0.5
+
 #: Partitions named in a message before they are only counted.
 NAMED_MAX = 20
 
@@ -91,22 +94,34 @@ def look_at_lag(
     Raises:
         SourceUnavailableError: Kafka is away, which the check of the topic shows as well.
     """
-    told, now = Told.from_cursor(cursor), time.time()
+    told = Told.from_cursor(cursor)
     away = is_shown_as_away(declared, instance)
     try:
-        status = asked_once(declared.pipeline.source, declared.pipeline.status)
+        status, decided = _look_until_a_run(declared, instance)
     except SourceUnavailableError as error:
         for event in [] if away else away_events(declared, error):
             instance.report_runless_asset_event(event)  # of a tick that fails Dagster takes none
         raise
-    events, told = tell(declared, status, told, now, anew=away)
-    decided = run_for_lag(declared, instance, status)
+    events, told = tell(declared, status, told, time.time(), anew=away)
     return dg.SensorResult(
         run_requests=[decided] if isinstance(decided, dg.RunRequest) else [],
         skip_reason=decided if isinstance(decided, dg.SkipReason) else None,
         asset_events=events,
         cursor=told.to_cursor(),
     )
+
+
+def _look_until_a_run(
+    declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> tuple[Status, dg.RunRequest | dg.SkipReason]:
+    """The last look, and what to do: whatever arrives while it waits is seen at once."""
+    until = time.monotonic() + declared.automation.lag_wait_seconds
+    while True:
+        status = asked_once(declared.pipeline.source, declared.pipeline.status)
+        decided = run_for_lag(declared, instance, status)
+        if isinstance(decided, dg.RunRequest) or time.monotonic() + LOOKS_EVERY_S > until:
+            return status, decided
+        time.sleep(LOOKS_EVERY_S)
 
 
 def run_for_lag(

@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyspark.sql.types import StructType
-
 from eo_pipeline.source import json_schema
 
 _FIELD = re.compile(
@@ -45,6 +43,8 @@ def fields_of(schema: str | None) -> tuple[Field, ...]:
 
 
 def _of_json(schema: str) -> tuple[Field, ...]:
+    from pyspark.sql.types import StructType  # most schemas are DDL, and told without Spark
+
     try:
         if json_schema.is_one(schema):
             schema = json_schema.spark_type(json_schema.as_object(schema))

@@ -12,7 +12,7 @@ from eo_pipeline.dagster.checkpoints import build_checkpoints
 from eo_pipeline.dagster.factory import without_topics
 from eo_pipeline.dagster.mirror import DATA_VERSION_TAG, TRANSACTION_TAG
 from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.resources import SparkResource
+from eo_pipeline.dagster.resources import spark_definition
 from eo_pipeline.errors import SetupError, SinkUnavailableError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.reports import CheckpointReport, RunReport
@@ -55,7 +55,7 @@ def materialize(
     settings = spark or declared.pipeline.spark
     definitions = replace(
         without_topics(declared),
-        resources={declared.spark: SparkResource.of(settings).definition()},
+        resources={declared.spark: spark_definition(settings)},
     )
     job = definitions.resolve_job_def(declared.job)
     return job.execute_in_process(instance=instance, raise_on_error=False)
@@ -73,7 +73,7 @@ def replay(
     return dg.materialize(
         [asset],
         instance=instance,
-        resources={declared.spark: SparkResource.of(declared.pipeline.spark).definition()},
+        resources={declared.spark: spark_definition(declared.pipeline.spark)},
         run_config={"ops": {f"{declared.op}_checkpoints": {"config": config}}},
         tags={
             "dagster/asset_partition_range_start": str(first),
