@@ -66,6 +66,30 @@ def test_records_and_rows_are_counted_by_one_step(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "rows", "bad", "skipped"),
+    [
+        ({"value_format": "raw", "value_schema": None}, 3, 1, 0),
+        ({"value_format": "raw", "value_schema": None, "tombstones": "skip"}, 3, 0, 1),
+        ({"value_format": "avro", "value_schema": AVRO}, 1, 3, 0),
+        ({"key_format": "text"}, 1, 3, 0),
+        ({"key_format": "json", "key_schema": "k STRING"}, 1, 3, 0),
+    ],
+)
+def test_so_they_are_whatever_the_format_of_value_and_key(
+    spark: SparkSession, settings: dict[str, Any], rows: int, bad: int, skipped: int
+) -> None:
+    values = [b'{"id": 1}', None, b"x", b"\x02a"]
+    decoded = decode(kafka_frame(spark, values), a_source(**settings))
+    reading = Reading(decoded, [], transformed=False)
+    assert reading.rows is not None
+    result = Result(reading.rows, lambda kept: kept.drop("_kafka"), names=1)
+    assert result.frame.toArrow().num_rows == rows
+    assert result.was_counted()
+    seen = reading.seen(result)
+    assert (seen.records, seen.good, seen.bad, seen.skipped) == (4, rows, bad, skipped)
+
+
+@pytest.mark.parametrize(
     ("settings", "transform", "looked_at"),
     [
         ({}, None, False),
