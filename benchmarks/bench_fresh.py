@@ -140,6 +140,14 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def tell(verb: str, case: Case, found: Sequence[Spent]) -> None:
+    """A line of medians."""
+    wall = sorted(each.wall_s for each in found)
+    cpu = statistics.median(each.cpu_s for each in found)
+    told = f"{statistics.median(wall):6.3f} s, best {wall[0]:.3f} s, CPU {cpu:.3f} s"
+    sys.stdout.write(f"{verb:<12} {case.topic:<28} {told}\n")
+
+
 def main() -> None:
     """Print the medians of each call."""
     asked = arguments()
@@ -154,10 +162,7 @@ def main() -> None:
         for code in checkouts
     ]
     for (verb, case), found in measure(asked, cases, checkouts).items():
-        wall = sorted(each.wall_s for each in found)
-        cpu = statistics.median(each.cpu_s for each in found)
-        told = f"{statistics.median(wall):6.3f} s, best {wall[0]:.3f} s, CPU {cpu:.3f} s"
-        sys.stdout.write(f"{verb:<12} {case.topic:<28} {told}\n")
+        tell(verb, case, found)
 
 
 if __name__ == "__main__":

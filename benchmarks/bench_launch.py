@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.bench_fresh import Spent, timed
+from benchmarks.bench_fresh import Spent, tell, timed
 from benchmarks.bench_small import (
     BEFORE,
     CHECKOUT,
@@ -112,10 +111,7 @@ def main() -> None:
         Case(code, "connect", sink, asked.partitions) for sink in asked.sinks for code in checkouts
     ]
     for (verb, case), found in measure(asked, cases, checkouts).items():
-        wall = sorted(each.wall_s for each in found)
-        cpu = statistics.median(each.cpu_s for each in found)
-        told = f"{statistics.median(wall):6.3f} s, best {wall[0]:.3f} s, CPU {cpu:.3f} s"
-        sys.stdout.write(f"{verb:<12} {case.topic:<28} {told}\n")
+        tell(verb, case, found)
 
 
 if __name__ == "__main__":
