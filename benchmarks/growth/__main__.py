@@ -55,7 +55,7 @@ def _measure(asked: argparse.Namespace) -> None:
             else:
                 found = _of_ledger(key, sizes, asked.seconds)
             curves[key] = _drawn(key, found)
-            write(FILE, curves, machine.here())
+            write(FILE, curves)
 
 
 def _of_ledger(key: str, sizes: Sequence[int], seconds: float) -> Iterator[Point]:
@@ -65,7 +65,8 @@ def _of_ledger(key: str, sizes: Sequence[int], seconds: float) -> Iterator[Point
 
 
 def _drawn(key: str, points: Iterator[Point]) -> Curve:
-    curve = Curve(key, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), machine.commit())
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    curve = Curve(key, when, machine.commit(), dict(machine.here()))
     for line, size, figure in points:
         sys.stdout.write(f"{key:<16} {size:>8} {line}: {figure:.4g}\n")
         sys.stdout.flush()

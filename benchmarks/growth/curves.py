@@ -76,6 +76,8 @@ class Curve:
     key: str
     when: str
     commit: str
+    #: What it was measured on: curves are measured on different days, and machines.
+    machine: dict[str, str] = field(default_factory=dict)
     lines: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add(self, line: str, size: float, figure: float) -> None:

@@ -24,10 +24,9 @@ def read(file: Path) -> dict[str, Curve]:
     return {key: Curve(**told) for key, told in json.loads(file.read_text())["curves"].items()}
 
 
-def write(file: Path, curves: Mapping[str, Curve], machine: Mapping[str, str]) -> None:
+def write(file: Path, curves: Mapping[str, Curve]) -> None:
     """Whole or not at all."""
-    told = {"machine": machine, "curves": {key: asdict(curve) for key, curve in curves.items()}}
-    write_figures(file, told)
+    write_figures(file, {"curves": {key: asdict(curve) for key, curve in curves.items()}})
 
 
 def publish(page: Path, file: Path) -> None:
@@ -36,27 +35,32 @@ def publish(page: Path, file: Path) -> None:
     ordered = [curves[key] for key in KEYS if key in curves]
     for curve in ordered:
         _draw(curve, page.parent / "images" / _picture(curve))
-    machine = json.loads(file.read_text())["machine"]
-    part = "\n".join(_lines(ordered, machine))
-    page.write_text(with_part(page.read_text(), PART, part))
+    page.write_text(with_part(page.read_text(), PART, "\n".join(_lines(ordered))))
 
 
 def _picture(curve: Curve) -> str:
     return f"bench-growth-{curve.key}.svg"
 
 
-def _lines(curves: list[Curve], machine: Mapping[str, str]) -> Iterator[str]:
-    yield ", ".join(f"{name} {value}" for name, value in machine.items())
+def _lines(curves: list[Curve]) -> Iterator[str]:
+    yield from _machines(curves)
     for curve in curves:
         shape = shape_of(curve.key)
         yield f"\n### {title_of(curve.key)}\n"
-        yield f"{shape.text} {curve.when}, commit {curve.commit}.\n"
+        processor = curve.machine.get("processor", "unknown processor")
+        yield f"{shape.text} {curve.when}, commit {curve.commit}, {processor}.\n"
         yield f"![{title_of(curve.key)}](images/{_picture(curve)})\n"
         yield f"| {shape.over} | {' | '.join(curve.lines)} |"
         yield f"|---:|{'---:|' * len(curve.lines)}"
         for size in curve.sizes():
             cells = (line.get(f"{size:g}") for line in curve.lines.values())
             yield f"| {size:,.0f} | {' | '.join(map(_shown, cells))} |"
+
+
+def _machines(curves: list[Curve]) -> Iterator[str]:
+    """Each that a curve was measured on, once."""
+    for told in dict.fromkeys(tuple(curve.machine.items()) for curve in curves):
+        yield "- " + ", ".join(f"{name} {value}" for name, value in told)
 
 
 def _shown(figure: float | None) -> str:

@@ -13,7 +13,7 @@ _PAGE = "before\n<!-- figures: growth -->\nold\n<!-- end of figures: growth -->\
 
 
 def _curve() -> Curve:
-    curve = Curve("records", "2026-01-01 00:00 UTC", "abc1234")
+    curve = Curve("records", "2026-01-01 00:00 UTC", "abc1234", {"processor": "Fast", "cores": "2"})
     curve.add("a million records, s", 1, 6.25)
     curve.add("a million records, s", 20, 6.125)
     curve.add("Spark at most, MiB", 20, 1234.5)
@@ -24,13 +24,14 @@ def test_a_curve_is_a_table_and_a_picture_with_its_day_and_its_commit(tmp_path: 
     page, file = tmp_path / "page.md", tmp_path / "growth.json"
     (tmp_path / "images").mkdir()
     page.write_text(_PAGE)
-    write(file, {"records": _curve()}, {"cores": "2"})
+    write(file, {"records": _curve()})
     publish(page, file)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert "2026-01-01 00:00 UTC, commit abc1234" in text
+    assert "2026-01-01 00:00 UTC, commit abc1234, Fast." in text
+    assert "- processor Fast, cores 2\n" in text
     assert "| 1 | 6.25 | – |" in text
     assert "| 20 | 6.12 | 1,234 |" in text
     assert "<svg" in (tmp_path / "images" / "bench-growth-records.svg").read_text()
@@ -38,7 +39,7 @@ def test_a_curve_is_a_table_and_a_picture_with_its_day_and_its_commit(tmp_path: 
 
 def test_curves_that_were_not_measured_again_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "growth.json"
-    write(file, {"records": _curve()}, {})
+    write(file, {"records": _curve()})
     assert read(file) == {"records": _curve()}
 
 
