@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from benchmarks.suite.records import frames, values
 
 _TIMEOUT_S = 60.0
 #: Records that may wait in this process, of which each may be long.
 _WAITING = 50_000
+#: Kafka's controller takes fewer than 10,000 records of its own log at once.
+_MADE_AT_ONCE = 4_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ def create(bootstrap: str, name: str, partitions: int) -> None:
     """An empty topic."""
     admin = _admin(bootstrap)
     settings = {"retention.ms": "-1"}
-    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_TIMEOUT_S)
+    first, *more = (*range(_MADE_AT_ONCE, partitions, _MADE_AT_ONCE), partitions)
+    admin.create_topics([NewTopic(name, first, 1, config=settings)])[name].result(_TIMEOUT_S)
+    for count in more:
+        admin.create_partitions([NewPartitions(name, count)])[name].result(_TIMEOUT_S)
 
 
 def dealt_out(

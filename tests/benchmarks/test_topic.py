@@ -3,6 +3,7 @@
 import json
 import uuid
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.suite.topic import Topic, create, dealt_out, delete, put
@@ -44,3 +45,17 @@ def test_more_records_arrive_than_may_wait_at_once(kafka: EmbeddedKafka) -> None
     found = [_values(kafka, name, partition) for partition in range(PARTITIONS)]
     assert found == [[b"%d" % n for n in range(first, records, 3)] for first in range(PARTITIONS)]
     delete(kafka.bootstrap_servers, name)
+
+
+def test_a_topic_has_more_partitions_than_kafka_makes_at_once(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.suite.topic._MADE_AT_ONCE", 3)
+    for partitions in (7, 6, 3, 2):
+        name = f"many-{uuid.uuid4().hex[:8]}"
+        create(kafka.bootstrap_servers, name, partitions)
+        asker = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": name})
+        found = asker.list_topics(name, timeout=60).topics[name].partitions
+        asker.close()
+        assert sorted(found) == list(range(partitions))
+        delete(kafka.bootstrap_servers, name)
