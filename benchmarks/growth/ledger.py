@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.suite.topic import create
 from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
@@ -30,6 +31,7 @@ from eo_pipeline.testing import child_of, first_entry
 PIPELINE = "growth"
 SINKS = ("postgres", "mysql", "redis", "kafka", "delta", "iceberg", "parquet")
 TIMES = 9
+PARTITIONS = 8
 
 _STATE = Path(__file__).parents[2] / ".eo"
 
@@ -52,6 +54,7 @@ def _place(kind: str, folder: Path, stack: ExitStack) -> dict[str, Any]:
         return {"url": stack.enter_context(EmbeddedRedis(folder)).url(), "key": "{id}"}
     if kind == "kafka":
         broker = stack.enter_context(EmbeddedKafka(folder, jars=kafka_broker_jars(_STATE)))
+        create(broker.bootstrap_servers, PIPELINE, PARTITIONS)
         return {"bootstrap_servers": broker.bootstrap_servers, "topic": PIPELINE}
     if kind == "iceberg":
         return {"table": f"ops.{PIPELINE}", "warehouse": str(folder)}
