@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,7 +166,7 @@ class _Look:
         steps, version = self.steps, self.checkpoint.version
         spark = steps.spark()
         reach(CrashPoint.STAGING)
-        stager = steps.knowing_stager(self.checkpoint.entry.counts)
+        stager = replace(steps.knowing_stager(self.checkpoint.entry.counts), packs=False)
         staged, counts = stager.stage(spark, entry, attempt)
         reach(CrashPoint.STAGED)
         assert staged.rows is not None

@@ -29,6 +29,7 @@ CATALOG_SETTING = f"spark.sql.catalog.{CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
+    "CopyRow.java",
     "LaterExtensions.java",
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",

@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from eo_pipeline.jvm.driver import start_driver
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.counting import Reading, Result
+from eo_pipeline.run.materialize import packed
+from eo_pipeline.sinks.postgres.packing import packing_of
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.ordinary import trial
@@ -67,14 +69,16 @@ def main() -> None:
 
 
 def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:
-    """Staged in files, and in memory."""
+    """Staged in files, as columns and as a database's own rows, and in memory."""
     frames: list[DataFrame] = []
-    for _ in range(2):
+    for _ in range(3):
         records, has = spark.sql(_RECORDS), has_ordinary(spark, trial)
         reading = Reading(decode(records, source, has_ordinary=has), [], transformed=True)
         frames.append(Result(reading.good, lambda rows: rows.drop("_kafka")).frame)
     frames[0].write.parquet(str(Path.cwd() / "rows"))
     frames[1].toArrow()
+    if form := packed(frames[2], packing_of):
+        form.frame.write.parquet(str(Path.cwd() / "packed"))
 
 
 if __name__ == "__main__":

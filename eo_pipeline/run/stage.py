@@ -19,7 +19,6 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.places import Place
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import (
     added_columns,
@@ -37,6 +36,7 @@ from eo_pipeline.run.counting import (
     refuse_other_rows,
 )
 from eo_pipeline.run.hashing import HashedRows
+from eo_pipeline.run.materialize import materialize, packed
 from eo_pipeline.run.schema_books import SchemaBooks, read_with
 from eo_pipeline.run.unfit import (
     UnfitRows,
@@ -61,14 +61,9 @@ from eo_pipeline.source.typed import parsed_schema
 from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
-    interruptible,
     job_error,
-    options_of,
-    parquet_options,
-    path_to_write,
     send_modules,
     server_is_lost,
-    session_on_server,
     staging_settings,
     with_known_schema,
     with_schema_asked_once,
@@ -128,6 +123,8 @@ class Stager:
     books: SchemaBooks | None = None
     #: ``SinkSession.agree``, if the sink needs it
     agree: Callable[[StructType], object] | None = None
+    #: whether rows may be staged in a form that only the sink reads
+    packs: bool = True
 
     @property
     def code_version(self) -> str | None:
@@ -323,9 +320,11 @@ class Stager:
             SparkJobError: it does not say.
             SetupError: it made another number of rows.
         """
-        layout = self.sink.partition_columns
+        layout, form = self.sink.partition_columns, None
+        if attempt is not None and self.packs and (form := packed(result.frame, self.sink.packing)):
+            result.frame = form.frame
         for mode in (first, *(_AGAIN,) * (STAGING_TRIES - 1)):
-            rows = _materialize(result.frame, attempt, Attempt.rows_folder, layout, mode)
+            rows = materialize(result.frame, attempt, Attempt.rows_folder, layout, mode, form)
             if result.was_counted():
                 refuse_other_rows(result.rows, rows, entry.checkpoint)
                 return rows
@@ -368,7 +367,7 @@ class Stager:
         hashed = HashedRows.of_dead_letters(letters, self.sink)
         result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
         frame = result.frame if result else letters
-        table = _materialize(frame, attempt, Attempt.dead_letters_folder)
+        table = materialize(frame, attempt, Attempt.dead_letters_folder)
         if table.rows != bad:
             raise SparkJobError(
                 f"{bad} bad records were counted and {table.rows} found on the second look: the "
@@ -377,23 +376,3 @@ class Stager:
         if hashed and result and result.was_counted() and result.rows == bad:
             return table, hashed.checksum(result)
         return table, None
-
-
-def _materialize(
-    frame: DataFrame,
-    attempt: Attempt | None,
-    folder: Callable[[Attempt], Place],
-    layout: tuple[str, ...] = (),
-    mode: str = "error",
-) -> StagedTable:
-    """The one action: to the driver as Arrow, or to Parquet in the attempt's folder."""
-    if attempt is None:
-        return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
-    target, spark = folder(attempt), frame.sparkSession
-    if session := session_on_server(spark):
-        attempt.runs_in(session)
-    options = {**options_of(target), **parquet_options(spark)}
-    write = frame.write.mode(mode).options(**options).partitionBy(*layout).parquet
-    interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
-    # no rows, no files, where files are laid out by columns: the frame has a schema all the same
-    return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)

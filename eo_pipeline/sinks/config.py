@@ -13,6 +13,7 @@ from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableErro
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
+from eo_pipeline.sinks.packing import Packing
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import Limits, reason
 from eo_pipeline.storage import Storage
@@ -200,6 +201,12 @@ class Sink(Settings, ABC):
             SchemaChangeError: a column's type cannot be stored here at all.
         """
         return df
+
+    def packing(self, schema: StructType) -> Packing | None:  # noqa: ARG002
+        """How rows that :meth:`project` has given the columns ``schema`` are staged in files; None,
+        as it is left to itself: as these columns.
+        """
+        return None
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """Why a row of a transform's result cannot be stored here for its own sake: a text, null

@@ -1,4 +1,5 @@
-"""Whether a Spark has our function for ordinary records; see :mod:`eo_pipeline.jvm.ordinary`.
+"""Whether a Spark has a function of ours, for ordinary records or rows of a store's own form; see
+:mod:`eo_pipeline.jvm.ordinary`.
 
 Those that are started here have it. A Spark Connect server of somebody else's is sent it, for the
 session alone.
@@ -17,23 +18,26 @@ from pyspark.sql import Column, SparkSession
 from eo_pipeline.jvm.ordinary import CATALOG_CLASS, CATALOG_SETTING, ordinary_jar
 from eo_pipeline.spark.clients import is_connect
 
-_known: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+_Trial = Callable[[], Column]
+
+_known: WeakKeyDictionary[SparkSession, dict[_Trial, bool]] = WeakKeyDictionary()
 _lock = Lock()
 
 
-def has_ordinary(spark: SparkSession, trial: Callable[[], Column]) -> bool:
+def has_ordinary(spark: SparkSession, trial: _Trial) -> bool:
     """Whether ``spark`` can analyse what ``trial`` gives; asked once.
 
     A setting alone tells nothing: a session that was there before may have been given it, without
     the jar.
     """
     with _lock:
-        if spark not in _known:
-            _known[spark] = _takes(spark, trial)
-        return _known[spark]
+        known = _known.setdefault(spark, {})
+        if trial not in known:
+            known[trial] = _takes(spark, trial)
+        return known[trial]
 
 
-def _takes(spark: SparkSession, trial: Callable[[], Column]) -> bool:
+def _takes(spark: SparkSession, trial: _Trial) -> bool:
     try:
         if spark.conf.get(CATALOG_SETTING, None) is None and not _was_sent(spark):
             return False

@@ -17,7 +17,9 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 
-MANIFEST_FORMAT = 1
+#: The second has rows in a form of the sink's own, which a release that knows the first alone would
+#: take for columns.
+MANIFEST_FORMAT, PACKED_FORMAT = 1, 2
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Manifest:
         since half a promise can look whole.
         """
         rows, dead_letters = self.output.rows, self.output.dead_letters
-        stored = _Stored(MANIFEST_FORMAT, self.entry, _stored(rows), _stored(dead_letters))
+        written_as = PACKED_FORMAT if rows and rows.form else MANIFEST_FORMAT
+        stored = _Stored(written_as, self.entry, _stored(rows), _stored(dead_letters))
         written: dict[str, Any] = _format().dump_python(stored, mode="json")
         return {**written, _HASH: _hash(written)}
 
@@ -45,10 +48,11 @@ class Manifest:
             ValueError, KeyError, TypeError, ArrowException: it is no manifest, or not the one that
                 was written.
         """
-        if raw["format"] != MANIFEST_FORMAT:
+        if raw["format"] not in (MANIFEST_FORMAT, PACKED_FORMAT):
             raise SetupError(
                 f"the manifest of {root.name} has format {raw['format']}, this version reads "
-                f"{MANIFEST_FORMAT}. Finish the checkpoint with the version that staged it."
+                f"{MANIFEST_FORMAT} and {PACKED_FORMAT}. Finish the checkpoint with the version "
+                "that staged it."
             )
         if raw.get(_HASH, _hash(raw)) != _hash(raw):
             raise ValueError("its content does not fit its hash")
@@ -82,6 +86,7 @@ class _StoredTable:
 
     files: tuple[StagedFile, ...]
     schema: Annotated[pa.Schema, PlainValidator(_schema_from_hex), PlainSerializer(_schema_to_hex)]
+    form: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,10 +107,10 @@ def _format() -> TypeAdapter[_Stored]:
 
 
 def _stored(table: StagedTable | None) -> _StoredTable | None:
-    return None if table is None else _StoredTable(table.files, table.schema)
+    return None if table is None else _StoredTable(table.files, table.schema, table.form)
 
 
 def _staged(table: _StoredTable | None, root: Place) -> StagedTable | None:
     if table is None:
         return None
-    return StagedTable(schema=table.schema, root=root, files=table.files)
+    return StagedTable(schema=table.schema, root=root, files=table.files, form=table.form)

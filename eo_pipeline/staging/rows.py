@@ -12,6 +12,9 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place, parquet_source, size_of
 from eo_pipeline.progress import current
 
+#: The column of a file that holds rows in a sink's own form.
+PACKED_COLUMN = "_eo_packed"
+
 #: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY.
 BATCH_ROWS = 50_000
 
@@ -27,12 +30,17 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedTable:
-    """Rows of one table, either in ``files`` below ``root`` or in ``table``; never both."""
+    """Rows of one table, either in ``files`` below ``root`` or in ``table``; never both.
+
+    ``form``: each row in the files is one value, bytes in this form of the sink's own, of the
+    columns ``schema``; None: the files have these columns.
+    """
 
     schema: pa.Schema
     root: Place | None = None
     files: tuple[StagedFile, ...] = ()
     table: pa.Table | None = None
+    form: str | None = None
 
     @classmethod
     def in_memory(cls, table: pa.Table) -> StagedTable:
@@ -80,14 +88,32 @@ class StagedTable:
             RefusedError: a file cannot be read, or gives another number of rows than it was given;
                 only the last batch shows that, so that nothing may be committed before.
         """
+        assert self.form is None, f"rows in the form {self.form} have no columns to be read"
+        return self._given(None)
+
+    def packed(self, form: str) -> Iterator[pa.BinaryArray]:
+        """The rows that were staged in ``form``, as :meth:`batches` gives them, each its bytes.
+
+        Raises:
+            RefusedError: they are in another one, of another release; or as for :meth:`batches`.
+        """
+        if self.form != form:
+            raise RefusedError(
+                f"rows were staged in the form {self.form}, and this release reads {form}. Nothing "
+                "was published; the next run reads the ranges again."
+            )
+        return (batch.column(0) for batch in self._given([PACKED_COLUMN]))
+
+    def _given(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         given, phase = 0, current()
-        for batch in self._batches():
+        for batch in self._batches(columns):
             given += batch.num_rows
             yield batch
             phase.advance(given, self.rows, "rows sent")
 
     def column(self, name: str) -> Iterator[pa.Array]:
-        """The values of one column, and no other is read.
+        """The values of one column, and no other is read; of packed rows only one that is staged
+        beside them.
 
         Raises:
             RefusedError: a file cannot be read.
@@ -99,13 +125,14 @@ class StagedTable:
                 for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name]):
                     yield batch.column(0)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """Of the files only ``columns``, if that is not None."""
         if self.table is not None:
             yield from self.table.to_batches(max_chunksize=BATCH_ROWS)
         for staged, path in zip(self.files, self.paths(), strict=True):
             with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
                 seen = 0
-                for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
                     seen += batch.num_rows
                     yield batch
                 _check_rows(staged, seen)

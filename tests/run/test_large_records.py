@@ -10,7 +10,7 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint, reaching
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run import stage
+from eo_pipeline.run.materialize import materialize
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
 from tests.engine import Bench, staged_attempts
@@ -62,14 +62,13 @@ def test_what_could_not_be_read_into_memory_goes_through_files_in_the_same_run(
     pipeline = bench.pipeline(inline_records=10_000)
     pipeline.run()
     bench.topic.write(20)
-    materialize = stage._materialize
 
     def too_large(frame: Any, attempt: Attempt | None, *more: Any) -> StagedTable:
         if attempt is None:
             raise SparkJobError("RESOURCE_EXHAUSTED: a message of 140 MB")
         return materialize(frame, attempt, *more)
 
-    monkeypatch.setattr(stage, "_materialize", too_large)
+    monkeypatch.setattr("eo_pipeline.run.stage.materialize", too_large)
     with caplog.at_level(logging.WARNING):
         assert promises(bench, pipeline) == [1]
     assert "version 2 could not be read into memory and goes through files" in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from eo_pipeline.run import stage
+from eo_pipeline.run.materialize import materialize
 from eo_pipeline.spark import staging_settings
 from tests.engine import Bench
 
@@ -17,13 +17,12 @@ from tests.engine import Bench
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[DataFrame]:
     """What is staged, in the order of the jobs."""
     found: list[DataFrame] = []
-    real = stage._materialize
 
     def kept(frame: DataFrame, *rest: Any) -> Any:
         found.append(frame)
-        return real(frame, *rest)
+        return materialize(frame, *rest)
 
-    monkeypatch.setattr(stage, "_materialize", kept)
+    monkeypatch.setattr("eo_pipeline.run.stage.materialize", kept)
     return found
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
+from eo_pipeline.sinks.packing import Packing
+from eo_pipeline.sinks.postgres.packing import packing_of
 from eo_pipeline.sinks.postgres.types import NAMES
 from eo_pipeline.sinks.projection import is_scalar, project
 from eo_pipeline.sinks.sql.config import SqlSink
@@ -123,6 +125,10 @@ class PostgresSink(SqlSink):
             rule.check_columns(df.columns)
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product, has_arrays=True)
+
+    def packing(self, schema: StructType) -> Packing | None:
+        """As its binary COPY has them; not arrays."""
+        return packing_of(schema)
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """Text with U+0000, times before Julian day 0, and what an upsert goes by: never null."""

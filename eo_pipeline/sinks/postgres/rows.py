@@ -15,6 +15,7 @@ from eo_pipeline.arrow import pa
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import json_array, refusing
+from eo_pipeline.sinks.postgres.packing import FORM, HEADER, TRAILER, bytes_of
 from eo_pipeline.sinks.postgres.store import PostgresStore
 from eo_pipeline.sinks.postgres.types import (
     NAMES,
@@ -286,18 +287,31 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         """One binary COPY of all rows; how many were taken. The target's types must be exactly what
         is sent.
         """
-        encoder = _Encoder.of(columns)
         statement = f"COPY {target.sql} ({_names(columns)}) FROM STDIN WITH (FORMAT binary)"
         rows = 0
         with self.store.connection.cursor() as cursor:
             with cursor.copy(statement.encode()) as stream:
-                stream.write(encoder.pgpq.write_header())
-                for batch in bounded_batches(staged):
-                    rows += batch.num_rows
-                    stream.write(encoder.pgpq.write_batch(encoder.encodable(batch)))
-                stream.write(encoder.pgpq.finish())
+                for some, encoded in _encoded(columns, staged):
+                    rows += some
+                    stream.write(encoded)
                 check_all_sent(target, rows, staged)
             return cursor.rowcount
+
+
+def _encoded(
+    columns: Sequence[PostgresColumn], staged: StagedTable
+) -> Iterator[tuple[int, bytes | memoryview]]:
+    """What binary COPY takes, piece by piece, each with the rows that end in it."""
+    if staged.form is not None:
+        yield 0, HEADER
+        yield from ((len(rows), bytes_of(rows)) for rows in staged.packed(FORM))
+        yield 0, TRAILER
+        return
+    encoder = _Encoder.of(columns)
+    yield 0, encoder.pgpq.write_header()
+    for batch in bounded_batches(staged):
+        yield batch.num_rows, encoder.pgpq.write_batch(encoder.encodable(batch))
+    yield 0, encoder.pgpq.finish()
 
 
 def _read_column(name: str, kind: ColumnType) -> ReadColumn:

@@ -1,0 +1,88 @@
+"""The one action of a batch: its rows to this process as Arrow, or to Parquet files.
+
+In files a row is the columns that it has; or, where the sink has a form of its own and Spark can
+make it, one value, which publishing hands on as it is (:mod:`eo_pipeline.sinks.packing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from eo_pipeline.arrow import pa
+from eo_pipeline.places import Place
+from eo_pipeline.sinks.packing import Packing
+from eo_pipeline.spark import (
+    interruptible,
+    options_of,
+    parquet_options,
+    path_to_write,
+    session_on_server,
+)
+from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import PACKED_COLUMN, StagedTable
+
+#: Values that never come again are not worth a dictionary, nor are their least and their greatest.
+_OPTIONS_OF_PACKED = {
+    "parquet.enable.dictionary": "false",
+    "parquet.column.statistics.enabled": "false",
+}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """``frame``, of rows that are one value each, in ``form``; ``schema`` are their columns."""
+
+    frame: DataFrame
+    form: str
+    schema: pa.Schema
+
+
+def packed(frame: DataFrame, packing_of: Callable[[StructType], Packing | None]) -> Packed | None:
+    """The rows of ``frame``, which a sink has projected, in the form that its ``packing_of`` (see
+    ``Sink.packing``) gives; None: there is none for them, or this Spark cannot make it. Lazy.
+    """
+    packing = packing_of(frame.schema)
+    if packing is None or not has_ordinary(frame.sparkSession, packing.trial):
+        return None
+    columns = {name: F.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
+    rows = packing.packed(F.struct(*columns.values())).alias(PACKED_COLUMN)
+    frame_ = frame.select(rows, *(columns[name] for name in packing.beside))
+    return Packed(frame_, packing.form, to_arrow_schema(frame.schema))
+
+
+def materialize(
+    frame: DataFrame,
+    attempt: Attempt | None,
+    folder: Callable[[Attempt], Place],
+    layout: tuple[str, ...] = (),
+    mode: str = "error",
+    packed: Packed | None = None,
+) -> StagedTable:
+    """The rows of ``frame``, in files of ``attempt``'s ``folder``, laid out by the columns
+    ``layout``; in memory if there is no attempt. ``packed`` says what they are of, if ``frame`` is
+    that.
+    """
+    if attempt is None:
+        return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
+    target, spark = folder(attempt), frame.sparkSession
+    if session := session_on_server(spark):
+        attempt.runs_in(session)
+    options = {**options_of(target), **parquet_options(spark), **_own_options(packed)}
+    write = frame.write.mode(mode).options(**options).partitionBy(*layout).parquet
+    interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
+    if packed is not None:
+        staged = attempt.collect(target, lambda: packed.schema)
+        return replace(staged, schema=packed.schema, form=packed.form)
+    # no rows, no files, where files are laid out by columns: the frame has a schema all the same
+    return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
+
+
+def _own_options(packed: Packed | None) -> Mapping[str, str]:
+    return {} if packed is None else _OPTIONS_OF_PACKED
