@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,8 +15,10 @@ from eo_pipeline.progress import current
 #: The column of a file that holds rows in a sink's own form.
 PACKED_COLUMN = "_eo_packed"
 
-#: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY.
+#: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY. Of long rows
+#: as many as have so many bytes in their file.
 BATCH_ROWS = 50_000
+BATCH_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class StagedTable:
             _check_rows(file, rows)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, at most :data:`BATCH_ROWS` at a time, so that memory stays flat.
+        """The rows, at most :data:`BATCH_ROWS` at a time, fewer of long ones, so that memory stays
+        flat.
 
         Raises:
             RefusedError: a file cannot be read, or gives another number of rows than it was given;
@@ -122,7 +125,7 @@ class StagedTable:
             yield from self.table[name].chunks
         for staged, path in zip(self.files, self.paths(), strict=True):
             with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
-                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name]):
+                for batch in batches_of(file, [name]):
                     yield batch.column(0)
 
     def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
@@ -132,10 +135,25 @@ class StagedTable:
         for staged, path in zip(self.files, self.paths(), strict=True):
             with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
                 seen = 0
-                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                for batch in batches_of(file, columns):
                     seen += batch.num_rows
                     yield batch
                 _check_rows(staged, seen)
+
+
+def batches_of(
+    file: pq.ParquetFile,
+    columns: Sequence[str] | None = None,
+    groups: Iterable[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``file``, or of its row ``groups``, one group after the other, whatever its size
+    in the memory of one: of all at once Arrow keeps the bytes until the last was read.
+    """
+    for number in range(file.num_row_groups) if groups is None else groups:
+        held = file.metadata.row_group(number)
+        rows = BATCH_BYTES * held.num_rows // max(held.total_byte_size, 1)
+        size = max(1, min(BATCH_ROWS, rows))
+        yield from file.iter_batches(size, row_groups=[number], columns=columns)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
-from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 from tests.stores import Bucket
 
 START = LedgerEntry(
@@ -182,6 +183,34 @@ def test_an_entry_that_skips_a_version_cannot_be_made() -> None:
 def test_in_memory_rows_are_handed_out_in_batches() -> None:
     table = StagedTable.in_memory(pa.table({"x": range(120_000)}))
     assert [b.num_rows for b in table.batches()] == [50_000, 50_000, 20_000]
+
+
+def test_rows_of_a_file_take_no_more_memory_the_longer_it_is(tmp_path: Path) -> None:
+    """Arrow's reader, left to itself, keeps the bytes of all row groups until the last was read."""
+    groups, rows, size = 16, 40, 250_000
+    schema = pa.schema({"x": pa.binary()})
+    with pq.ParquetWriter(tmp_path / "part-0.parquet", schema, use_dictionary=False) as file:
+        for _ in range(groups):
+            file.write_table(pa.table({"x": [os.urandom(size) for _ in range(rows)]}, schema))
+    files = (StagedFile("part-0.parquet", 0, groups * rows),)
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        batches = StagedTable(schema, root=tmp_path, files=files).batches()
+        assert sum(batch.num_rows for batch in batches) == groups * rows
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < groups * rows * size / 4
+
+
+def test_long_rows_are_handed_out_in_smaller_batches(tmp_path: Path) -> None:
+    rows, size = 400, 250_000
+    table = pa.table({"x": [os.urandom(size) for _ in range(rows)]})
+    pq.write_table(table, tmp_path / "part-0.parquet")
+    files = (StagedFile("part-0.parquet", 0, rows),)
+    staged = StagedTable(table.schema, root=tmp_path, files=files)
+    assert max(batch.nbytes for batch in staged.batches()) < 40_000_000 < table.nbytes
 
 
 def test_ranges_do_not_go_backwards() -> None:

@@ -12,7 +12,7 @@ from eo_pipeline.arrow import pa, pq
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, new_file, parquet_source, sync
 from eo_pipeline.sinks.lake.ledger import LedgerFiles, Pointer
-from eo_pipeline.staging.rows import BATCH_ROWS, StagedTable
+from eo_pipeline.staging.rows import StagedTable, batches_of
 
 _FOLDER = "dead_letters"
 
@@ -49,7 +49,7 @@ class DeadLetterFiles:
         for at in pointers:
             if self.path(at).is_file():
                 with pq.ParquetFile(parquet_source(self.path(at))) as file:
-                    yield from file.iter_batches(BATCH_ROWS)
+                    yield from batches_of(file)
 
     def read(self, pointers: Iterable[Pointer]) -> pa.Table:
         """The letters of entries that are in the ledger, in their order."""

@@ -14,7 +14,7 @@ from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.parquet.store import EntryFile, version_of
 from eo_pipeline.sinks.parquet.types import TYPES
 from eo_pipeline.sinks.past import Selected
-from eo_pipeline.staging.rows import BATCH_ROWS
+from eo_pipeline.staging.rows import batches_of
 
 
 def read_lineage(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordBatch]:
@@ -75,7 +75,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     known = [name for name in columns or () if name in rows.schema_arrow.names]
     groups = [n for n in range(rows.num_row_groups) if not _is_older(rows.metadata, n, since)]
-    yield from rows.iter_batches(BATCH_ROWS, row_groups=groups, columns=known or None)
+    yield from batches_of(rows, known or None, groups)
 
 
 def _is_older(metadata: pq.FileMetaData, group: int, since: int) -> bool:

@@ -40,7 +40,7 @@ from eo_pipeline.sinks.parquet.types import TOO_SMALL, TYPES, refuse_partition_n
 from eo_pipeline.sinks.past import Selected
 from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
 from eo_pipeline.sinks.removal import goes_back
-from eo_pipeline.staging.rows import BATCH_ROWS, StagedOutput
+from eo_pipeline.staging.rows import StagedOutput, batches_of
 
 #: Folders in the making, one a try, each for the one that makes it.
 PUBLISHING_FOLDER = "_eo_publishing"
@@ -140,7 +140,7 @@ class ParquetSession(SinkSession):
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """What is left of them, file by file."""
         for file in self._dead_letter_files(since):
-            yield from TYPES.shown(pq.ParquetFile(file).iter_batches(BATCH_ROWS))
+            yield from TYPES.shown(batches_of(pq.ParquetFile(file)))
 
     def _dead_letter_files(self, since: int) -> Iterator[Path]:
         for file in self._files(since):
