@@ -16,10 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO
 
+from eo_pipeline import side_by_side
 from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.places import (
+    Found,
     Place,
     files_below,
     move,
@@ -82,21 +84,19 @@ class Attempt:
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
         ``schema_of_none`` is asked for the columns if there is no file.
         """
-        files, schema = [], None
-        for path, size in files_below(folder):
-            name = relative_name(path, folder)
-            if not name.endswith(".parquet") or _is_hidden(name):
-                continue
-            sync(path)
-            with pq.ParquetFile(parquet_source(path)) as parquet:
-                rows = parquet.metadata.num_rows
-                schema = schema if schema is not None else parquet.schema_arrow
-            files.append(StagedFile(relative_name(path, self.data), size, rows))
+        found = [each for each in files_below(folder) if _holds_rows(each.place, folder)]
+        looked = side_by_side.each(self._collected, found)
         return StagedTable(
-            schema=_without_metadata(schema if schema is not None else schema_of_none()),
+            schema=_without_metadata(looked[0][1] if looked else schema_of_none()),
             root=self.data,
-            files=tuple(file for file in files if file.rows),
+            files=tuple(file for file, _ in looked if file.rows),
         )
+
+    def _collected(self, found: Found) -> tuple[StagedFile, pa.Schema]:
+        sync(found.place)
+        with pq.ParquetFile(parquet_source(found.place)) as parquet:
+            name = relative_name(found.place, self.data)
+            return StagedFile(name, found.size, parquet.metadata.num_rows), parquet.schema_arrow
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Step 6. After this returns, the attempt can be committed by anyone who finds it."""
@@ -290,6 +290,11 @@ class StagingArea:
             if manifest := attempt.manifest():
                 return replace(attempt, ledger_id=manifest.entry.ledger_id)
         return attempt
+
+
+def _holds_rows(place: Place, folder: Place) -> bool:
+    name = relative_name(place, folder)
+    return name.endswith(".parquet") and not _is_hidden(name)
 
 
 def _is_hidden(name: str) -> bool:

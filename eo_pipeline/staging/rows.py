@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from eo_pipeline import side_by_side
 from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -73,15 +74,7 @@ class StagedTable:
 
         Asked before anything is published: a file cut short or removed must not be half-read.
         """
-        for file, path in zip(self.files, self.paths(), strict=True):
-            size = size_of(path)
-            if size is None:
-                raise _not_as_promised(file, "is missing")
-            if size != file.size:
-                raise _not_as_promised(file, f"has {size} bytes, the manifest says {file.size}")
-            with _reading(file):
-                rows = pq.read_metadata(parquet_source(path)).num_rows
-            _check_rows(file, rows)
+        side_by_side.each(_verify, [*zip(self.files, self.paths(), strict=True)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, at most :data:`BATCH_ROWS` at a time, fewer of long ones, so that memory stays
@@ -163,6 +156,18 @@ def _reading(file: StagedFile) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise _not_as_promised(file, f"cannot be read: {error}") from error
+
+
+def _verify(found: tuple[StagedFile, Place]) -> None:
+    file, path = found
+    size = size_of(path)
+    if size is None:
+        raise _not_as_promised(file, "is missing")
+    if size != file.size:
+        raise _not_as_promised(file, f"has {size} bytes, the manifest says {file.size}")
+    with _reading(file):
+        rows = pq.read_metadata(parquet_source(path)).num_rows
+    _check_rows(file, rows)
 
 
 def _check_rows(file: StagedFile, found: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,33 @@ def test_an_entry_that_skips_a_version_cannot_be_made() -> None:
 def test_in_memory_rows_are_handed_out_in_batches() -> None:
     table = StagedTable.in_memory(pa.table({"x": range(120_000)}))
     assert [b.num_rows for b in table.batches()] == [50_000, 50_000, 20_000]
+
+
+def test_footers_are_read_side_by_side_when_rows_are_collected_and_when_they_are_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a bucket each is some round trips. None is answered here until all were asked for."""
+    files = 4
+    area = StagingArea(tmp_path, "p")
+    attempt = area.begin(START.child(Operation.FORWARD, "run", {TopicPartition("t", 0): files}))
+    attempt.rows_folder().mkdir()
+    for number in range(files):
+        rows = pa.table({"x": pa.array(range(number + 1), pa.int64())})
+        pq.write_table(rows, attempt.rows_folder() / f"part-{number}.parquet")
+    together = threading.Barrier(files)
+
+    def asked(place: Path) -> Path:
+        together.wait(60)
+        return place
+
+    for module in ("attempt", "rows"):
+        monkeypatch.setattr(f"eo_pipeline.staging.{module}.parquet_source", asked)
+    staged = attempt.collect(attempt.rows_folder(), lambda: pa.schema([]))
+    assert [file.rows for file in staged.files] == [1, 2, 3, 4]
+    staged.verify()
+    wrong = replace(staged, files=(*staged.files[:-1], replace(staged.files[-1], rows=9)))
+    with pytest.raises(RefusedError, match=r"part-3\.parquet has 4 rows, the manifest says 9"):
+        wrong.verify()
 
 
 def test_rows_of_a_file_take_no_more_memory_the_longer_it_is(tmp_path: Path) -> None:

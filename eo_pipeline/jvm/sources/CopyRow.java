@@ -274,9 +274,10 @@ public class CopyRow implements ScalarFunction {
 
     /** The manual does not tell this form; numeric_recv in PostgreSQL's numeric.c does. */
     private static long putNumber(byte[] copy, long at, Decimal number, short[] digits) {
+        int weight = digits.length == 0 ? 0 : digits.length - groups(number.scale()) - 1;
         at = putInt(copy, at, NUMERIC_HEAD + 2 * digits.length);
         at = putShort(copy, at, (short) digits.length);
-        at = putShort(copy, at, (short) (digits.length == 0 ? 0 : digits.length - groups(number.scale()) - 1));
+        at = putShort(copy, at, (short) weight);
         at = putShort(copy, at, number.toJavaBigDecimal().signum() < 0 ? NEGATIVE : POSITIVE);
         at = putShort(copy, at, (short) number.scale());
         for (int i = 0; i < digits.length; i++) {
