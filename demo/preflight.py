@@ -16,9 +16,11 @@ from demo.screen import Screen
 from demo.state import PROJECT
 from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_connector_jars
 from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.archive import NoArchiveError, fits
 from eo_pipeline.jvm.java import Java, find_java
 from eo_pipeline.spark import JARS_VARIABLE, SparkSettings
-from eo_pipeline.spark.warm.archiving import make_archive
+from eo_pipeline.spark.launch import submit_arguments
+from eo_pipeline.spark.warm.archiving import archive_for, make_archive
 
 PYTHON_MIN = (3, 11)
 #: A year of flights takes 250 MB in broker and database; Spark and the log files take the rest.
@@ -112,13 +114,26 @@ def _with_registry(jars: Jars, state: Path, screen: Screen) -> Jars:
 
 def archive(jars: Jars, screen: Screen) -> None:
     """What lets every Spark of ours start faster, made once. It can be done without."""
-    os.environ[JARS_VARIABLE] = str(jars.connector)
     with screen.step("Rehearsing Spark's start (once)") as done:
         try:
-            path, _ = make_archive(SparkSettings().master, SparkSettings().launch())
+            path, _ = make_archive(_arguments(jars))
             done(f"Spark's classes, {path.stat().st_size // 1024**2} MB")
         except SetupError as error:
             done(f"without an archive of Spark's classes: {error}")
+
+
+def archive_if_none_fits(jars: Jars, screen: Screen) -> None:
+    """:func:`archive`, where there is none for these jars; nothing where there can be none."""
+    with contextlib.suppress(NoArchiveError):
+        if not fits(archive_for(_arguments(jars))):
+            archive(jars, screen)
+
+
+def _arguments(jars: Jars) -> list[str]:
+    """Of ``spark-submit``, for a Spark of ours that has ``jars``."""
+    os.environ[JARS_VARIABLE] = str(jars.connector)
+    settings = SparkSettings()
+    return submit_arguments(settings.master, settings.launch())
 
 
 def jars_state(folder: Path, checkout: Path = PROJECT) -> Path:

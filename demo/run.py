@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from demo.flights import TOPIC
 from demo.materialize import DagsterRun, RunProcess, Watch, follow
 from demo.observe import Checkpoint, Observer
-from demo.preflight import prepare
+from demo.preflight import archive_if_none_fits, prepare
 from demo.publishing import Publishing
 from demo.run_result import RunResult
 from demo.screen import Screen
@@ -34,7 +34,8 @@ def run(state: State, total: int, screen: Screen, *, avro: bool = False) -> bool
     """
     started = time.monotonic()
     with claimed(state, "run", screen.waiting_for) as lock:
-        servers = Servers(state, prepare(state.base, screen, registry=avro))
+        jars = prepare(state.base, screen, registry=avro)
+        servers = Servers(state, jars)
         # Dagster takes a while to load: it does so while the flights are published. Named twice,
         # so that an interrupted run ends before the servers do, and in any case
         process = (
@@ -50,6 +51,8 @@ def run(state: State, total: int, screen: Screen, *, avro: bool = False) -> bool
             checks = check(servers, observer, total, screen)
             seconds = time.monotonic() - started
             show(screen, Summary(state, servers, observer, result, watch, checks, seconds))
+    if result.spark_started:  # behind a pull, say, that changed our own jar
+        archive_if_none_fits(jars, screen)
     return all(each.passed for each in checks)
 
 

@@ -23,7 +23,8 @@ from eo_pipeline.cli.codes import (
 from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.telling import causes, note, telling
 from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.lifetime import this_process_ends
+from eo_pipeline.jvm.archive import lacking
+from eo_pipeline.lifetime import process_is_ours, this_process_ends
 from eo_pipeline.run.interruption import notes
 
 #: Whether JSON was asked for; an error must know it also where the options could not be read.
@@ -87,7 +88,12 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with telling(verbose=ctx.meta[_VERBOSE]):
-            return self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
+            ended = self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
+            if process_is_ours() and lacking():  # it is through, and has said all
+                from eo_pipeline.spark.warm.renewing import renew
+
+                renew(lacking())
+            return ended
 
     def _invoke(self, ctx: Any, *, as_json: bool, verbose: bool) -> Any:
         try:

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.cli.checks import Check, State, connector, examined, fail, ok, skipped, warn
+from eo_pipeline.cli.output import size
+from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm.archive import NoArchiveError, fits
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.places import Place
 from eo_pipeline.source.clients import logs_in_by_iam
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.spark import AVRO, CONNECTOR, JARS_VARIABLE
+from eo_pipeline.spark import AVRO, CONNECTOR, JARS_VARIABLE, SparkSettings
 from eo_pipeline.spark.kafka_login import MSK_LOGIN
-from eo_pipeline.spark.launch import is_local
+from eo_pipeline.spark.launch import is_local, submit_arguments
+from eo_pipeline.spark.warm.archiving import archive_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +62,7 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
     if not settings.server:
         there = connector("local" if is_local(settings.master) else f"driver of {settings.master}")
         yield there
+        yield examined("spark archive", lambda: _archive(settings), "Correct `spark`.")
         bucket = _bucket(pipeline)
         jar = None if bucket is None else _jar_of(bucket)
         if jar in _OF_OURS and there.state is not State.FAIL:
@@ -79,6 +84,21 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
         return
     yield _jars(found[0], pipeline, max(timeout, _LOOK_S))
     yield _workers(found[0], pipeline.source)
+
+
+def _archive(settings: SparkSettings) -> Check:
+    """Whether the Spark that a run would start has an archive of its classes."""
+    try:
+        archive = archive_for(submit_arguments(settings.master, settings.launch()))
+    except NoArchiveError as error:
+        said = f"Spark starts without one, more slowly: {error}"
+        return warn("spark archive", said, error.remedy)
+    except SetupError as error:
+        return skipped("spark archive", str(error))
+    if fits(archive):
+        return ok("spark archive", f"{archive}, {size(archive.stat().st_size)}")
+    said = "none fits this Java and these jars: Spark starts without, more slowly"
+    return warn("spark archive", said, "`eo spark archive` makes one, once.")
 
 
 def _bucket(pipeline: Pipeline) -> BucketPath | None:

@@ -16,6 +16,7 @@ from eo_pipeline.cli.output import Output, counted, duration, instant
 from eo_pipeline.cli.selection import documents, load
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark.launch import submit_arguments
 from eo_pipeline.spark.warm.archiving import make_archive
 from eo_pipeline.spark.warm.asking import Answer, ask
 from eo_pipeline.spark.warm.keeping import EVERYWHERE, LOOPBACK, Wanted, start, stop
@@ -151,6 +152,7 @@ def _show(output: Output, record: ServerRecord, answer: Answer) -> None:
         ("versions", _versions(record)),
         ("now", f"{doing}, {counted(now.sessions, 'session')}; ends when idle for: {ends}"),
         ("memory", heap + (f", process {resident // _MIB} MiB" if resident else "")),
+        ("archive", answer.archive or "none of Spark's classes"),
         ("log", record.log),
     ):
         output.say(f"{name:<9} {value}")
@@ -188,12 +190,14 @@ def _record_json(record: ServerRecord) -> dict[str, Any]:
 def archive_spark(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
     """Make what lets a cold Spark start faster, once, in half a minute: an archive of its classes.
 
-    It is used where it fits: this Java, these jars, this user. Otherwise make it again.
+    It is used where it fits: this Java, these jars, this user. Where it fits no more a command that
+    missed it has the next one made in the background; or make it again.
     """
     output = Output(as_json)
     settings = _settings(files, name)
     with output.busy("Rehearsing a run, to write its classes down"):
-        archive, is_new = make_archive(settings.master, settings.launch())
+        arguments = submit_arguments(settings.master, settings.launch())
+        archive, is_new = make_archive(arguments)
     size = archive.stat().st_size
     if as_json:
         output.document({"archive": str(archive), "made": is_new, "bytes": size})

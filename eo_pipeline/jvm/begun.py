@@ -71,7 +71,7 @@ def begin(arguments: Sequence[str], archive: Path | None = None) -> Begun | None
     if sys.platform == "win32" or script_of_its_own(home, java):
         return None
     command = submit_command(java, home, with_users_arguments(arguments))
-    command = making(command, archive) if archive else with_archive(command)
+    command = making(command, archive) if archive else with_archive(command, arguments)
     folder = tempfile.TemporaryDirectory(prefix="eo-spark-")
     told = str(Path(folder.name) / "connection")
     return Begun(tuple(arguments), _started(command, home, told), folder)

@@ -1,15 +1,17 @@
 """A Spark that does a little of all that a checkpoint's does, and writes its classes down.
 
-    python -m eo_pipeline.run.rehearsal '{"arguments": [...], "archive": FILE}'
+    python -m eo_pipeline.run.rehearsal <<< '{"arguments": [...], "archive": FILE, "seconds": N}'
 
-``arguments`` are those of ``spark-submit``. :mod:`eo_pipeline.spark.warm.archiving` runs it in a
-process of its own. What a run does is done by the code that a run does it with: a class that is not
-needed here is one that a cold run reads from its jar.
+``arguments`` are those of ``spark-submit``; after ``seconds`` it is given up.
+:mod:`eo_pipeline.spark.warm.archiving` runs it in a process of its own. What a run does is done by
+the code that a run does it with: a class that is not needed here is one that a cold run reads from
+its jar.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -52,7 +54,8 @@ _AT_ONCE = {
 
 def main() -> None:
     """See above; returns when the JVM has ended, which writes the archive."""
-    order = json.loads(sys.argv[1])
+    order = json.load(sys.stdin)
+    signal.alarm(order["seconds"])  # whoever waits for this may be gone
     start_driver(order["arguments"], archive=Path(order["archive"]))
     process = SparkContext._gateway.proc  # type: ignore[union-attr]
     spark = SparkSettings(warm=False).session()
@@ -65,7 +68,8 @@ def main() -> None:
             ranges = [OffsetRange("t", 0, 0, 1)]
             read_ranges(spark, source, ranges, pipeline="p", topic_ids={}).collect()
     process.stdin.close()  # it ends by itself, and writes
-    process.wait()
+    if code := process.wait():  # it was killed, or the disk is full: what there is may be a part
+        sys.exit(f"The JVM ended with {code}.")
 
 
 def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:

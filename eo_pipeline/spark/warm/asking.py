@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 
+from eo_pipeline.jvm.archive import archive_in
 from eo_pipeline.spark.warm.record import ServerRecord
 from eo_pipeline.spark.warm.watcher import Activity, activity, gateway
 
@@ -23,6 +25,8 @@ class Answer:
     heap_max_bytes: int
     #: of the whole process; None where the system does not tell
     resident_bytes: int | None
+    #: of classes that it was started with; empty without
+    archive: str
 
 
 def answers(record: ServerRecord) -> bool:
@@ -43,11 +47,16 @@ def ask(record: ServerRecord) -> Answer | None:
             runtime.totalMemory() - runtime.freeMemory(),
             runtime.maxMemory(),
             _resident_bytes(record.pid),
+            archive_in(_management(jvm).getRuntimeMXBean().getInputArguments()),
         )
     except (Py4JError, OSError):
         return None
     finally:
         connection.close()
+
+
+def _management(jvm: Any) -> Any:
+    return jvm.java.lang.management.ManagementFactory
 
 
 def _resident_bytes(pid: int) -> int | None:

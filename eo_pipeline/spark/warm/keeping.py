@@ -169,7 +169,8 @@ def _command(wanted: Wanted) -> list[str]:
         "spark.python.worker.reuse": "false",
     }
     arguments = submit_arguments(wanted.master, settings)
-    return with_archive(submit_command(find_java(), spark_home(), with_users_arguments(arguments)))
+    command = submit_command(find_java(), spark_home(), with_users_arguments(arguments))
+    return with_archive(command, arguments)
 
 
 def environment(folder: Path, master: str) -> dict[str, str]:
