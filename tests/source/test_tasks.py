@@ -16,14 +16,18 @@ from deltalake import DeltaTable
 
 from eo_pipeline import Pipeline
 from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.jvm.submit import KAFKA_SETTINGS
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.source.tasks import KNOWN_MAX, TASK_BYTES, TASKS_PER_CORE, Tasks
+from eo_pipeline.spark.launch import launch_settings
 from tests.engine import Bench, Topic
 from tests.servers import MakeTopic
 
 CORES = os.cpu_count() or 1
 #: Enough to be split, and written in a second.
 MANY = 60_000
+#: Consumers that Spark keeps.
+CACHED = "spark.kafka.consumer.cache.capacity"
 
 
 def ranges(*spans: int) -> list[OffsetRange]:
@@ -83,6 +87,19 @@ def test_ranges_that_fit_the_cores_are_left_to_spark() -> None:
     assert Tasks.of(ranges(100, 100), 2, None) == Tasks()
     assert Tasks.of(ranges(*[1] * 1000), None, 100.0) == Tasks()
     assert Tasks.of([], 2, None) == Tasks()
+
+
+def test_consumers_that_are_kept_leave_the_heap_of_a_spark_of_ours_room() -> None:
+    """10,000 partitions take 5 MB of each; the driver's heap is 2 GB."""
+    kept = int(KAFKA_SETTINGS[CACHED])
+    assert kept > 64, "Spark's own"
+    assert kept * 5_000_000 < 2_000_000_000 / 3
+
+
+def test_who_has_the_memory_keeps_more_of_them() -> None:
+    more = {CACHED: "1024"}
+    assert launch_settings("local[*]", "2g", {})[CACHED] == KAFKA_SETTINGS[CACHED]
+    assert launch_settings("local[*]", "16g", more)[CACHED] == "1024"
 
 
 def config(bench: Bench, topic: Topic, sink: dict[str, Any], **source: Any) -> dict[str, Any]:
