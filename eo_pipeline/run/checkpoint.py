@@ -139,6 +139,8 @@ class Steps:
             self.stager,
             never_null=self.session.never_null(),
             record_bytes=size,
+            # few records of which nobody knows the size: their number bounds what is tried
+            fetched_max=self.inline_records if size is None else 0,
             books=self.books,
             agree=self.session.agree if self.sink.needs_agreement else None,
         )

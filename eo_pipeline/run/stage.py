@@ -12,13 +12,9 @@ from functools import lru_cache
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from eo_pipeline.errors import (
-    EoPipelineError,
-    SparkJobError,
-    TransformError,
-)
+from eo_pipeline.errors import EoPipelineError, SparkJobError, TransformError
 from eo_pipeline.ledger.entry import Checksum, Counts, LedgerEntry
-from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import (
     added_columns,
@@ -119,6 +115,8 @@ class Stager:
     never_null: Collection[str] = frozenset()
     #: mean size of a record's value, in bytes, if it was measured
     record_bytes: float | None = None
+    #: offsets of a batch that is fetched by this process although its rows go to files
+    fetched_max: int = 0
     #: which schemas records are read with, if a registry knows them
     books: SchemaBooks | None = None
     #: ``SinkSession.agree``, if the sink needs it
@@ -137,7 +135,7 @@ class Stager:
         """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
 
         One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
-        ``attempt``'s folder, or, in small batches, where it is None, to the driver as Arrow; their
+        ``attempt``'s folder, or, in small batches, where it is None, to the driver as Arrow. Few
         records come from the driver, too, if it can have them at once.
 
         Raises:
@@ -169,7 +167,8 @@ class Stager:
         and if the sink would refuse some of the rows: without their records.
         """
         schemas = self.books.of(entry) if self.books else None
-        small = fetched(self.source, entry.ranges, entry.pipeline) if attempt is None else None
+        few = attempt is None or sum(each.span for each in entry.ranges) <= self.fetched_max
+        small = fetched(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
@@ -204,7 +203,7 @@ class Stager:
             records = frame_of(spark, small.records, cores(spark) or 1)
             return decode(records, self._typed_source(), schemas)
         read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
-        return self.read(*read, known=len(entry.offsets), schemas=schemas)
+        return self.read(*read, known=entry.offsets, schemas=schemas)
 
     def _stage(
         self,
@@ -256,12 +255,12 @@ class Stager:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
         *,
-        known: int = 0,
+        known: Collection[TopicPartition] = (),
         schemas: ReadBy | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
-        have so many ``known`` partitions, as many as ``ranges`` at least. ``schemas`` are those of
-        a registry, if there is one.
+        have these ``known`` partitions, and those of ``ranges``. ``schemas`` are those of a
+        registry, if there is one.
         """
         raw = read_ranges(
             spark,
@@ -269,8 +268,8 @@ class Stager:
             ranges,
             pipeline=pipeline,
             topic_ids=topic_ids,
-            known=known,
-            tasks=Tasks.of(ranges, cores(spark), self.record_bytes),
+            known=len(known),
+            tasks=Tasks.of(ranges, cores(spark), self.record_bytes, known),
         )
         return decode(raw, self._typed_source(), schemas, has_ordinary=has_ordinary(spark, trial))
 

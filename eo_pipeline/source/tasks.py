@@ -8,10 +8,11 @@ one core that works and others that look on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.source.planner import ASSUMED_RECORD_BYTES
 
 #: Values that are worth a task, in bytes: some tenths of a second of parsing.
@@ -19,6 +20,10 @@ TASK_BYTES = 16 * 1024 * 1024
 
 #: Tasks for each core, so that one that takes longer does not leave the others idle.
 TASKS_PER_CORE = 4
+
+#: What Spark's consumers may know at once, in partitions, all consumers together. A range has one
+#: until its task ends, and each knows every partition of its topic, by half a kilobyte of heap.
+KNOWN_MAX = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,14 @@ class Tasks:
 
     @classmethod
     def of(
-        cls, ranges: Sequence[OffsetRange], cores: int | None, record_bytes: float | None
+        cls,
+        ranges: Sequence[OffsetRange],
+        cores: int | None,
+        record_bytes: float | None,
+        known: Collection[TopicPartition] = (),
     ) -> Tasks:
         """How ``cores`` (None: nobody knows how many) share ``ranges`` of records of that mean
-        size, if it was measured.
+        size, if it was measured. ``known`` are partitions of their topics, also without a range.
         """
         if not cores or not ranges:
             return cls()
@@ -48,5 +57,12 @@ class Tasks:
         share = max(worth, math.ceil(span / (cores * TASKS_PER_CORE)))
         if max(each.span for each in ranges) > 2 * share:
             return cls(span_max=share)
-        enough = max(cores, math.ceil(span / share))
+        together = max(1, KNOWN_MAX // (_widest(ranges, known) * cores))
+        enough = max(cores, math.ceil(span / share), math.ceil(len(ranges) / together))
         return cls(shared_by=enough) if len(ranges) > enough else cls()
+
+
+def _widest(ranges: Sequence[OffsetRange], known: Collection[TopicPartition]) -> int:
+    """Partitions of the topic of ``ranges`` that has most, as far as anybody knows."""
+    counted = Counter(each.topic for each in known)
+    return max(max(counted[each.topic], each.partition + 1) for each in ranges)

@@ -51,6 +51,16 @@ _NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*)\"|PYTHON_VERSION_MISMATC
 #: An executor that looks for a file where only this machine has it.
 _NOT_SHARED = re.compile(r"File file:(\S+) does not exist")
 
+#: A full heap of Java's, in an exception or in how an executor ended (``SparkExitCode.OOM``).
+_HEAP_FULL = re.compile(r"java\.lang\.OutOfMemoryError|\bcode 52\b")
+
+#: What is said of it.
+_MORE_HEAP = (
+    "\nSpark's heap is full. Set spark.driver_memory higher (of a cluster spark.executor.memory), "
+    "read less at once (source.max_records, max_bytes), or, of a topic with thousands of "
+    "partitions, have Spark keep fewer consumers (spark.kafka.consumer.cache.capacity)."
+)
+
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _MAY_NOT_WRITE = re.compile(
     r"Mkdirs failed to create|Permission denied|Read-only file system", re.IGNORECASE
@@ -107,7 +117,7 @@ def job_error(
         )
     if login := login_error(job, text):
         return login
-    return SparkJobError(f"{job} failed; nothing was committed. {first_lines(error)}")
+    return SparkJobError(f"{job} failed; nothing was committed. {_said(error)}")
 
 
 def _of_other_machines(error: Exception, job: str) -> SetupError | None:
@@ -157,15 +167,20 @@ def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableEr
         return SparkUnavailableError(
             f"{job} lost its Spark: the JVM of this process has ended, killed from outside or by "
             "the kernel for memory (spark.driver_memory). Nothing was committed. Run again: a run "
-            f"starts a new one. {first_lines(error)}"
+            f"starts a new one. {_said(error)}"
         )
     from eo_pipeline.spark.connect import endpoint_of
 
     return SparkUnavailableError(
         f"{job} lost its Spark Connect server at {endpoint_of(spark)}, which ended, was started "
         "again or cannot be reached; nothing was committed. See that it runs, and run again: a run "
-        f"connects anew. {first_lines(error)}"
+        f"connects anew. {_said(error)}"
     )
+
+
+def _said(error: Exception) -> str:
+    """Spark's words, and what to do about a full heap."""
+    return first_lines(error) + (_MORE_HEAP if _HEAP_FULL.search(str(error)) else "")
 
 
 def server_is_lost(spark: SparkSession) -> bool:

@@ -49,11 +49,14 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     assert bool(kept) == (point in PROMISED and inline_records == 0)
 
 
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["read by Spark", "fetched"])
 def test_a_promised_checkpoint_is_committed_without_kafka_records_and_without_spark(
-    bench: Bench,
+    bench: Bench, inline_records: int
 ) -> None:
     bench.topic.write(80, partitions=range(4))
-    killed = bench.run_in_a_process("--crash-at", CrashPoint.PRE_COMMITTED, "1")
+    killed = bench.run_in_a_process(
+        "--crash-at", CrashPoint.PRE_COMMITTED, "1", inline_records=inline_records
+    )
     assert killed.wait(240) == -signal.SIGKILL
 
     def no_spark() -> None:

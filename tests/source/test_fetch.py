@@ -196,22 +196,31 @@ def test_a_small_batch_of_two_hundred_partitions_is_fetched_by_one_consumer(
     for _ in range(3):
         topic.write(400, partitions=range(200))
         pipeline.run()
-    # of the first nobody knew how large its records are
-    assert readers == ["spark", "fetched", "fetched"]
-    assert len(consumers) == 2
+    # the first too, of which nobody knew how large its records are
+    assert readers == ["fetched"] * 3
+    assert len(consumers) == 3
     bench.table.assert_holds_once(topic.written)
+
+
+@pytest.mark.parametrize(("records", "who"), [(1000, "fetched"), (1001, "spark")])
+def test_what_was_never_measured_is_fetched_if_it_is_few(
+    bench: Bench, readers: list[str], records: int, who: str
+) -> None:
+    bench.topic.write(records, partitions=range(4))
+    bench.pipeline(inline_records=1000, source={"max_records": None}).run()
+    assert readers == [who]
+    bench.table.assert_holds_once(bench.topic.written)
 
 
 def test_a_batch_that_was_left_to_spark_is_read_by_it(
     bench: Bench, readers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = bench.pipeline(inline_records=1000)
-    bench.topic.write(10)
-    pipeline.run()
     monkeypatch.setattr(fetch, "FETCHED_BYTES_MAX", 1)
-    bench.topic.write(10)
-    pipeline.run()
-    assert readers == ["spark", "fetched", "spark"]
+    for _ in range(2):  # the first was never measured
+        bench.topic.write(10)
+        pipeline.run()
+    assert readers == ["fetched", "spark"] * 2
     bench.table.assert_holds_once(bench.topic.written)
 
 
@@ -225,7 +234,7 @@ def test_bad_records_of_a_small_batch_are_set_aside_as_they_came(
         bench.topic.write_value(b"\xff not JSON", partition=1)
         bench.topic.write_value(None, partition=2)
         head = pipeline.run().head
-    assert readers == ["spark", "fetched"]
+    assert readers == ["fetched"] * 2
     counts = head.counts
     assert (counts.records, counts.rows, counts.dead_letters, counts.tombstones) == (12, 10, 1, 1)
     values = bench.table.query("select value from events_dead_letters")
@@ -242,9 +251,8 @@ def test_a_transform_sees_of_a_small_batch_what_it_sees_of_a_large_one(
         seen.append(json.dumps(df.schema.jsonValue()))
         return df.where("id % 2 = 0")
 
-    pipeline = bench.pipeline(inline_records=1000, transform=transform)
-    for _ in range(2):
+    for inline_records in (0, 1000):
         bench.topic.write(10)
-        assert pipeline.run().rows == 5
+        assert bench.pipeline(inline_records=inline_records, transform=transform).run().rows == 5
     assert readers == ["spark", "fetched"]
     assert seen[0] == seen[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from pathlib import Path
@@ -15,14 +16,18 @@ from deltalake import DeltaTable
 
 from eo_pipeline import Pipeline
 from eo_pipeline.embedded.kafka import EmbeddedKafka
-from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.source.tasks import TASK_BYTES, TASKS_PER_CORE, Tasks
+from eo_pipeline.jvm.submit import KAFKA_SETTINGS
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.source.tasks import KNOWN_MAX, TASK_BYTES, TASKS_PER_CORE, Tasks
+from eo_pipeline.spark.launch import launch_settings
 from tests.engine import Bench, Topic
 from tests.servers import MakeTopic
 
 CORES = os.cpu_count() or 1
 #: Enough to be split, and written in a second.
 MANY = 60_000
+#: Consumers that Spark keeps.
+CACHED = "spark.kafka.consumer.cache.capacity"
 
 
 def ranges(*spans: int) -> list[OffsetRange]:
@@ -36,6 +41,30 @@ def test_many_small_ranges_share_as_many_tasks_as_there_are_cores() -> None:
 def test_small_ranges_with_much_in_them_share_more_tasks() -> None:
     shared = Tasks.of(ranges(*[1000] * 1000), 2, TASK_BYTES / 1000)
     assert shared == Tasks(shared_by=2 * TASKS_PER_CORE)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+@pytest.mark.parametrize("seen", [1000, 10_000])
+def test_the_consumers_of_all_tasks_at_once_know_no_more_partitions_than_there_is_memory_for(
+    cores: int, seen: int
+) -> None:
+    """A consumer knows every partition of its topic, also those that have nothing new."""
+    known = [TopicPartition("orders", n) for n in range(10_000)]
+    tasks = Tasks.of(ranges(*[1] * seen), cores, 100.0, known).shared_by
+    assert tasks is not None
+    assert math.ceil(seen / tasks) * cores * len(known) <= KNOWN_MAX
+
+
+def test_who_knows_no_partitions_takes_those_that_the_numbers_tell_of() -> None:
+    alone, told = ranges(*[1] * 10_000), [TopicPartition("orders", n) for n in range(10_000)]
+    assert Tasks.of(alone, 2, 100.0) == Tasks.of(alone, 2, 100.0, told)
+
+
+def test_many_partitions_of_many_topics_are_no_wide_topic() -> None:
+    topics = [f"orders-{n}" for n in range(1000)]
+    many = [OffsetRange(topic, n, 0, 1) for topic in topics for n in range(10)]
+    known = [each.topic_partition for each in many]
+    assert Tasks.of(many, 2, 100.0, known) == Tasks(shared_by=2)
 
 
 def test_a_large_range_is_split_over_the_cores() -> None:
@@ -58,6 +87,19 @@ def test_ranges_that_fit_the_cores_are_left_to_spark() -> None:
     assert Tasks.of(ranges(100, 100), 2, None) == Tasks()
     assert Tasks.of(ranges(*[1] * 1000), None, 100.0) == Tasks()
     assert Tasks.of([], 2, None) == Tasks()
+
+
+def test_consumers_that_are_kept_leave_the_heap_of_a_spark_of_ours_room() -> None:
+    """10,000 partitions take 5 MB of each; the driver's heap is 2 GB."""
+    kept = int(KAFKA_SETTINGS[CACHED])
+    assert kept > 64, "Spark's own"
+    assert kept * 5_000_000 < 2_000_000_000 / 3
+
+
+def test_who_has_the_memory_keeps_more_of_them() -> None:
+    more = {CACHED: "1024"}
+    assert launch_settings("local[*]", "2g", {})[CACHED] == KAFKA_SETTINGS[CACHED]
+    assert launch_settings("local[*]", "16g", more)[CACHED] == "1024"
 
 
 def config(bench: Bench, topic: Topic, sink: dict[str, Any], **source: Any) -> dict[str, Any]:
@@ -88,6 +130,16 @@ def test_two_hundred_partitions_with_a_record_each_are_read_by_a_task_for_each_c
     assert run_into_delta(bench, hundreds, tmp_path / "lake") <= CORES
     hundreds.write(200, partitions=range(200))
     assert run_into_delta(bench, hundreds, tmp_path / "lake") <= CORES
+
+
+def test_fewer_of_many_partitions_share_a_task_where_consumers_would_know_too_much(
+    bench: Bench, hundreds: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = 20
+    monkeypatch.setattr("eo_pipeline.source.tasks.KNOWN_MAX", 200 * at_once)
+    hundreds.write(200, partitions=range(200))
+    tasks = run_into_delta(bench, hundreds, tmp_path / "lake")
+    assert tasks >= 200 * CORES // at_once
 
 
 def test_a_partition_with_nearly_all_records_is_read_by_several_tasks(

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError, TransformError
@@ -45,6 +47,18 @@ def test_what_may_pass_in_a_transform_is_tried_again(bench: Bench) -> None:
     with pytest.raises(SparkJobError, match="the rates server is away") as failed:
         bench.pipeline(transform="tests.run.transforms:away_at_run_time").run()
     assert failed.value.retryable
+
+
+def test_of_a_full_heap_the_error_says_what_makes_room(bench: Bench) -> None:
+    def full(df: DataFrame) -> DataFrame:
+        return df.where(F.raise_error(F.lit("java.lang.OutOfMemoryError: GC overhead limit")))
+
+    bench.topic.write(20)
+    with pytest.raises(SparkJobError, match="GC overhead limit") as failed:
+        bench.pipeline(transform=full).run()
+    assert failed.value.retryable
+    for remedy in ("spark.driver_memory", "spark.kafka.consumer.cache.capacity"):
+        assert remedy in str(failed.value)
 
 
 @contextmanager
