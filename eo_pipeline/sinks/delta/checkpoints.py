@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from eo_pipeline.bucket import BucketPath
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.delta.log import LOG_FOLDER, newest_checkpoint
 
@@ -15,8 +16,9 @@ log = logging.getLogger(__name__)
 
 #: Commits between two checkpoints, unless the table says otherwise: a fortieth of the actions that
 #: the last one holds, one for each file, within these bounds. Each holds them all, so that at equal
-#: distances a log would grow with the square, and so would the work.
-INTERVAL, INTERVAL_MAX = 10, 100
+#: distances a log would grow with the square, and so would the work. In a bucket whoever opens the
+#: table asks for each commit behind it.
+INTERVAL, INTERVAL_MAX, INTERVAL_MAX_IN_A_BUCKET = 10, 100, 30
 ACTIONS_A_COMMIT = 40
 
 
@@ -50,6 +52,6 @@ def _is_due(log_folder: Place, version: int) -> bool:
         return True  # what is said of it is not whole; the next one is said anew
     if last is None:
         return True
-    return version - last.version >= min(
-        max(last.actions // ACTIONS_A_COMMIT, INTERVAL), INTERVAL_MAX
-    )
+    most = INTERVAL_MAX_IN_A_BUCKET if isinstance(log_folder, BucketPath) else INTERVAL_MAX
+    wanted = max(last.actions // ACTIONS_A_COMMIT, INTERVAL)
+    return version - last.version >= min(wanted, most)

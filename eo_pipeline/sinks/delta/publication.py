@@ -34,9 +34,8 @@ from eo_pipeline.sinks.delta.restore import restore
 from eo_pipeline.sinks.delta.rows import in_memory, in_types_of
 from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained, is_of_files
 from eo_pipeline.sinks.delta.table_session import DeltaTableSession
-from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.sinks.lake.publication import Commit, LakePublication
 from eo_pipeline.sinks.lake.rows import PublishedFiles
-from eo_pipeline.sinks.lake.session import Commit, LakePublication
 from eo_pipeline.sinks.lake.types import changed
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.sinks.removal import target_of
@@ -60,8 +59,7 @@ class AppendPublication(LakePublication[Snapshot]):
     ) -> None:
         super().__init__(session, entry, staged, None, session.ledger.get(newest.own.pointer))
         self.newest = newest
-        #: under a token of its own, so that it is lost as soon as the version is somebody's
-        self._aside = session.ledger.path(Pointer.new(entry.version))
+        self._aside = session.ledger.aside(self.at)
 
     def _prepare(self) -> Commit:
         session, described = self.session, self.newest.described

@@ -79,6 +79,8 @@ class DeltaSession(DeltaTableSession):
             table = self.open_table()
             if table is not None:
                 table.described.check(self.sink.partition_by)
+            if not dry_run:
+                self.remove_lost()
             self.about_to_commit()
             opened = partial(Snapshot.open, self.root, self.options, self.pipeline)
             yield from DeltaUpkeep(self.root, self.pipeline, rules, opened).work(dry_run=dry_run)
