@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -40,6 +40,7 @@ from eo_pipeline.settings import Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.maintenance import Maintenance
 from eo_pipeline.sinks.registry import SinkField
+from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
@@ -324,7 +325,11 @@ class Pipeline(Changes, Settings):
     ) -> Iterator[Steps]:
         staging, run_id = self._staging_area(), run_id or new_transaction_id()
         watching = self._observed(operation, run_id, staging) if operation else nullcontext(NOBODY)
-        with watching as observer, watched(self.name, self.sink) as session:
+        with ExitStack() as open_now:
+            observer = open_now.enter_context(watching)
+            # Kafka answers while the sink is opened
+            asked = self._ask_kafka() if operation == Operation.FORWARD else None
+            session = open_now.enter_context(watched(self.name, self.sink))
             yield Steps(
                 pipeline=self.name,
                 source=self.source,
@@ -339,7 +344,14 @@ class Pipeline(Changes, Settings):
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
                 observer=observer,
+                asked=asked,
             )
+
+    def _ask_kafka(self) -> KafkaAdmin:
+        with boundary(self.name):
+            admin = KafkaAdmin(self.source)
+            admin.look_ahead()
+            return admin
 
     def _own_spark(self) -> SparkSession:
         return self.spark.session(of_ours=self.transform is None)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -80,13 +80,15 @@ class Steps:
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
     observer: Observer = NOBODY
+    #: made already, if it was asked something ahead
+    asked: InitVar[KafkaAdmin | None] = None
     admin: KafkaAdmin = field(init=False)
     reports: list[CheckpointReport] = field(init=False, default_factory=list)
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _meter: Meter = field(init=False, default_factory=Meter)
 
-    def __post_init__(self) -> None:
-        self.admin = KafkaAdmin(self.source)
+    def __post_init__(self, asked: KafkaAdmin | None) -> None:
+        self.admin = asked or KafkaAdmin(self.source)
 
     @cached_property
     def stager(self) -> Stager:

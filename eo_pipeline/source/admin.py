@@ -19,13 +19,14 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
 
-from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
+from eo_pipeline.errors import SourceError, SourceUnavailableError
 from eo_pipeline.ledger.offsets import Offsets, TopicPartition
 from eo_pipeline.source.away import AskedClient, NoAnswerError
 from eo_pipeline.source.client_options import LEADER_MOVES
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import Bounds, Cluster, missing_topics
+from eo_pipeline.source.start_offsets import completed, explicit
 from eo_pipeline.source.starts import StartAtGroup, StartAtOffsets, StartAtTimestamp
 
 #: What a missing topic looks like while it is looked up.
@@ -49,6 +50,14 @@ class _Topic(NamedTuple):
     numbers: tuple[int, ...]
 
 
+class _Asked(NamedTuple):
+    """A question for offsets that is on its way."""
+
+    spec: OffsetSpec
+    level: IsolationLevel
+    futures: Mapping[ClientTopicPartition, Future[Any]]
+
+
 class KafkaAdmin:
     """The admin client of one source. Every call is one round trip for all partitions.
 
@@ -61,6 +70,14 @@ class KafkaAdmin:
         self._source = source
         self._asked = AskedClient(librdkafka_settings(source), source.request_timeout)
         self._client = self._asked.client
+        self._ahead: Mapping[str, Future[Any]] | None = None
+
+    def look_ahead(self) -> None:
+        """Ask what :meth:`cluster` asks first, so that the answer comes while something else is
+        done. Nothing is raised: what fails is asked again. Of a pattern's topics nothing is asked.
+        """
+        if self._source.topics:
+            self._ahead = self._ask_for(self._source.topics)
 
     def cluster(self) -> Cluster:
         """The subscribed topics, their UUIDs and the offsets their partitions hold now.
@@ -91,13 +108,9 @@ class KafkaAdmin:
 
     def _look_at(self, topics: list[str]) -> tuple[Cluster, set[str]]:
         """Of ``topics`` those that exist, but for those that changed while they were looked at."""
-        before = self._describe(topics)
+        before = self._first_described(topics)
         asked = [TopicPartition(name, p) for name, topic in before.items() for p in topic.numbers]
-        beginnings = self._offsets(asked, OffsetSpec.earliest(), absent=_GONE)
-        ends = self._offsets(asked, OffsetSpec.latest(), absent=_GONE)
-        highs = self._offsets(
-            asked, OffsetSpec.latest(), absent=_GONE, isolation="read_uncommitted"
-        )
+        beginnings, ends, highs = self._bounds_of(asked)
         after = self._describe(list(before))
         partitions = {tp for tp in asked if tp.topic in after}
         answered = beginnings.keys() & ends.keys() & highs.keys()
@@ -105,7 +118,10 @@ class KafkaAdmin:
         unsure |= {tp.topic for tp in partitions - answered}
         sure = sorted(tp for tp in partitions if tp.topic not in unsure)
         found = Cluster(
-            bounds={tp: Bounds(beginnings[tp], ends[tp], highs[tp]) for tp in sure},
+            # of answers that passed each other the younger one may say that the older is past
+            bounds={
+                tp: Bounds(beginnings[tp], max(beginnings[tp], ends[tp]), highs[tp]) for tp in sure
+            },
             topic_ids={name: topic.uuid for name, topic in after.items() if name not in unsure},
         )
         return found, unsure
@@ -146,14 +162,14 @@ class KafkaAdmin:
             # a negative timestamp would mean the log's end or beginning to Kafka
             since = max(0, int(start.timestamp.timestamp() * 1000))
             found = self._at_timestamp(cluster.bounds, since)
-            return _completed(cluster, found, start.or_else, f"record since {start.timestamp}")
+            return completed(cluster, found, start.or_else, f"record since {start.timestamp}")
         if isinstance(start, StartAtGroup):
             found = self._committed(cluster.bounds, start.group)
-            return _completed(cluster, found, start.or_else, f"offset of group {start.group!r}")
+            return completed(cluster, found, start.or_else, f"offset of group {start.group!r}")
         if isinstance(start, StartAtOffsets):
-            found = _explicit(start.offsets, cluster)
-            return _completed(cluster, found, start.or_else, "explicit start offset")
-        return _completed(cluster, {}, start, "")
+            found = explicit(start.offsets, cluster)
+            return completed(cluster, found, start.or_else, "explicit start offset")
+        return completed(cluster, {}, start, "")
 
     def offsets_kept_for(
         self, partitions: Iterable[TopicPartition], margin: timedelta
@@ -227,38 +243,75 @@ class KafkaAdmin:
 
     def _describe(self, topics: list[str]) -> dict[str, _Topic]:
         """Those of ``topics`` that exist."""
-        if not topics:
-            return {}
-        futures = self._client.describe_topics(
-            TopicCollection(topics), request_timeout=self._source.request_timeout
+        return self._described(self._ask_for(topics)) if topics else {}
+
+    def _first_described(self, topics: list[str]) -> dict[str, _Topic]:
+        """The same, by what was asked ahead unless that failed."""
+        ahead, self._ahead = self._ahead, None
+        known = _ABSENT | {None}
+        if ahead and all(not each.done() or _failure(each) in known for each in ahead.values()):
+            return self._described(ahead)
+        return self._describe(topics)
+
+    def _ask_for(self, topics: Iterable[str]) -> Mapping[str, Future[Any]]:
+        asked: Mapping[str, Future[Any]] = self._client.describe_topics(
+            TopicCollection([*topics]), request_timeout=self._source.request_timeout
         )
+        return asked
+
+    def _described(self, asked: Mapping[str, Future[Any]]) -> dict[str, _Topic]:
         return {
             name: _Topic(str(found.topic_id), tuple(sorted(p.id for p in found.partitions)))
-            for name, found in self._results(futures, absent=_ABSENT).items()
+            for name, found in self._results(asked, absent=_ABSENT).items()
         }
 
+    def _bounds_of(self, partitions: list[TopicPartition]) -> list[dict[TopicPartition, int]]:
+        """Beginnings, ends and high watermarks; all are asked for before one is waited for."""
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()
+        levels = (earliest, None), (latest, None), (latest, "read_uncommitted")
+        asked = [self._ask_offsets(partitions, spec, isolation) for spec, isolation in levels]
+        return [self._answered(each, absent=_GONE) for each in asked]
+
     def _offsets(
-        self,
-        partitions: Iterable[TopicPartition],
-        spec: OffsetSpec,
-        *,
-        absent: frozenset[int] = frozenset(),
-        isolation: str | None = None,
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec
     ) -> dict[TopicPartition, int]:
-        """Of all ``partitions``, but for those that answer by one of the errors ``absent``."""
-        asked = {ClientTopicPartition(tp.topic, tp.partition): spec for tp in partitions}
+        return self._answered(self._ask_offsets(partitions, spec))
+
+    def _ask_offsets(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: str | None = None
+    ) -> _Asked:
+        asked = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
         level = _ISOLATION[isolation or self._source.isolation]
+        return _Asked(spec, level, self._ask_once(asked, spec, level))
+
+    def _ask_once(
+        self, asked: Collection[ClientTopicPartition], spec: OffsetSpec, level: IsolationLevel
+    ) -> Mapping[ClientTopicPartition, Future[Any]]:
+        if not asked:
+            return {}
+        futures: Mapping[ClientTopicPartition, Future[Any]] = self._client.list_offsets(
+            dict.fromkeys(asked, spec),
+            isolation_level=level,
+            request_timeout=self._source.request_timeout,
+        )
+        return futures
+
+    def _answered(
+        self, asked: _Asked, absent: frozenset[int] = frozenset()
+    ) -> dict[TopicPartition, int]:
+        """Of all that were ``asked`` for, but for those that answer by one of the errors
+        ``absent``.
+        """
         deadline = time.monotonic() + self._source.request_timeout
         found: dict[ClientTopicPartition, Any] = {}
-        while asked:
-            futures = self._client.list_offsets(
-                asked, isolation_level=level, request_timeout=self._source.request_timeout
-            )
+        futures = asked.futures
+        while futures:
             patient = time.monotonic() < deadline
             found |= self._results(futures, absent | (LEADER_MOVES if patient else frozenset()))
-            asked = dict.fromkeys(self._again(futures), spec)
-            if asked:
+            again = self._again(futures)
+            if again:
                 time.sleep(_LOOK_AGAIN_S)
+            futures = self._ask_once(again, asked.spec, asked.level)
         return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in found.items()}
 
     def _again(self, futures: Mapping[Any, Future[Any]]) -> set[Any]:
@@ -328,43 +381,6 @@ def _failure(answered: Future[Any]) -> int | None:
 
 def _code(error: Exception) -> int | None:
     return error.args[0].code() if isinstance(error, KafkaException) else None
-
-
-def _explicit(
-    wanted: Mapping[str, Mapping[int, int]], cluster: Cluster
-) -> dict[TopicPartition, int]:
-    found = {
-        TopicPartition(topic, partition): offset
-        for topic, partitions in wanted.items()
-        for partition, offset in partitions.items()
-    }
-    for tp, offset in found.items():
-        bounds = cluster.bounds.get(tp)
-        if bounds is None:
-            raise ConfigError(f"source.start.offsets: {tp} does not exist or is not subscribed")
-        if not bounds.beginning <= offset <= bounds.end:
-            raise ConfigError(
-                f"source.start.offsets: {tp} holds [{bounds.beginning}, {bounds.end}), "
-                f"{offset} lies outside"
-            )
-    return found
-
-
-def _completed(
-    cluster: Cluster, found: Offsets, or_else: str, what: str
-) -> dict[TopicPartition, int]:
-    """``found`` for the partitions that have it, the others by ``or_else``."""
-    missing = sorted(cluster.bounds.keys() - found.keys())
-    if missing and or_else == "error":
-        raise ConfigError(
-            f"source.start: {missing[0]} has no {what} ({len(missing)} of {len(cluster.bounds)} "
-            "partitions have none). Set or_else to say where such a partition starts."
-        )
-    ends = or_else == "latest"
-    return {
-        tp: found.get(tp, bounds.end if ends else bounds.beginning)
-        for tp, bounds in cluster.bounds.items()
-    }
 
 
 def _kept(settings: Mapping[str, str]) -> str:

@@ -48,28 +48,37 @@ def maintenance_commit(transactions: Mapping[str, int]) -> Arguments:
     }
 
 
+def words_of(entry: LedgerEntry, told: Mapping[str, str]) -> dict[str, str]:
+    """What the commit of ``entry`` says of itself, besides what is ``told`` of its table: for
+    people who read the table's history; lost when the log is cleaned.
+    """
+    return {
+        **told,
+        "eo_pipeline": entry.pipeline,
+        "eo_version": str(entry.version),
+        "eo_operation": entry.operation.value,
+        "eo_run_id": entry.run_id,
+    }
+
+
+def transactions_of(pipeline: str, at: Pointer) -> dict[str, int]:
+    """The application transactions of the commit that makes the entry kept ``at`` the head."""
+    app = APP_PREFIX + pipeline
+    return {app: at.version, app + TOKEN_SUFFIX: at.token}
+
+
 def ledger_commit(entry: LedgerEntry, at: Pointer, told: Mapping[str, str]) -> Arguments:
     """For the commit that makes ``entry``, kept ``at``, the head; ``told`` is of its table.
 
     With retries off the commit is refused when anybody committed since the handle was opened; with
     retries on delta-rs would let it follow a foreign commit, and never looks at the version given.
     """
-    app = APP_PREFIX + entry.pipeline
+    transactions = transactions_of(entry.pipeline, at)
     return {
         "commit_properties": CommitProperties(
-            # for people who read the table's history; lost when the log is cleaned
-            custom_metadata={
-                **told,
-                "eo_pipeline": entry.pipeline,
-                "eo_version": str(entry.version),
-                "eo_operation": entry.operation.value,
-                "eo_run_id": entry.run_id,
-            },
+            custom_metadata=words_of(entry, told),
             max_commit_retries=0,
-            app_transactions=[
-                Transaction(app, at.version),
-                Transaction(app + TOKEN_SUFFIX, at.token),
-            ],
+            app_transactions=[Transaction(name, value) for name, value in transactions.items()],
         ),
         "post_commithook_properties": _NO_HOOKS,
     }

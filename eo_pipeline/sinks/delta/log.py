@@ -1,8 +1,9 @@
-"""The file of one commit of a table, read without going through the log."""
+"""Files of a table's log, read without going through the log."""
 
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 from eo_pipeline.places import Place
 
@@ -12,10 +13,37 @@ LOG_FOLDER = "_delta_log"
 #: In the line of every application transaction; one that spells it otherwise is left to the search.
 _TRANSACTION = b'"txn"'
 
+#: Names the log's newest checkpoint, or one before (Delta protocol, "Last Checkpoint File").
+_HINT = "_last_checkpoint"
+
+
+class Hint(NamedTuple):
+    """The version of a checkpoint of the log, and how many actions that has: one a file, mostly."""
+
+    version: int
+    actions: int
+
+
+def newest_checkpoint(log: Place) -> Hint | None:
+    """``None``: the log has none.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: it is not known; what is said of it is not whole.
+    """
+    hint = log / _HINT
+    if not hint.is_file():
+        return None
+    said = json.loads(hint.read_bytes())
+    return Hint(int(said["version"]), int(said.get("size", 0)))
+
 
 def commit_file(log: Place, version: int) -> Place:
     """Its name in the log (Delta protocol, "Delta Log Entries")."""
-    return log / f"{version:020d}.json"
+    return log / commit_name(version)
+
+
+def commit_name(version: int) -> str:
+    return f"{version:020d}.json"
 
 
 def transactions_in(commit: Place) -> dict[str, int]:

@@ -13,7 +13,7 @@ from eo_pipeline.arrow import pa
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.delta.commit import Arguments, commit_files
 from eo_pipeline.sinks.delta.rows import batches_of, partition_value
-from eo_pipeline.sinks.lake.session import Commit
+from eo_pipeline.sinks.lake.publication import Commit
 from eo_pipeline.staging.rows import StagedTable
 
 _LOW, _HIGH = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"

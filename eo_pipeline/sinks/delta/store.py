@@ -4,12 +4,10 @@ error of delta-rs means.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import (
@@ -20,7 +18,6 @@ from deltalake.exceptions import (
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.errors import (
-    ConfigError,
     DamagedError,
     EoPipelineError,
     RefusedError,
@@ -28,43 +25,16 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place
+from eo_pipeline.sinks.delta.described import Described, stored_schema
 from eo_pipeline.sinks.delta.log import LOG_FOLDER, commit_file, transactions_in
 from eo_pipeline.sinks.delta.own import APP_PREFIX, TOKEN_SUFFIX
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
-from eo_pipeline.sinks.lake.types import own_columns
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 
 #: Of maintenance: the number of the newest one, and the moment (milliseconds since 1970) before
 #: which what left the table may be removed. No pipeline's name has a colon.
 TURN, FLOOR = "eo::turn", "eo::floor"
-
-#: Writer features whose rules hold for files that are added by reference (Delta protocol, "Valid
-#: Feature Names in Table Features"). Any other one asks a writer for more than this one does.
-_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "identityColumns",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
-
-#: Settings and column annotations behind which a writer must check or fill in values.
-_SETTINGS_REFUSED = {"delta.columnMapping.mode": "none"}
-
-#: A setting by which the log forgets application transactions, and so where the ledger's head is.
-_FORGETS = "delta.setTransactionRetentionDuration"
-_CONSTRAINT = "delta.constraints."
-_COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
 
 #: Words in an error of delta-rs that says a disk or a transport failed; it has no type for these.
 #: "Generic S3 error" is one, and "Generic DeltaTable error" anything.
@@ -120,10 +90,10 @@ class Snapshot:
         )
         return None if version is None or token is None else Pointer(version, token)
 
-    @property
-    def identity(self) -> str:
-        """What the format knows the table by, for as long as it lives."""
-        return str(self.table.metadata().id)
+    @cached_property
+    def described(self) -> Described:
+        """What it is apart from its rows."""
+        return Described.of(self.table)
 
     def lineage(self, since: int) -> Iterator[pa.RecordBatch]:
         """See ``SinkSession.lineage``.
@@ -132,13 +102,14 @@ class Snapshot:
             RefusedError: the table has deletion vectors.
             SinkUnavailableError: a file was vacuumed meanwhile, or is damaged.
         """
-        schema = lineage_schema(self.columns)
-        batches = self._read([n for n in schema.names if n in self.columns], since)
+        columns = self.described.columns
+        schema = lineage_schema(columns)
+        batches = self._read([n for n in schema.names if n in columns], since)
         return lineage_of_batches(batches, schema, since)
 
     def values(self, since: int) -> Iterator[pa.RecordBatch]:
         """See ``SinkSession.values``; raises as :meth:`lineage`."""
-        return TYPES.shown(self._read([*self.columns], since))
+        return TYPES.shown(self._read([*self.described.columns], since))
 
     def _read(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
         try:
@@ -175,50 +146,6 @@ class Snapshot:
             if action.get(nulls) == 0 and (action.get(highest) or since) < since
         }
 
-    @property
-    def required(self) -> frozenset[str]:
-        """Columns that may not be null."""
-        return frozenset(f["name"] for f in self.columns.values() if not f["nullable"])
-
-    @property
-    def configuration(self) -> dict[str, str]:
-        return self.table.metadata().configuration
-
-    @property
-    def partition_by(self) -> list[str]:
-        return list(self.table.metadata().partition_columns)
-
-    @property
-    def columns(self) -> dict[str, dict[str, Any]]:
-        """The schema's fields, as the log has them, by name."""
-        fields = json.loads(self.table.schema().to_json())["fields"]
-        return {field["name"]: field for field in fields}
-
-    def check(self, partition_by: tuple[str, ...]) -> None:
-        """Refuse a table that this sink must not write to.
-
-        Raises:
-            ConfigError: names the feature, setting or column.
-        """
-        if _FORGETS in self.configuration:
-            raise ConfigError(
-                f"sink.path: the table has {_FORGETS}={self.configuration[_FORGETS]}, by which it "
-                "forgets after that time where the pipeline's ledger stands. Take it off: ALTER "
-                f"TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}')."
-            )
-        found = ", ".join(self._obstacles())
-        if found:
-            raise ConfigError(
-                f"sink.path: the table needs what a writer of whole files cannot do: {found}. "
-                "Write to a table without it."
-            )
-        if list(partition_by) != self.partition_by:
-            raise ConfigError(
-                f"sink.partition_by: the table is partitioned by "
-                f"{', '.join(self.partition_by) or 'nothing'}, "
-                f"not by {', '.join(partition_by) or 'nothing'}"
-            )
-
     def refuse_removal(self) -> None:
         """Refuse to take rows out of a table where that is forbidden, or would go wrong.
 
@@ -231,9 +158,9 @@ class Snapshot:
 
     def reason_not_to_remove(self) -> str | None:
         """Why no file can be taken out of the table; None if it can."""
-        if self.configuration.get("delta.appendOnly") == "true":
+        if self.described.configuration.get("delta.appendOnly") == "true":
             return "it has delta.appendOnly=true. Nothing was changed"
-        if "deletionVectors" in (self.table.protocol().writer_features or ()):
+        if "deletionVectors" in self.described.features:
             return "it has deletion vectors, which delta-rs does not write. Nothing was changed"
         paths = pa.table(self.table.get_add_actions())["path"].to_pylist()
         # delta-rs writes a path's letters beyond ASCII encoded and Spark writes them as they are.
@@ -244,32 +171,6 @@ class Snapshot:
             "letters that delta-rs cannot remove again (not ASCII): its rows would be there "
             "twice. Nothing was changed; rewrite that partition with values in ASCII"
         )
-
-    def _obstacles(self) -> list[str]:
-        features = set(self.table.protocol().writer_features or ())
-        found = [f"the feature {name}" for name in sorted(features - _FEATURES)]
-        settings = self.configuration
-        for name, harmless in _SETTINGS_REFUSED.items():
-            if settings.get(name, harmless) != harmless:
-                found.append(f"{name}={settings[name]}")
-        found += [f"the check {name}" for name in settings if name.startswith(_CONSTRAINT)]
-        for name, field in self.columns.items():
-            rules = [rule for rule in field.get("metadata", {}) if rule.startswith(_COLUMN_RULES)]
-            found += [f"column {name!r} with {rule}" for rule in rules]
-        return found
-
-    def following(self, schema: pa.Schema) -> pa.Schema:
-        """The columns once the table takes rows of ``schema``.
-
-        Raises:
-            SchemaChangeError: a column's type is not the table's.
-        """
-        return TYPES.following(self.types, stored_schema(schema))
-
-    @property
-    def types(self) -> pa.Schema:
-        """The columns, in the one form of each type."""
-        return TYPES.comparable(pa.schema(self.table.schema().to_arrow()))
 
 
 def is_of_files(error: Exception) -> bool:
@@ -285,11 +186,6 @@ def explained(uri: str, error: Exception) -> EoPipelineError:
         f"{uri}: delta-rs does not write this: {error}. Nothing was written; change the rows in "
         "the transform."
     )
-
-
-def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of staged rows, in the one form of each type, all nullable."""
-    return TYPES.schema(own_columns(schema))
 
 
 def delta_schema(schema: pa.Schema) -> Schema:

@@ -41,7 +41,7 @@ class UnusedFiles:
 
     def of(self, table: Snapshot) -> list[tuple[str, int]]:
         """Names below the folder, and their bytes."""
-        if "deletionVectors" in (table.table.protocol().writer_features or ()):
+        if "deletionVectors" in table.described.features:
             return []  # they lie in files of their own, which a vacuum of delta-rs knows not of
         names = sorted(self._left(table) | self._orphans(table))
         used = {unquote(path) for path in _paths(table)}
@@ -77,7 +77,7 @@ class UnusedFiles:
 
 def remembered_for(table: Snapshot) -> timedelta:
     """For how long the table's log tells what left it; at least."""
-    said = table.configuration.get(_REMEMBERED)
+    said = table.described.configuration.get(_REMEMBERED)
     if said is None:
         return _ORPHANS_KEPT
     found = _INTERVAL.fullmatch(said.strip())

@@ -44,8 +44,9 @@ from eo_pipeline.sinks.iceberg.store import (
 )
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
+from eo_pipeline.sinks.lake.publication import Commit, LakePublication
 from eo_pipeline.sinks.lake.rows import PublishedFiles
-from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
+from eo_pipeline.sinks.lake.session import LakeSession
 from eo_pipeline.sinks.lake.types import changed, own_columns
 from eo_pipeline.sinks.lake.upkeep import stopped
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
@@ -125,6 +126,8 @@ class IcebergSession(LakeSession[Table]):
         with self._told_as(partial(stopped, self.root)):
             if table := self.open_table():
                 check(table, self.sink)
+            if not dry_run:
+                self.remove_lost()
             kept = IcebergUpkeep(self.root, self.pipeline, rules, self.open_table, self.catalog)
             yield from kept.work(dry_run=dry_run)
 

@@ -12,6 +12,10 @@ is checkpointed and cleaned. Version and token are two integers that every later
 The first entry has no rows and comes before the table: it is the file of version 0 with token 0,
 a name that can be taken once, whole or not at all (POSIX ``link``).
 
+Whoever tries to publish says so beforehand, in ``attempts/<version>-<token>``, and takes that away
+when it is known what became of it. So what attempts left that died is found without a look at all
+that stands beside it.
+
 Besides its predecessor a file names one entry further back, chosen so that any version is found in
 O(log n) steps (Myers, "An applicative random-access stack", 1983).
 """
@@ -28,13 +32,23 @@ from typing import Any, NamedTuple
 
 from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
-from eo_pipeline.places import Place, folders_in, names_in, sync, write_new
+from eo_pipeline.places import (
+    Place,
+    folders_in,
+    names_in,
+    remove_all,
+    sync,
+    write_atomically,
+    write_new,
+)
 from eo_pipeline.stores.base import StoreUnreachableError
 
 LEDGER_FOLDER = "_eo_ledger"
 
 #: Versions in one folder, so that looking for what killed runs left does not list all history.
 BUCKET = 1000
+
+_ATTEMPTS = "attempts"
 
 _FORMAT = 1
 _VERSION_DIGITS = 12
@@ -116,6 +130,10 @@ class LedgerFiles:
     def path(self, pointer: Pointer) -> Place:
         return self.folder / pointer.bucket / f"{pointer.stem}.json"
 
+    def aside(self, pointer: Pointer) -> Place:
+        """Where an attempt may keep what is to get another name; it goes with the attempt."""
+        return self.path(pointer).with_name(f"{pointer.stem}.aside")
+
     def first(self) -> LedgerFile | None:
         """The first entry, None for a pipeline that never started."""
         with _reached():
@@ -182,14 +200,50 @@ class LedgerFiles:
         write_new(path, json.dumps(file.to_json()))
         sync(path.parent)
 
-    def write_first_aside(self, entry: LedgerEntry) -> Place:
-        """Keep the first entry under another name than its own, :data:`FIRST`, to be linked to it
-        whole or not at all.
+    def write_first_aside(self, entry: LedgerEntry, at: Pointer) -> Place:
+        """Keep the first entry, of the attempt ``at``, under another name than its own,
+        :data:`FIRST`, to be linked to it whole or not at all.
         """
-        aside = self.path(Pointer.new(START_VERSION))
+        aside = self.aside(at)
         aside.parent.mkdir(parents=True, exist_ok=True)
         write_new(aside, json.dumps(LedgerFile(entry, FIRST, None, FIRST).to_json()))
         return aside
+
+    def begin(self, at: Pointer) -> None:
+        """Say that ``at`` is tried, before there is any other file of it. Not flushed: what a power
+        cut takes is found by :meth:`lost`.
+        """
+        mark = self._mark(at)
+        try:
+            write_atomically(mark, at.stem, flushed=False)
+        except FileNotFoundError:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(mark, at.stem, flushed=False)
+
+    def end(self, *attempts: Pointer) -> None:
+        """It is known what became of them, and what they left is gone."""
+        remove_all([self._mark(at) for at in attempts])
+
+    def tried(self) -> list[Pointer]:
+        """Attempts that are under way, or died."""
+        with _reached():
+            names = names_in(self.folder / _ATTEMPTS)
+        return [pointer for name in names if (pointer := Pointer.of_file(name))]
+
+    def _mark(self, at: Pointer) -> Place:
+        return self.folder / _ATTEMPTS / at.stem
+
+    def left_by(self, head: LedgerFile, at: Pointer, *folders: Place) -> list[Place]:
+        """Files of the attempt ``at``, not above the head, that nobody needs: all, if its version
+        is held by another one. ``folders`` have files named and bucketed as the ledger's are. Of
+        a version below the floor nobody can tell any more which token held it.
+        """
+        aside = [self.aside(at)]
+        if at.version < head.entry.floor or self._held(head, at.version) == at:
+            return aside
+        with _reached():
+            names = {folder / at.bucket: names_in(folder / at.bucket) for folder in folders}
+        return [self.path(at), *aside, *(file for found, file in _files(names) if found == at)]
 
     def has_file_since(self, version: int) -> bool:
         """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
@@ -199,7 +253,8 @@ class LedgerFiles:
         return any(pointer.version >= version for pointer, _ in _files(names))
 
     def lost(self, head: LedgerFile, *folders: Place) -> Iterator[Place]:
-        """Files of attempts that can never land: at a version that another token holds.
+        """Files of attempts that can never land: at a version that another token holds. Also of
+        those that did not say they began, which older releases never do.
 
         Looks at the thousand versions around the head, in the ledger's folder and in ``folders``,
         whose files are named and bucketed alike. A file above the head may belong to a live run;

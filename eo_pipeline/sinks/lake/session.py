@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,9 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.errors import (
-    CommitUnknownError,
     ConfigError,
-    DamagedError,
     EoPipelineError,
     RefusedError,
     SinkUnavailableError,
@@ -44,10 +42,6 @@ _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 #: The format's handle on one version of its table; None where the table does not exist yet.
 Handle = TypeVar("Handle")
-
-#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError,
-#: DamagedError: the table never takes it, and it did not land; CommitUnknownError: it may have.
-Commit = Callable[[], None]
 
 #: Above every version: asked for the rows since then, a table gives those of no checkpoint.
 NO_CHECKPOINT = 2**62
@@ -86,8 +80,18 @@ class LakeSession(SinkSession, Generic[Handle]):
         head = self.newest_head()
         if not head:
             return None
-        remove_all(self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()))
+        over = [at for at in self.ledger.tried() if at.version <= head.at.version]
+        folders = self.dead_letters.folder, *self._side_folders()
+        remove_all([file for at in over for file in self.ledger.left_by(head, at, *folders)])
+        self.ledger.end(*over)
         return head.entry
+
+    def remove_lost(self) -> None:
+        """What :meth:`recover` removes, found by a look at the thousand or two versions around the
+        head; for maintenance.
+        """
+        if head := self.newest_head():
+            remove_all(self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()))
 
     def head(self) -> LedgerEntry | None:
         head = self.newest_head()
@@ -255,7 +259,7 @@ class LakeSession(SinkSession, Generic[Handle]):
     @abstractmethod
     def _publication(
         self, entry: LedgerEntry, staged: StagedOutput, table: Handle | None, head: LedgerFile
-    ) -> LakePublication[Handle]:
+    ) -> Publication:
         """A publication on ``table``, whose ledger ends in ``head``."""
 
     @abstractmethod
@@ -275,6 +279,10 @@ class FirstEntry(Publication):
     session: LakeSession[Any]
     _aside: Place | None = None
 
+    def __init__(self, session: LakeSession[Any], entry: LedgerEntry, staged: StagedOutput) -> None:
+        super().__init__(session, entry, staged)
+        self.at = Pointer.new(entry.version)
+
     def has_landed(self) -> bool:
         return self.session.has_landed_below(None, self.entry)
 
@@ -283,7 +291,8 @@ class FirstEntry(Publication):
 
     def enter(self) -> None:
         stamped = replace(self.entry, committed_at=datetime.now(UTC))
-        self._aside = self.session.ledger.write_first_aside(stamped)
+        self.session.ledger.begin(self.at)
+        self._aside = self.session.ledger.write_first_aside(stamped, self.at)
 
     def commit(self) -> None:
         assert self._aside is not None, "entered before it is committed"
@@ -301,96 +310,5 @@ class FirstEntry(Publication):
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002
         if self._aside is not None:
             with suppress(OSError):
-                self._aside.unlink()
-
-
-class LakePublication(Publication, Generic[Handle]):
-    """One try, on one handle: the one on which the head was compared is the one whose commit is
-    refused if the table moved on.
-    """
-
-    session: LakeSession[Handle]
-    _commit: Commit
-
-    def __init__(
-        self,
-        session: LakeSession[Handle],
-        entry: LedgerEntry,
-        staged: StagedOutput,
-        table: Handle | None,
-        head: LedgerFile,
-    ) -> None:
-        super().__init__(session, entry, staged)
-        self.table = table
-        self.head = head
-        #: under which the ledger keeps the entry if this try lands
-        self.at = Pointer.new(entry.version)
-        #: files made by this try, to which nothing refers yet
-        self.written: list[Place] = []
-
-    def has_landed(self) -> bool:
-        return self.session.has_landed_below(self.head, self.entry)
-
-    def write(self) -> None:
-        self._commit = self._prepare()
-        letters = self.staged.dead_letters
-        if self._has_dead_letters and letters is not None:
-            self.written.append(self.session.dead_letters.path(self.at))
-            self.session.dead_letters.write(self.at, letters)
-
-    def enter(self) -> None:
-        ledger = self.session.ledger
-        stamped = replace(self.entry, committed_at=datetime.now(UTC))
-        self.written.append(ledger.path(self.at))
-        ledger.write(ledger.child(stamped, self.at, self.head, dead_letters=self._has_dead_letters))
-
-    def commit(self) -> None:
-        # from here on they may be the table's, whatever happens
-        written, self.written = self.written, []
-        try:
-            self._commit()
-        except (OvertakenError, RefusedError, DamagedError):
-            # by its own, perhaps: a transport that repeats a request is refused by what it made
-            if self.landed():
-                return
-            # this token can never land now, and nobody else knows it
-            self.written = written
-            raise
-
-    def close(self, error: BaseException | None) -> None:
-        """Removes what nothing will ever refer to. Interrupted, it leaves that to ``recover``, as
-        a killed one does.
-        """
-        if error is None or isinstance(error, Exception):
-            with suppress(OSError):
-                remove_all(self.written)
-
-    def landed(self) -> Handle | None:
-        """The table, if this very try is in its ledger, as it may be although it was refused.
-
-        Raises:
-            CommitUnknownError: the ledger cannot be read just now.
-        """
-        try:
-            table = self.session.open_table()
-            head = self.session.head_of(table)
-        except SinkUnavailableError as error:
-            raise CommitUnknownError(
-                f"{self.session.root}: a commit was refused, and whether by its own is not known: "
-                f"{error}"
-            ) from error
-        found = self.session.ledger.at(head, self.at.version) if head else None
-        return table if found is not None and found.at == self.at else None
-
-    @property
-    def _has_dead_letters(self) -> bool:
-        return self.staged.dead_letters is not None and self.staged.dead_letters.rows > 0
-
-    @abstractmethod
-    def _prepare(self) -> Commit:
-        """Step 4: the one commit on :attr:`table`, ready to be made; it carries :attr:`at`. Adds to
-        :attr:`written` each file it creates, before it does.
-
-        Raises:
-            RefusedError: the table will never take these rows.
-        """
+                remove_all([self._aside])
+                self.session.ledger.end(self.at)

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from eo_pipeline.errors import ConfigError, EoPipelineError
 from eo_pipeline.sinks.delta import session as delta_session
-from eo_pipeline.sinks.delta.own import newest_own
+from eo_pipeline.sinks.delta.own import OwnCommits
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
@@ -223,23 +223,13 @@ def test_a_short_ledgers_log_has_a_checkpoint_every_ten_commits(
     assert any(world.root.rglob("*.checkpoint.parquet")) is kept
 
 
-def test_a_long_ledgers_log_has_fewer_checkpoints(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each holds all files: of one every ten commits a log would grow with the square."""
-    monkeypatch.setattr(delta_session, "LONG_LEDGER", 0)
-    for _ in range(2 * delta_session.LONG_INTERVAL):
-        world.forward()
-    assert len(list(world.root.rglob("*.checkpoint.parquet"))) == 2
-
-
 @pytest.mark.parametrize("action", ["metaData", "protocol"])
 def test_a_commit_that_makes_another_table_of_it_says_nothing_of_the_table(
     world: World, action: str
 ) -> None:
     world.forward(rows_of(1), rows_of(2))
     log = world.root / "_delta_log"
-    assert newest_own(log, "p") is not None
+    assert OwnCommits(log, "p").newest() is not None
     with (log / f"{1:020d}.json").open("a") as commit:
         commit.write(json.dumps({action: {}}) + "\n")
-    assert newest_own(log, "p") is None
+    assert OwnCommits(log, "p").newest() is None

@@ -61,11 +61,12 @@ def publish_apart(root: str, entries: list[LedgerEntry], barrier: Any, results: 
         results.put((entry.version, entry.transaction_id, outcome))
 
 
-def test_of_several_processes_exactly_one_gets_each_version(world: World) -> None:
+@pytest.mark.parametrize("behind", [1, 3], ids=["delta-rs commits", "we commit"])
+def test_of_several_processes_exactly_one_gets_each_version(world: World, behind: int) -> None:
     """Scenario: three processes at once, each round on top of what the first of them wrote."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()
-    head = world.forward()
+    head = world.forward(*(rows_of(number + 1) for number in range(behind)))
     rivals = [[child_of(head, 3)] for _ in range(3)]
     processes = [
         context.Process(target=publish_apart, args=(str(world.root), mine, barrier, results))
@@ -77,7 +78,7 @@ def test_of_several_processes_exactly_one_gets_each_version(world: World) -> Non
     for process in processes:
         process.join(240)
     assert outcomes == ["committed", "fenced", "fenced"]
-    assert world.checkpoints() == {1: 3, 2: 3}
+    assert world.checkpoints() == dict.fromkeys(range(1, behind + 2), 3)
 
 
 def update_by_a_person(world: World) -> None:
@@ -212,7 +213,7 @@ def test_a_table_that_was_created_and_called_not_created_is_created(
         create_table_with_add_actions(*args, **kwargs)
         raise DeltaError("connection reset")
 
-    monkeypatch.setattr("eo_pipeline.sinks.delta.session.create_table_with_add_actions", torn)
+    monkeypatch.setattr("eo_pipeline.sinks.delta.publication.create_table_with_add_actions", torn)
     world.commit(entry, in_memory(rows_of(1)))
     assert world.head() == world.history()[1]
     assert world.checkpoints() == {1: 3}
@@ -221,7 +222,8 @@ def test_a_table_that_was_created_and_called_not_created_is_created(
 def test_a_try_that_failed_before_its_commit_leaves_no_file(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = world.forward()
+    # behind two of its own: what the table is has been told then, and stays
+    head = world.forward(rows_of(1), rows_of(2))
     before = sorted(world.root.rglob("*"))
 
     def full(*_: object) -> None:
@@ -229,13 +231,13 @@ def test_a_try_that_failed_before_its_commit_leaves_no_file(
 
     with monkeypatch.context() as broken, world.sink().open("p") as session:
         broken.setattr(LedgerFiles, "write", full)
-        staged = StagedOutput(in_memory(rows_of(2)).rows, dead_letters(2, [b"{"]))
+        staged = StagedOutput(in_memory(rows_of(3)).rows, dead_letters(3, [b"{"]))
         with pytest.raises(SinkUnavailableError, match="no space left"):
             session.publish(child_of(head, staged), staged)
     assert [path for path in sorted(world.root.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()
     ]
-    world.commit(child_of(head, 3), in_memory(rows_of(2)))
+    world.commit(child_of(head, 3), in_memory(rows_of(3)))
 
 
 def test_files_that_are_gone_because_another_run_published_them_are_no_error(
@@ -343,18 +345,23 @@ def test_a_ledger_file_that_is_gone_is_an_error_in_words(world: World) -> None:
         world.head()
 
 
-def test_a_log_restored_from_a_backup_is_not_mistaken_for_the_newer_one(world: World) -> None:
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_log_restored_from_a_backup_is_not_mistaken_for_the_newer_one(
+    world: World, last: int
+) -> None:
     """Scenario: the table's log comes back without its last commit, and the version is reused."""
-    world.forward(rows_of(1), rows_of(2))
-    lost = world.history()[2]
-    newest = max((world.root / "_delta_log").glob("*.json"))
-    newest.unlink()
-    head = world.head()
-    assert head is not None
-    assert head.version == 1
-    world.forward(rows_of(2))
-    with pytest.raises(FencedError), world.sink().open("p") as session:
-        session.publish(child_of(lost, 3), in_memory(rows_of(3)))
+    world.forward(*(rows_of(number) for number in range(1, last + 1)))
+    with world.sink().open("p") as session:
+        lost = session.head()
+        assert lost is not None
+        newest = max((world.root / "_delta_log").glob("*.json"))
+        newest.unlink()
+        head = world.head()
+        assert head is not None
+        assert head.version == last - 1
+        world.forward(rows_of(last))
+        with pytest.raises(FencedError):
+            session.publish(child_of(lost, 3), in_memory(rows_of(last + 1)))
 
 
 def test_files_a_rewind_took_out_are_removed_by_vacuum(world: World) -> None:
