@@ -74,6 +74,9 @@ class Pipeline(Changes, Settings):
             driver and executors share it.
         inline_records: a batch of at most this many offsets skips the files.
         max_checkpoints: the most checkpoints one run makes.
+        overlap: stage the next checkpoint while the last one is committed. By default where there
+            are more than two cores and no transform: one that reads the table it feeds would not
+            find the last checkpoint there.
         spark: where Spark runs; used only when there is something to read.
         maintenance: how ``eo maintain`` keeps the files of a lake table.
     """
@@ -89,6 +92,7 @@ class Pipeline(Changes, Settings):
     staging: PlaceField = Path(".eo/staging")
     inline_records: int = Field(default=10_000, ge=0)
     max_checkpoints: PositiveInt = 1_000
+    overlap: bool | None = None
     spark: SparkSettings = SparkSettings()
     maintenance: Maintenance = Maintenance()
 
@@ -148,7 +152,7 @@ class Pipeline(Changes, Settings):
         limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
         with self._steps(run_id, on_checkpoint, spark, Operation.FORWARD.value) as steps:
             sweep_scratch(self._scratch)
-            return Runner(steps, limit).run()
+            return Runner(steps, limit, self.overlap).run()
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""

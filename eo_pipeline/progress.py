@@ -78,6 +78,16 @@ def current() -> Phase:
     return _CURRENT.get()
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """Within, no phase is outside of those that begin: of a thread beside the one they are of."""
+    token = _CURRENT.set(_NOBODY)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
 def say(text: str) -> None:
     """One sentence, now."""
     _record(logging.INFO, text, None)

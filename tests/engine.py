@@ -297,7 +297,7 @@ class Bench:
 @pytest.fixture
 def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: Path) -> Bench:
     """An append pipeline from ``topic`` to a table in a fresh database, 100 offsets a checkpoint,
-    small batches through files too.
+    small batches through files too, one checkpoint after the other on any machine.
     """
     dsn = database
     config: dict[str, Any] = {
@@ -306,6 +306,7 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
         "sink": {"type": "postgres", "dsn": dsn, "table": TABLE},
         "staging": str(tmp_path / "staging"),
         "inline_records": 0,
+        "overlap": False,
     }
     return Bench(events, Table(dsn), config)
 

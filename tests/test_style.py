@@ -120,6 +120,7 @@ def test_nobody_reaches_into_sparks_jvm() -> None:
         for word in forbidden
         if word in path.read_text()
     ]
-    # the number of cores, and how far a job is; over Spark Connect the server is asked
-    places = ("eo_pipeline/spark/cores.py", "eo_pipeline/spark/tasks_done.py")
-    assert sorted(found) == [f"{each}: .sparkContext" for each in places]
+    # the number of cores, which job is to end, and how far one is; over Spark Connect the server
+    # is asked
+    places = ("cores.py", "interrupts.py", "tasks_done.py")
+    assert sorted(found) == [f"eo_pipeline/spark/{each}: .sparkContext" for each in places]

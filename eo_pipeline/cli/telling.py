@@ -33,14 +33,16 @@ class _Lines(logging.Handler):
         self.setFormatter(logging.Formatter(_VERBOSE if verbose else None))
         self._from = logging.DEBUG if verbose else logging.INFO
         self._verbose = verbose
-        self.phase: Phase | None = None
+        #: that go on, the one that spoke last at the end
+        self.phases: list[Phase] = []
         self.shows_phases = False
         self.is_muted = False
 
     def emit(self, record: logging.LogRecord) -> None:
         phase: Phase | None = getattr(record, "phase", None)
         if phase is not None:
-            self.phase = phase
+            going_on = [each for each in self.phases if each is not phase and not each.has_ended]
+            self.phases = [*going_on, phase]
         shown = self.shows_phases and hasattr(record, "phase") and not self._verbose
         if record.levelno >= self._from and not shown and not self.is_muted:
             note(self.format(record))
@@ -89,8 +91,8 @@ def muted() -> Iterator[None]:
 
 def now() -> str:
     """What goes on just now, and how far it is; empty if nothing does."""
-    phase = _lines.phase if _lines else None
-    return "" if phase is None or phase.has_ended else str(phase)
+    phases = _lines.phases if _lines else []
+    return next((str(each) for each in reversed(phases) if not each.has_ended), "")
 
 
 def causes(error: EoPipelineError) -> list[str]:

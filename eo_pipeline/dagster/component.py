@@ -87,6 +87,11 @@ class KafkaPipelineComponent(Automation, dg.Component):
         None, description="A batch of at most this many offsets skips the files."
     )
     max_checkpoints: int | None = Field(None, description="The most checkpoints one run makes.")
+    overlap: bool | None = Field(
+        None,
+        description="Stage the next checkpoint while the last one is committed (by default where "
+        "there are more than two cores and no transform).",
+    )
     spark: Annotated[
         Fields | None,
         _NOT_SHOWN,

@@ -12,7 +12,8 @@ from eo_pipeline.ledger.entry import LedgerEntry
 @dataclass
 class Spent:
     """Sums over ``versions`` entries. Bytes in are of values and keys, out of what was staged; wall
-    time is from plan to commit. ``measured`` entries say what they cost, and
+    time is from plan to commit, of which a version that was staged ahead has a part in common with
+    the one before. ``measured`` entries say what they cost, and
     ``spark_measured`` of them what their Spark did: the other sums leave the rest out.
     """
 

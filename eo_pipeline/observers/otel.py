@@ -125,7 +125,8 @@ class Telemetry(Observer):
     ) -> Span:
         """From its first phase until now; what did not commit has no number."""
         phases, self._pending = self._pending, []
-        began = phases[0].began_ns if phases else None
+        # the last phase to be told may have begun first: staged while another was committed
+        began = min((each.began_ns for each in phases), default=None)
         span = self._tracer.start_span(name, attributes=said, start_time=began)
         self._phases(phases, span)
         if end:

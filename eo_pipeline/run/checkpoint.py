@@ -6,12 +6,11 @@ The numbers are those of :mod:`eo_pipeline.run.forward`.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import InitVar, dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
@@ -23,22 +22,19 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
-from eo_pipeline.run.amount import amount_of
+from eo_pipeline.run.amount import amount_of, fits_memory, record_bytes
 from eo_pipeline.run.costs import Meter
-from eo_pipeline.run.observing import NOBODY, Observer, PhaseTimes
+from eo_pipeline.run.entries import Entries
+from eo_pipeline.run.observing import NOBODY, Observer
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.run.transaction import SinkTransaction
+from eo_pipeline.run.timing import Stopwatch, Timing
+from eo_pipeline.run.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.config import KafkaSource, LossKind
-from eo_pipeline.source.discovery import (
-    Cluster,
-    known_topics,
-    missing_topics,
-    positions_of,
-)
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import refuse_lost_ranges
 from eo_pipeline.source.planner import lag
 from eo_pipeline.spark import SparkProvider
@@ -49,17 +45,20 @@ from eo_pipeline.stores.base import StoreUnreachableError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from eo_pipeline.run.beside import Staging
     from eo_pipeline.run.schema_books import SchemaBooks
     from eo_pipeline.run.stage import Stager, Transform
     from eo_pipeline.staging.attempt import Attempt
 
 log = logging.getLogger(__name__)
 
-#: Values of a batch that may go to the driver as Arrow instead of through files, in bytes.
-INLINE_BYTES = 64 * 1024 * 1024
 
-#: Earlier entries that are looked up for the texts of schemas; they never change.
-_ENTRIES_KEPT = 64
+class Promised(NamedTuple):
+    """A checkpoint that anyone may commit, and the offsets that waited before it and after it."""
+
+    transaction: SinkTransaction
+    lag_before: int
+    lag_after: int
 
 
 @dataclass
@@ -84,11 +83,14 @@ class Steps:
     asked: InitVar[KafkaAdmin | None] = None
     admin: KafkaAdmin = field(init=False)
     reports: list[CheckpointReport] = field(init=False, default_factory=list)
-    _seconds: dict[str, float] = field(init=False, default_factory=dict)
+    #: the session of the last job, if there was one
+    spark_in_use: SparkSession | None = field(init=False, default=None)
+    stopwatch: Stopwatch = field(init=False)
     _meter: Meter = field(init=False, default_factory=Meter)
 
     def __post_init__(self, asked: KafkaAdmin | None) -> None:
         self.admin = asked or KafkaAdmin(self.source)
+        self.stopwatch = Stopwatch(self.observer.phase)
 
     @cached_property
     def stager(self) -> Stager:
@@ -99,6 +101,11 @@ class Steps:
         return Stager(self.source, self.sink, self.transform, self.lineage)
 
     @cached_property
+    def entries(self) -> Entries:
+        """Those of the ledger that hold the texts of schemas."""
+        return Entries(self.session.entry)
+
+    @cached_property
     def books(self) -> SchemaBooks | None:
         """Which schemas records are read with; None if there is no registry."""
         if self.source.registry is None:
@@ -106,31 +113,20 @@ class Steps:
         # here for the same reason
         from eo_pipeline.run.schema_books import SchemaBooks
 
-        entry_at = lru_cache(maxsize=_ENTRIES_KEPT)(self.session.entry)
-        return SchemaBooks.of_source(self.pipeline, self.source, entry_at)
+        return SchemaBooks.of_source(self.pipeline, self.source, self.entries)
 
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
-        with self.timed("recover"), self._phase("asking the sink for the ledger", short=True):
+        with (
+            self.stopwatch.timed("recover"),
+            self._phase("asking the sink for the ledger", short=True),
+        ):
             self.recovery.staging.check()
             head, committed = self.recovery.recover()
         for entry in committed:
             self._committed(entry, recovered=True)
         reach(CrashPoint.RECOVERED)
         return head
-
-    def tell_missing_topics(self, head: LedgerEntry | None, cluster: Cluster) -> None:
-        """A name that was never read is a slip of the pen: at the first run it always stops it,
-        later by the policy for topics that vanish.
-
-        Raises:
-            SourceError: the source names a topic that does not exist.
-        """
-        known = known_topics(head) if head else ()
-        if head is None or self.source.policy(LossKind.VANISHED) == "fail":
-            self.admin.refuse_missing_topics(cluster, known)
-        for topic in missing_topics(self.source.topics, cluster):
-            log.warning("%s: there is no topic %s; going on without it", self.pipeline, topic)
 
     def knowing_stager(self, measured: Counts | None = None) -> Stager:
         """The stager, with what the table takes now, and how large records are that were
@@ -165,23 +161,47 @@ class Steps:
     def checkpoint(
         self, head: LedgerEntry, entry: LedgerEntry, cluster: Cluster, measured: Counts
     ) -> LedgerEntry:
-        """Steps 3 to 8 for ``entry``, a child of ``head`` that has ranges to read.
+        """Steps 3 to 8; see :meth:`promised` and :meth:`kept`."""
+        return self.kept(self.promised(head, entry, cluster, measured))
+
+    def promised(
+        self,
+        head: LedgerEntry,
+        entry: LedgerEntry,
+        cluster: Cluster,
+        measured: Counts,
+        ahead: Staging | None = None,
+    ) -> Promised:
+        """Steps 3 to 6 for ``entry``, a child of ``head`` that has ranges to read.
 
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
-        Returns the entry as it was committed, with its own counts.
+        ``ahead``: its rows, if they are being staged already.
         """
+        before = lag(positions_of(head, cluster), cluster)
         self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
         # before the first look at the stager, which imports pyspark
         with work(self._amount_of(entry, measured)):
             self.begin_spark()
         if made_by := self.stager.code_version:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
-        transaction = self._promised(self.session.identified(entry), measured)
+        entry = self.session.identified(entry)
+        if ahead is None:
+            return Promised(self._promised(entry, measured), before, after)
+        transaction = SinkTransaction(self.session, ahead.identified(entry), ahead.attempt)
+        self._promise(transaction, partial(self._take_staged, ahead))
+        return Promised(transaction, before, after)
+
+    def kept(self, promised: Promised) -> LedgerEntry:
+        """Steps 7 and 8. Returns the entry as it was committed, with its own counts."""
+        transaction = promised.transaction
         reach(CrashPoint.PRE_COMMITTED)
         outcome = self._commit(transaction)
-        before = lag(positions_of(head, cluster), cluster)
         self._committed(
-            transaction.entry, before, after, outcome=outcome, columns=transaction.columns
+            transaction.entry,
+            promised.lag_before,
+            promised.lag_after,
+            outcome=outcome,
+            columns=transaction.columns,
         )
         reach(CrashPoint.REPORTED)
         return transaction.entry
@@ -192,7 +212,7 @@ class Steps:
         rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
         kind = f" ({entry.operation.value})" if not entry.ranges else ""
         said = f"version {entry.version}: committing{rows}{kind} to {self.sink.table_name}"
-        with self.timed("commit"), self._phase(said):
+        with self.stopwatch.timed("commit"), self._phase(said):
             outcome = transaction.commit()
         self.recovery.staging.witnesses.remember(transaction.entry)
         return outcome
@@ -203,9 +223,10 @@ class Steps:
         What a transform makes of small records is not known before, and the next run would plan
         the same again.
         """
-        if self._fits_inline(entry, measured):
+        stage = partial(self._stage_now, measured)
+        if self.fits_inline(entry, measured):
             try:
-                return self._promise(SinkTransaction(self.session, entry, None), measured)
+                return self._promise(SinkTransaction(self.session, entry, None), stage)
             except SparkJobError as error:
                 log.warning(
                     "%s: version %d could not be read into memory and goes through files: %s",
@@ -214,16 +235,16 @@ class Steps:
                     error,
                 )
         attempt = self.recovery.staging.begin(entry)
-        return self._promise(SinkTransaction(self.session, entry, attempt), measured)
+        return self._promise(SinkTransaction(self.session, entry, attempt), stage)
 
-    def _promise(self, transaction: SinkTransaction, measured: Counts) -> SinkTransaction:
-        reach(CrashPoint.STAGING)
+    def _promise(
+        self, transaction: SinkTransaction, stage: Callable[[SinkTransaction], None]
+    ) -> SinkTransaction:
         try:
-            with self.timed("stage"), self._phase(_reading(transaction.entry)):
-                self._stage(transaction, measured)
+            stage(transaction)
             self.say(_staged(transaction.entry))
             reach(CrashPoint.STAGED)
-            with self.timed("pre_commit"):
+            with self.stopwatch.timed("pre_commit"):
                 transaction.pre_commit()
         except (EoPipelineError, OSError) as error:
             self._refuse_if_fenced(transaction.entry, error)
@@ -250,14 +271,29 @@ class Steps:
         if held is not None and held.id != entry.id:
             raise FencedError(self.pipeline, entry.version, held.transaction_id) from error
 
-    def _stage(self, transaction: SinkTransaction, measured: Counts) -> None:
+    def _stage_now(self, measured: Counts, transaction: SinkTransaction) -> None:
+        reach(CrashPoint.STAGING)
+        with self.stopwatch.timed("stage"), self._phase(reading(transaction.entry)):
+            self._stage(transaction, partial(self._staged_and_metered, measured))
+
+    def _take_staged(self, ahead: Staging, transaction: SinkTransaction) -> None:
+        def taken(*_: object) -> tuple[StagedOutput, Counts]:
+            try:
+                staged = ahead.result()
+            finally:
+                self.stopwatch.count(ahead.timing)
+            return self._metered(ahead.spark, ahead.timing, *staged)
+
+        self._stage(transaction, taken)
+
+    def _stage(self, transaction: SinkTransaction, stage: Stage) -> None:
         """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
         stops it, an interrupt too, the transaction is aborted.
         """
         with ExitStack() as unless_staged:
             unless_staged.callback(transaction.abort)
             try:
-                transaction.write(partial(self._staged_and_metered, measured))
+                transaction.write(stage)
                 self._refuse_replaced_topics(transaction.entry)
             except SparkJobError:
                 # a job that found records gone says so in Spark's words; the bounds say it better
@@ -268,11 +304,16 @@ class Steps:
     def _staged_and_metered(
         self, measured: Counts, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedOutput, Counts]:
-        began = time.perf_counter()
-        with work(self._amount_of(entry, measured)):
-            spark = self._spark_for(entry)
-        output, counts = self.knowing_stager(measured).stage(spark, entry, attempt)
-        seconds = {**self._seconds, "stage": time.perf_counter() - began}
+        with Timing("stage") as timing:
+            with work(self._amount_of(entry, measured)):
+                spark = self._spark_for(entry)
+            staged = self.knowing_stager(measured).stage(spark, entry, attempt)
+        return self._metered(spark, timing, *staged)
+
+    def _metered(
+        self, spark: SparkSession, timing: Timing, output: StagedOutput, counts: Counts
+    ) -> tuple[StagedOutput, Counts]:
+        seconds = {**self.stopwatch.seconds, timing.phase: timing.seconds}
         return output, replace(counts, costs=self._meter.lap(spark, seconds, output))
 
     def _amount_of(self, entry: LedgerEntry, measured: Counts) -> Amount:
@@ -283,7 +324,7 @@ class Steps:
         """Spark, without what killed runs left it to do for this ledger."""
         from eo_pipeline.spark import end_left_job
 
-        spark = self.spark()
+        self.spark_in_use = spark = self.spark()
         for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
             end_left_job(spark, session, name)
         return spark
@@ -311,10 +352,9 @@ class Steps:
             recovered=recovered,
             lag_before=lag_before,
             lag_after=lag_after,
-            seconds=dict(self._seconds),
+            seconds=self.stopwatch.taken(),
             columns=columns,
         )
-        self._seconds.clear()
         self.reports.append(report)
         self.observer.committed(report)
         self.on_checkpoint(report)
@@ -329,11 +369,9 @@ class Steps:
         except SourceUnavailableError as error:
             log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
 
-    def _fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
-        """Nobody knows how large records are that were never measured."""
-        size = record_bytes(measured)
-        span = sum(r.span for r in entry.ranges)
-        return size is not None and span <= self.inline_records and span * size <= INLINE_BYTES
+    def fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
+        """Whether its rows go through memory, and not through files."""
+        return fits_memory(entry, measured, self.inline_records)
 
     def say(self, text: str) -> None:
         """Tell people who wait."""
@@ -342,24 +380,9 @@ class Steps:
     def _phase(self, text: str, *, short: bool = False) -> AbstractContextManager[Phase]:
         return phase(f"{self.pipeline}: {text}", usually_short=short)
 
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Count the seconds of ``phase`` for the next report, and tell who watches."""
-        started, began_ns, failed = time.perf_counter(), time.time_ns(), True
-        try:
-            yield
-            failed = False
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
-        finally:
-            self.observer.phase(PhaseTimes(phase, began_ns, time.time_ns(), failed))
 
-
-def record_bytes(counts: Counts) -> float | None:
-    """Mean size of a value, in bytes, if any record was read."""
-    return counts.bytes / counts.records if counts.records else None
-
-
-def _reading(entry: LedgerEntry) -> str:
+def reading(entry: LedgerEntry) -> str:
+    """What goes on while it is staged, for people."""
     offsets = sum(each.span for each in entry.ranges)
     return f"version {entry.version}: reading {offsets:,} offsets and staging their rows"
 

@@ -12,7 +12,8 @@
 7. **commit**: the sink publishes rows and ledger entry in one transaction, if the head is still n.
 8. **report**: the caller hears of it, offsets go back to Kafka for lag tools, staging is cleaned.
 
-A run repeats 2 to 8 until it reaches the end offsets it saw when it started.
+A run repeats 2 to 8 until it reaches the end offsets it saw when it started. While it is at 7 and 8
+Spark may be at 3 to 5 of the next: :mod:`eo_pipeline.run.ahead`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import ConfigError, DataLossError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.accept_loss import entry_past_losses
-from eo_pipeline.run.checkpoint import Steps, record_bytes
+from eo_pipeline.run.ahead import Ahead
+from eo_pipeline.run.amount import record_bytes
+from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.reports import RunReport
+from eo_pipeline.source.config import LossKind
 from eo_pipeline.source.discovery import (
     NO_TOPIC_ID,
     Cluster,
+    known_topics,
+    missing_topics,
     positions_of,
     reads_its_own,
 )
@@ -60,6 +67,8 @@ class Runner:
 
     steps: Steps
     checkpoints_max: int
+    #: see ``Pipeline.overlap``
+    overlap: bool | None = None
 
     def run(self) -> RunReport:
         """Go through as many checkpoints as it takes; see the module's text."""
@@ -68,21 +77,10 @@ class Runner:
         cluster = steps.cluster()
         ends = cluster.ends()
         self._refuse_own_topics(cluster)
-        steps.tell_missing_topics(head, cluster)
+        tell_missing_topics(steps, head, cluster)
         head = head or self._start(cluster)
-        committed = 0
-        while committed < self.checkpoints_max:
-            head = self._refuse_or_accept_losses(head, cluster)
-            with steps.timed("plan"):
-                batch = self._plan(head, cluster, ends)
-            if batch.is_empty:
-                break
-            steps.say(_planned(head, batch))
-            entry = entry_of_batch(head, batch, cluster, steps.run_id)
-            head = steps.checkpoint(head, entry, cluster, head.counts)
-            steps.recovery.delete_decided_attempts(head)
-            committed += 1
-            cluster = steps.cluster()
+        with Ahead(steps, self.overlap) as ahead:
+            head, cluster = self._follow(head, cluster, ends, ahead)
         return RunReport(
             pipeline=steps.pipeline,
             run_id=steps.run_id,
@@ -90,6 +88,42 @@ class Runner:
             checkpoints=tuple(steps.reports),
             lag=lag(positions_of(head, cluster), cluster),
         )
+
+    def _follow(
+        self,
+        head: LedgerEntry,
+        cluster: Cluster,
+        ends: Mapping[TopicPartition, int],
+        ahead: Ahead,
+    ) -> tuple[LedgerEntry, Cluster]:
+        """Steps 2 to 8 until ``ends`` are reached. Returns the last head, and what Kafka holds."""
+        steps = self.steps
+        for left in reversed(range(self.checkpoints_max)):
+            head = self._refuse_or_accept_losses(head, cluster)
+            with steps.stopwatch.timed("plan"):
+                batch = self._plan(head, cluster, ends)
+                reach(CrashPoint.PLANNED)
+            if batch.is_empty:
+                break
+            steps.say(_planned(head, batch))
+            entry = entry_of_batch(head, batch, cluster, steps.run_id)
+            staged = ahead.taken(entry, head.counts)
+            promised = steps.promised(head, entry, cluster, head.counts, staged)
+            if left:
+                below = promised.transaction.entry
+                ahead.begin(below, partial(self._guess, below, cluster, ends))
+            head = steps.kept(promised)
+            steps.recovery.delete_decided_attempts(head)
+            cluster = steps.cluster()
+        return head, cluster
+
+    def _guess(
+        self, promised: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
+    ) -> LedgerEntry | None:
+        """What comes on top of ``promised``, if Kafka's answers stay the same; None: nothing."""
+        batch = self._plan(promised, cluster, ends)
+        run_id = self.steps.run_id
+        return None if batch.is_empty else entry_of_batch(promised, batch, cluster, run_id)
 
     def _refuse_own_topics(self, cluster: Cluster) -> None:
         """A topic that the sink writes is known by its UUID, by whatever address it was reached.
@@ -138,15 +172,27 @@ class Runner:
     ) -> Batch:
         """Step 2."""
         limits = self.steps.source.limits
-        batch = plan(
+        return plan(
             positions_of(head, cluster),
             cluster,
             ends=ends,
             limit=limits.span(record_bytes(head.counts)),
             turn=head.version,
         )
-        reach(CrashPoint.PLANNED)
-        return batch
+
+
+def tell_missing_topics(steps: Steps, head: LedgerEntry | None, cluster: Cluster) -> None:
+    """A name that was never read is a slip of the pen: at the first run it always stops it, later
+    by the policy for topics that vanish.
+
+    Raises:
+        SourceError: the source names a topic that does not exist.
+    """
+    known = known_topics(head) if head else ()
+    if head is None or steps.source.policy(LossKind.VANISHED) == "fail":
+        steps.admin.refuse_missing_topics(cluster, known)
+    for topic in missing_topics(steps.source.topics, cluster):
+        log.warning("%s: there is no topic %s; going on without it", steps.pipeline, topic)
 
 
 def _planned(head: LedgerEntry, batch: Batch) -> str:

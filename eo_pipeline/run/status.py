@@ -10,7 +10,9 @@ from eo_pipeline.errors import Loss, ManifestDamagedError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, records_per_second
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
-from eo_pipeline.run.checkpoint import Steps, record_bytes
+from eo_pipeline.run.amount import record_bytes
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.forward import tell_missing_topics
 from eo_pipeline.run.plans import OpenSteps
 from eo_pipeline.run.readers import NextReader, next_columns
 from eo_pipeline.run.set_aside import damaged_promises
@@ -136,7 +138,7 @@ def plan_next_run(open_steps: OpenSteps) -> RunPlan:
         status = _status(steps, newest[-1] if newest else None)
         readers = steps.books.next_readers(status.head) if steps.books else ()
     head, cluster = status.head, status.cluster
-    steps.tell_missing_topics(head, cluster)
+    tell_missing_topics(steps, head, cluster)
     positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)
     limit = steps.source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0

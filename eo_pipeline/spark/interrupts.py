@@ -7,9 +7,10 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import TypeVar, cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -33,6 +34,25 @@ CANCEL_AGAIN_SECONDS = 0.5
 LOOK_SECONDS = 30.0
 LOOKS_MISSED_MAX = 2
 
+#: Done when nobody wants the jobs of this context any more.
+_UNWANTED: ContextVar[Future[None]] = ContextVar("eo_pipeline.spark.interrupts")
+
+
+class UnwantedError(BaseException):
+    """Nobody wants the job any more. As an interruption it is no :class:`Exception`."""
+
+
+@contextmanager
+def until(unwanted: Future[None]) -> Iterator[None]:
+    """Within, jobs end when ``unwanted`` is done, and no further one begins: what an interruption
+    is to the main thread, which alone can be interrupted.
+    """
+    token = _UNWANTED.set(unwanted)
+    try:
+        yield
+    finally:
+        _UNWANTED.reset(token)
+
 
 def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = None) -> T:
     """The result of ``job``, a Spark job of ``spark``; an interruption ends the job, too.
@@ -47,19 +67,18 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
     Raises:
         Exception: whatever ``job`` raises.
         ConnectionError: Spark does not answer any more.
-        BaseException: the interruption; the job has ended by then, or :data:`CANCEL_SECONDS` have.
+        BaseException: the interruption, or UnwantedError; the job has ended by then, or
+            :data:`CANCEL_SECONDS` have.
     """
+    if _unwanted().done():
+        raise UnwantedError
     tag = tag_of(name or uuid.uuid4().hex)
-    done: Future[T] = Future()
 
     def tagged() -> T:
-        spark.addTag(tag)  # of this thread only
+        _add_tag(spark, tag)
         return job()
 
-    # with the caller's scheduler pool and job group; no wrapper where py4j threads share them
-    inheriting = inheritable_thread_target(spark)
-    whole = inheriting(tagged) if callable(inheriting) else tagged
-    threading.Thread(target=_settle, args=(done, whole), daemon=True).start()
+    done = beside(spark, tagged)
     try:
         with telling_tasks(spark, done):
             return _waited_for(done, spark)
@@ -68,20 +87,36 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
             _cancel(spark, tag, done)
 
 
+def _unwanted() -> Future[None]:
+    return _UNWANTED.get(None) or Future()  # which is never done
+
+
+def beside(spark: SparkSession, job: Callable[[], T]) -> Future[T]:
+    """``job``, under way in a thread of its own, which no end of the process waits for."""
+    done: Future[T] = Future()
+    # with the caller's scheduler pool and job group; no wrapper where py4j threads share them
+    inheriting = inheritable_thread_target(spark)
+    whole = inheriting(job) if callable(inheriting) else job
+    threading.Thread(target=_settle, args=(done, whole), daemon=True).start()
+    return done
+
+
 def tag_of(name: str) -> str:
     """What Spark calls the job ``name``."""
     return f"eo-{name}"
 
 
 def _waited_for(done: Future[T], spark: SparkSession) -> T:
-    """The result, unless Spark does not answer any more: a frozen server ends no connection, and
-    its client would wait for ever. A busy one may miss one look.
+    """The result, unless nobody wants it or Spark does not answer any more: a frozen server ends no
+    connection, and its client would wait for ever. A busy one may miss one look.
     """
-    missed = 0
-    while wait([done], LOOK_SECONDS).not_done:
+    missed, either = 0, [cast(Future[object], done), cast(Future[object], _unwanted())]
+    while not wait(either, LOOK_SECONDS, FIRST_COMPLETED).done:
         missed = missed + 1 if server_is_lost(spark) else 0
         if missed == LOOKS_MISSED_MAX:
             raise ConnectionError(f"Spark did not answer at {missed} looks while it had a job")
+    if not done.done():
+        raise UnwantedError
     return done.result()
 
 
@@ -107,12 +142,21 @@ def _cancel(spark: SparkSession, tag: str, done: Future[T]) -> None:
         log.warning("interrupted, and Spark has not ended its job within %.0f s", CANCEL_SECONDS)
 
 
+def _add_tag(spark: SparkSession, tag: str) -> None:
+    """To the jobs of this thread only."""
+    if is_connect(spark):
+        spark.addTag(tag)
+    else:
+        # a classic session's own tags are known only to the thread that added them
+        spark.sparkContext.addJobTag(tag)
+
+
 def _cancel_now(spark: SparkSession, tag: str) -> None:
+    """This job and no other: another pipeline may be at work in the same session."""
     if is_connect(spark):
         spark.interruptTag(tag)
     else:
-        # here a tag is known only to the thread that added it, which is waiting for the job
-        spark.interruptAll()
+        spark.sparkContext.cancelJobsWithTag(tag)
 
 
 @contextmanager

@@ -186,7 +186,11 @@ class Life:
             asked["crash"] = crash
         rev = step.rev if operation == "replay" else 0
         config = self._config(
-            rev=rev, files=step.files, port=port, max_records=self._share(step.checkpoints)
+            rev=rev,
+            files=step.files,
+            overlap=step.overlap,
+            port=port,
+            max_records=self._share(step.checkpoints),
         )
         self.sums.operations += 1
         self.history.note("invoke", operation, fault=step.fault, step=step.to_json())
@@ -350,6 +354,7 @@ class Life:
         *,
         rev: int = 0,
         files: bool = True,
+        overlap: bool = False,
         port: int | None = None,
         max_records: int = 5_000,
     ) -> dict[str, Any]:
@@ -366,6 +371,7 @@ class Life:
             "transform": f"tests.kills.transforms:rev_{rev}",
             "staging": str(self._staging),
             "inline_records": 0 if files else 10_000,
+            "overlap": overlap,
             "spark": {"connect_timeout": 5},
             **self.target.more(),
         }

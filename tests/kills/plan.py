@@ -59,6 +59,8 @@ class Step:
     #: how many a run is to make of what there is to read
     checkpoints: int
     files: bool
+    #: whether a run stages the next checkpoint while it commits one
+    overlap: bool
     hours: int
     after_the_request: bool
 
@@ -76,7 +78,8 @@ class Abilities:
 
 def steps(seed: str, count: int, able: Abilities) -> Iterator[Step]:
     """``count`` steps of the life that ``seed`` names."""
-    chance = random.Random(seed)
+    # of its own, so that a seed's other draws are those that they always were
+    chance, overlaps = random.Random(seed), random.Random(f"{seed}/overlap")
     forks, partitions = 0, PARTITIONS
     for number in range(count):
         operation = _draw(chance, OPERATIONS, able.operations)
@@ -99,6 +102,7 @@ def steps(seed: str, count: int, able: Abilities) -> Iterator[Step]:
             rev=chance.randrange(1, 4),
             checkpoints=chance.choice([1, 2, 2, 3]),
             files=chance.random() < 0.6,
+            overlap=overlaps.random() < 0.5,
             hours=chance.choice([-24 * 365 * 5, -48, -1, 1, 48, 24 * 365 * 5]),
             after_the_request=chance.random() < 0.7,
         )

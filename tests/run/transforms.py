@@ -71,6 +71,13 @@ def a_tenth_of_a_second_each(df: DataFrame) -> DataFrame:
     return df.where(F.expr("java_method('java.lang.Thread', 'sleep', 100L) is not null"))
 
 
+def slow_from_the_hundredth(df: DataFrame) -> DataFrame:
+    """All records are kept; those with ids from 100 on take twenty seconds each."""
+    return df.where(
+        F.expr("id < 100 or java_method('java.lang.Thread', 'sleep', 20000L) is not null")
+    )
+
+
 def slow_the_first_time(df: DataFrame) -> DataFrame:
     """Two seconds a record, the first time in this process; EO_TEST_REACHED is then a file."""
     reached = Path(os.environ["EO_TEST_REACHED"])
