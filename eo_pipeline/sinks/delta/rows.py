@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from deltalake.transaction import AddAction
 
+from eo_pipeline import side_by_side
 from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.places import Place, is_below, parquet_source, relative_name, size_of
@@ -96,12 +98,12 @@ class AddActions:
             paths = files.write(in_types_of(self.known, pq.read_table(each)) for each in sources)
         elif not all(is_below(path, self.root / ROWS_FOLDER) for path in paths):
             paths = files.link(paths)
-        if staged.table is None:
-            for path in paths:
-                refuse_unbounded_file(path, TYPES.store)
-        return [self._action(path) for path in paths]
+        is_ours = staged.table is not None
+        return side_by_side.each(partial(self._action, is_ours=is_ours), paths)
 
-    def _action(self, path: Place) -> AddAction:
+    def _action(self, path: Place, *, is_ours: bool) -> AddAction:
+        if not is_ours:
+            refuse_unbounded_file(path, TYPES.store)
         try:
             with pq.ParquetFile(parquet_source(path)) as file:
                 schema = TYPES.schema(own_columns(file.schema_arrow))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 
+from eo_pipeline import side_by_side
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.places import Place
@@ -40,10 +42,9 @@ def file_uris(
         keys = [partition_values(table[source], transform) for source, transform in layout]
         paths = files.write(one_file_each(table, keys))
     else:
-        for path in paths:
-            refuse_unbounded_file(path, TYPES.store)
-    for path in paths if sources else []:
-        refuse_unclear(path, sources)
+        side_by_side.each(partial(refuse_unbounded_file, store=TYPES.store), paths)
+    if sources:
+        side_by_side.each(partial(refuse_unclear, sources=sources), paths)
     return [uri_of(path) for path in paths]
 
 
