@@ -33,6 +33,7 @@ LONGEST = (
     "sinks/kafka/test_kafka_sink_contract.py",
     "source/test_logins.py",
     "source/test_avro_registry.py",
+    "jvm/test_renewal.py",
     "jvm/test_archive.py",
     "dagster/test_going_back.py",
     "dagster/test_terminate.py",

@@ -124,6 +124,7 @@ def test_it_is_made_anew_behind_the_run_that_missed_it(
     }
 
 
+@pytest.mark.chaos
 def test_killed_half_way_it_leaves_nothing_and_is_not_tried_again_at_once(
     machine: Machine, bench: Bench, document: Path, fits_no_more: None
 ) -> None:
@@ -146,6 +147,7 @@ def test_killed_half_way_it_leaves_nothing_and_is_not_tried_again_at_once(
     assert [*machine.cache.glob(".making-*")] == []
 
 
+@pytest.mark.chaos
 def test_an_archive_whose_jvm_was_killed_while_it_wrote_is_none(
     machine: Machine, fits_no_more: None
 ) -> None:
@@ -171,6 +173,7 @@ def test_an_archive_whose_jvm_was_killed_while_it_wrote_is_none(
     assert machine.archives == before
 
 
+@pytest.mark.chaos
 def test_two_runs_do_not_make_two(
     machine: Machine, bench: Bench, document: Path, fits_no_more: None
 ) -> None:
@@ -240,6 +243,7 @@ def test_the_doctor_says_whether_an_archive_fits(
     assert (cannot_be["state"], "JAVA_HOME" in cannot_be["remedy"]) == ("warn", True)
 
 
+@pytest.mark.chaos
 def test_a_warm_spark_says_which_archive_it_has(
     machine: Machine, document: Path, fits_no_more: None
 ) -> None:
