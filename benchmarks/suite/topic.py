@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from benchmarks.suite.errors import MeasurementError
 from benchmarks.suite.records import frames, values
 
 _TIMEOUT_S = 60.0
+_LOOK_AGAIN_S = 0.2
 #: Records that may wait in this process, of which each may be long.
 _WAITING = 50_000
 #: Kafka's controller takes fewer than 10,000 records of its own log at once.
@@ -68,13 +71,23 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def create(bootstrap: str, name: str, partitions: int) -> None:
-    """An empty topic."""
+    """An empty topic, that every client hears of whole.
+
+    Raises:
+        MeasurementError: it is not there in time.
+    """
     admin = _admin(bootstrap)
     settings = {"retention.ms": "-1"}
     first, *more = (*range(_MADE_AT_ONCE, partitions, _MADE_AT_ONCE), partitions)
     admin.create_topics([NewTopic(name, first, 1, config=settings)])[name].result(_TIMEOUT_S)
     for count in more:
         admin.create_partitions([NewPartitions(name, count)])[name].result(_TIMEOUT_S)
+    # a producer that was told of fewer takes no record for the others
+    until = time.monotonic() + _TIMEOUT_S
+    while len(admin.list_topics(name, timeout=_TIMEOUT_S).topics[name].partitions) < partitions:
+        if time.monotonic() > until:
+            raise MeasurementError(f"{name} has fewer than {partitions} partitions")
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def dealt_out(
@@ -85,21 +98,34 @@ def dealt_out(
 
 
 def put(bootstrap: str, name: str, records: Iterable[tuple[bytes, int]]) -> None:
-    """Values, each at the end of the partition beside it; they are there when this returns."""
+    """Values, each at the end of the partition beside it; they are there when this returns.
+
+    Raises:
+        MeasurementError: one is not.
+    """
+    refused: list[KafkaError] = []
+
+    def told(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
             "linger.ms": 20,
             "queue.buffering.max.kbytes": 1_000_000,
+            "delivery.report.only.error": True,
         }
     )
     left = iter(records)
     while part := list(islice(left, _WAITING)):
         for value, partition in part:
-            producer.produce(name, value, partition=partition)
+            producer.produce(name, value, partition=partition, on_delivery=told)
             producer.poll(0)
         producer.flush()
+        if refused:
+            raise MeasurementError(f"{name} took {len(refused)} records less: {refused[0]}")
 
 
 def delete(bootstrap: str, *names: str) -> None:

@@ -51,7 +51,8 @@ def test_what_may_pass_in_a_transform_is_tried_again(bench: Bench) -> None:
 
 def test_of_a_full_heap_the_error_says_what_makes_room(bench: Bench) -> None:
     def full(df: DataFrame) -> DataFrame:
-        return df.where(F.raise_error(F.lit("java.lang.OutOfMemoryError: GC overhead limit")))
+        said = F.lit("java.lang.OutOfMemoryError: GC overhead limit")
+        return df.where(F.raise_error(said).cast("boolean"))
 
     bench.topic.write(20)
     with pytest.raises(SparkJobError, match="GC overhead limit") as failed:
