@@ -15,7 +15,6 @@ from eo_pipeline import ConfigError
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import SetupError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run import stage
 from tests.chaos import rest_is_chaos
 from tests.engine import Bench
 from tests.servers import MakeTopic
@@ -142,7 +141,8 @@ def test_executors_that_write_into_another_folder_are_told_so(
     the other. Outcome: refused, with both numbers; nothing is committed.
     """
     theirs = f"file://{tmp_path}/of another machine"
-    monkeypatch.setattr(stage, "path_to_write", lambda path: theirs + str(path))
+    written = "eo_pipeline.run.materialize.path_to_write"
+    monkeypatch.setattr(written, lambda path: theirs + str(path))
     bench.topic.write(RECORDS)
     with pytest.raises(SetupError, match=f"made {RECORDS} rows, and 0 are .* same staging folder"):
         bench.pipeline().run()
