@@ -6,6 +6,7 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.suite.errors import MeasurementError
 from benchmarks.suite.topic import Topic, create, dealt_out, delete, put
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 
@@ -59,3 +60,11 @@ def test_a_topic_has_more_partitions_than_kafka_makes_at_once(
         asker.close()
         assert sorted(found) == list(range(partitions))
         delete(kafka.bootstrap_servers, name)
+
+
+def test_a_record_that_a_topic_does_not_take_is_told(kafka: EmbeddedKafka) -> None:
+    name = f"bench-{uuid.uuid4().hex}"
+    create(kafka.bootstrap_servers, name, 2)
+    with pytest.raises(MeasurementError, match="took 1 records less"):
+        put(kafka.bootstrap_servers, name, [(b"there", 1), (b"nowhere", 2)])
+    delete(kafka.bootstrap_servers, name)
