@@ -15,6 +15,8 @@ from benchmarks.suite.records import frames, values
 
 _TIMEOUT_S = 60.0
 _LOOK_AGAIN_S = 0.2
+#: A broker makes logs one after the other: of 10,000 partitions, on a busy machine, for minutes.
+_WHOLE_S = 600.0
 #: Records that may wait in this process, of which each may be long.
 _WAITING = 50_000
 #: Kafka's controller takes fewer than 10,000 records of its own log at once.
@@ -83,7 +85,7 @@ def create(bootstrap: str, name: str, partitions: int) -> None:
     for count in more:
         admin.create_partitions([NewPartitions(name, count)])[name].result(_TIMEOUT_S)
     # a producer that was told of fewer takes no record for the others
-    until = time.monotonic() + _TIMEOUT_S
+    until = time.monotonic() + _WHOLE_S
     while len(admin.list_topics(name, timeout=_TIMEOUT_S).topics[name].partitions) < partitions:
         if time.monotonic() > until:
             raise MeasurementError(f"{name} has fewer than {partitions} partitions")
