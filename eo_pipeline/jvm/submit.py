@@ -38,7 +38,13 @@ CLIENT_VARIABLES = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_EN
 #: For a Spark that reads Kafka: consumers that it keeps for the next checkpoint. Of more partitions
 #: than that (64, left to itself) each is connected anew in every one. But each that is kept knows
 #: all partitions of its topic: 5 MB of 10,000, and this many are a third of the heap by default.
-KAFKA_SETTINGS = {"spark.kafka.consumer.cache.capacity": "128"}
+#: What was polled beyond a checkpoint's end is kept for the next one, for five minutes by default:
+#: of a catch-up that had filled a heap of 2 GB.
+KAFKA_SETTINGS = {
+    "spark.kafka.consumer.cache.capacity": "128",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+}
 
 
 def pyspark_home() -> Path:
