@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import JSON_FIELD
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
+from eo_pipeline.sinks.unfit import column
 from eo_pipeline.spark import interruptible
 
 #: Where a row came from, if the pipeline writes lineage.
@@ -125,10 +126,10 @@ def _pair(
     old: StructField | None, new: StructField, own_form: bool
 ) -> tuple[Column, Column] | None:
     """Both sides of one column, so that equal values are equal; None: that cannot be told."""
-    mine, kind = _column(new.name), new.dataType
+    mine, kind = column(new.name), new.dataType
     if old is None:  # the store will add it
         return _plain(F.lit(None).cast(kind), kind), _plain(mine, kind)
-    held, known = _column(old.name), old.dataType
+    held, known = column(old.name), old.dataType
     is_json = isinstance(kind, StructType) and kind.names == [JSON_FIELD]
     if is_json and isinstance(known, StringType):
         return _canonical(held), _canonical(mine[JSON_FIELD])
@@ -155,10 +156,6 @@ def _plain(column: Column, kind: DataType) -> Column:
 def _canonical(text: Column) -> Column:
     """JSON with its fields in one order, whoever wrote it."""
     return F.coalesce(F.to_json(F.try_parse_json(text)), text)
-
-
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def difference(

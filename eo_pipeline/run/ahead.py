@@ -16,8 +16,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import EoPipelineError
@@ -37,7 +36,7 @@ _CORES_MIN = 3
 
 
 class Ahead:
-    """At most one :class:`Staging` at a time; leaving the block drops what was not taken.
+    """At most one :class:`Staging` at a time.
 
     ``wanted``: as ``Pipeline.overlap``.
     """
@@ -46,17 +45,6 @@ class Ahead:
         self._steps = steps
         self._wanted = wanted if self._is_possible() else False
         self._staging: Staging | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._drop()
 
     def begin(self, promised: LedgerEntry, guess: Callable[[], LedgerEntry | None]) -> None:
         """Stage ``guess()``, the version on top of ``promised``, if that is worth it. What stands
@@ -74,7 +62,7 @@ class Ahead:
                 self._staging.begin()
         except (EoPipelineError, *SPARK_ERRORS) as error:
             log.info("version %d is not staged ahead: %s", guessed.version, error)
-            self._drop()
+            self.close()
 
     def taken(self, planned: LedgerEntry, measured: Counts) -> Staging | None:
         """The staging of the version that is ``planned``, if it was guessed right. ``measured``:
@@ -87,7 +75,7 @@ class Ahead:
         alike = staging.stager == self._steps.knowing_stager(measured)
         if not alike or staging.identified(planned) != staging.entry:
             log.info("version %d was guessed otherwise, and is staged anew", planned.version)
-            self._drop()
+            self.close()
             return None
         return staging
 
@@ -116,7 +104,8 @@ class Ahead:
         said = f"{steps.pipeline}: {reading(guess)} ahead"
         return Staging(guess, attempt, stager, spark, said)
 
-    def _drop(self) -> None:
+    def close(self) -> None:
+        """Drop what was not taken."""
         staging, self._staging = self._staging, None
         if staging is not None:
             staging.drop()

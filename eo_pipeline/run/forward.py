@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -79,7 +80,7 @@ class Runner:
         self._refuse_own_topics(cluster)
         tell_missing_topics(steps, head, cluster)
         head = head or self._start(cluster)
-        with Ahead(steps, self.overlap) as ahead:
+        with closing(Ahead(steps, self.overlap)) as ahead:
             head, cluster = self._follow(head, cluster, ends, ahead)
         return RunReport(
             pipeline=steps.pipeline,

@@ -6,7 +6,7 @@ make it, one value, which publishing hands on as it is (:mod:`eo_pipeline.sinks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from eo_pipeline.arrow import pa
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.packing import Packing
+from eo_pipeline.sinks.unfit import column
 from eo_pipeline.spark import (
     interruptible,
     options_of,
@@ -24,7 +25,7 @@ from eo_pipeline.spark import (
     path_to_write,
     session_on_server,
 )
-from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.spark.ordinary import has_function
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import PACKED_COLUMN, StagedTable
 
@@ -49,12 +50,11 @@ def packed(frame: DataFrame, packing_of: Callable[[StructType], Packing | None])
     ``Sink.packing``) gives; None: there is none for them, or this Spark cannot make it. Lazy.
     """
     packing = packing_of(frame.schema)
-    if packing is None or not has_ordinary(frame.sparkSession, packing.trial):
+    if packing is None or not has_function(frame.sparkSession, packing.trial):
         return None
-    columns = {name: F.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
-    rows = packing.packed(F.struct(*columns.values())).alias(PACKED_COLUMN)
-    frame_ = frame.select(rows, *(columns[name] for name in packing.beside))
-    return Packed(frame_, packing.form, to_arrow_schema(frame.schema))
+    rows = packing.packed(F.struct(*map(column, frame.columns))).alias(PACKED_COLUMN)
+    made = frame.select(rows, *map(column, packing.beside))
+    return Packed(made, packing.form, to_arrow_schema(frame.schema))
 
 
 def materialize(
@@ -74,7 +74,9 @@ def materialize(
     target, spark = folder(attempt), frame.sparkSession
     if session := session_on_server(spark):
         attempt.runs_in(session)
-    options = {**options_of(target), **parquet_options(spark), **_own_options(packed)}
+    options = {**options_of(target), **parquet_options(spark)}
+    if packed is not None:
+        options |= _OPTIONS_OF_PACKED
     write = frame.write.mode(mode).options(**options).partitionBy(*layout).parquet
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     if packed is not None:
@@ -82,7 +84,3 @@ def materialize(
         return replace(staged, schema=packed.schema, form=packed.form)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)
-
-
-def _own_options(packed: Packed | None) -> Mapping[str, str]:
-    return {} if packed is None else _OPTIONS_OF_PACKED

@@ -29,7 +29,7 @@ from eo_pipeline.source.decode import decode
 from eo_pipeline.source.ordinary import trial
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.spark import SPARK_ERRORS, SparkSettings, staging_settings
-from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.spark.ordinary import has_function
 
 #: Records of the shape in which Spark's connector gives them.
 _RECORDS = """
@@ -76,7 +76,7 @@ def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:
     """Staged in files, as columns and as a database's own rows, and in memory."""
     frames: list[DataFrame] = []
     for _ in range(3):
-        records, has = spark.sql(_RECORDS), has_ordinary(spark, trial)
+        records, has = spark.sql(_RECORDS), has_function(spark, trial)
         reading = Reading(decode(records, source, has_ordinary=has), [], transformed=True)
         frames.append(Result(reading.good, lambda rows: rows.drop("_kafka")).frame)
     frames[0].write.parquet(str(Path.cwd() / "rows"))

@@ -66,7 +66,7 @@ from eo_pipeline.spark import (
 )
 from eo_pipeline.spark.cores import cores
 from eo_pipeline.spark.local_rows import frame_of
-from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.spark.ordinary import has_function
 from eo_pipeline.spark.origins import origins
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -271,7 +271,7 @@ class Stager:
             known=len(known),
             tasks=Tasks.of(ranges, cores(spark), self.record_bytes, known),
         )
-        return decode(raw, self._typed_source(), schemas, has_ordinary=has_ordinary(spark, trial))
+        return decode(raw, self._typed_source(), schemas, has_ordinary=has_function(spark, trial))
 
     def _typed_source(self) -> KafkaSource:
         """The source, with a schema that Spark need not be asked about again."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import JSON_FIELD
+from eo_pipeline.sinks.unfit import column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,18 +111,11 @@ def as_json_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
     :func:`~eo_pipeline.sinks.arrow.json_array` knows it.
     """
     nested = set(names)
-    return df.select(*(_as_json(name) if name in nested else _column(name) for name in df.columns))
+    return df.select(*(_as_json(name) if name in nested else column(name) for name in df.columns))
 
 
 def _as_json(name: str) -> Column:
     from pyspark.sql import functions as F
 
-    text = F.to_json(_column(name), _SPARK_OPTIONS)
+    text = F.to_json(column(name), _SPARK_OPTIONS)
     return F.struct(text.alias(JSON_FIELD)).alias(name)
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as F
-
-    escaped = name.replace("`", "``")
-    return F.col(f"`{escaped}`")

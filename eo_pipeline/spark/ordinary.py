@@ -24,7 +24,7 @@ _known: WeakKeyDictionary[SparkSession, dict[_Trial, bool]] = WeakKeyDictionary(
 _lock = Lock()
 
 
-def has_ordinary(spark: SparkSession, trial: _Trial) -> bool:
+def has_function(spark: SparkSession, trial: _Trial) -> bool:
     """Whether ``spark`` can analyse what ``trial`` gives; asked once.
 
     A setting alone tells nothing: a session that was there before may have been given it, without

@@ -16,26 +16,15 @@ from eo_pipeline.run.counting import NAMES_OF_FILES
 from eo_pipeline.run.stage import Transform
 from eo_pipeline.spark import Observed, SparkSettings
 from eo_pipeline.spark.explained import explained
+from tests.calls import calls_of
 from tests.engine import Bench
 
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What this process asks of its Spark Connect server."""
-    asked: Counter[str] = Counter()
-    for name in ("_analyze", "_execute", "_execute_and_fetch", "config"):
-        monkeypatch.setattr(SparkConnectClient, name, counting(name, asked))
-    return asked
-
-
-def counting(name: str, asked: Counter[str]) -> Any:
-    real = getattr(SparkConnectClient, name)
-
-    def counted(client: SparkConnectClient, *arguments: Any, **named: Any) -> Any:
-        asked[name] += 1
-        return real(client, *arguments, **named)
-
-    return counted
+    names = ("_analyze", "_execute", "_execute_and_fetch", "config")
+    return calls_of(SparkConnectClient, names, monkeypatch)
 
 
 def as_it_came(frame: DataFrame) -> DataFrame:

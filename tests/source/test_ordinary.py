@@ -23,7 +23,7 @@ from eo_pipeline.source.json_values import read_type
 from eo_pipeline.source.ordinary import is_judged, ordinary, trial
 from eo_pipeline.source.typed import parsed_schema
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.spark.ordinary import has_function
 from tests.source.frames import kafka_frame
 
 #: One type each, and a value as JSON writes it that is read.
@@ -184,7 +184,7 @@ def counted(decoded: Decoded) -> list[Row]:
 
 
 def test_ordinary_values_of_each_type_are_read(spark: SparkSession) -> None:
-    assert has_ordinary(spark, trial)
+    assert has_function(spark, trial)
     values = [f'{{"v": {value}}}'.encode() for _, value in READ]
     found = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(READ, values, strict=True)]
     assert [case for case, done in zip(READ, found, strict=True) if not done] == []

@@ -15,7 +15,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.source.ordinary import trial
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import class_path
-from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.spark.ordinary import has_function
 from tests.engine import STATE
 from tests.source.test_ordinary import is_read
 
@@ -29,12 +29,12 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.ordinary import trial
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.ordinary import has_ordinary
+from eo_pipeline.spark.ordinary import has_function
 from tests.source.frames import kafka_frame
 
 spark = SparkSettings(warm=False).session()
 assert spark.conf.get(CATALOG_SETTING), "it was given the setting, and not the jar"
-has = has_ordinary(spark, trial)
+has = has_function(spark, trial)
 source = KafkaSource(bootstrap_servers="n:1", topics=["t"], value_schema="id BIGINT")
 decoded = decode(kafka_frame(spark, [b'{"id": 7}']), source, has_ordinary=has)
 print("FOUND", has, [row.id for row in decoded.good(decoded.all).collect()])
@@ -58,6 +58,6 @@ def test_a_spark_connect_server_of_somebody_elses_is_sent_it(
     monkeypatch.setattr(embedded, "jars_settings", class_path)
     with EmbeddedSpark(tmp_path, jars=spark_connector_jars(STATE)) as server:
         spark = SparkSettings(remote=server.remote).session()
-        assert has_ordinary(spark, trial)
+        assert has_function(spark, trial)
         assert is_read(spark, "v BIGINT", b'{"v": 1}', b'{"v": "x"}') == [True, False]
         spark.stop()

@@ -46,6 +46,13 @@ public class CopyRow implements ScalarFunction {
     private static final int JSON = 11;
     private static final int NUMERIC = 12;
 
+    /** What each kind is for Spark; JSON is a struct of one field, its text. */
+    private static final Class[] TYPES = {
+        BooleanType.class, ByteType.class, ShortType.class, IntegerType.class, LongType.class,
+        FloatType.class, DoubleType.class, StringType.class, BinaryType.class, DateType.class,
+        TimestampType.class, StructType.class, DecimalType.class
+    };
+
     /** What each kind takes, in bytes; nothing is said of those whose values differ. */
     private static final int[] SIZES = {1, 2, 2, 4, 8, 4, 8, 0, 0, 4, 8, 0, 0};
 
@@ -75,44 +82,13 @@ public class CopyRow implements ScalarFunction {
     }
 
     private static int kind(DataType type) {
-        if (type instanceof BooleanType) {
-            return BOOLEAN;
+        for (int kind = 0; kind < TYPES.length; kind++) {
+            if (TYPES[kind].isInstance(type)) {
+                return kind;
+            }
         }
-        if (type instanceof ByteType) {
-            return BYTE;
-        }
-        if (type instanceof ShortType) {
-            return SHORT;
-        }
-        if (type instanceof IntegerType) {
-            return INT;
-        }
-        if (type instanceof LongType) {
-            return LONG;
-        }
-        if (type instanceof FloatType) {
-            return FLOAT;
-        }
-        if (type instanceof DoubleType) {
-            return DOUBLE;
-        }
-        if (type instanceof StringType) {
-            return TEXT;
-        }
-        if (type instanceof BinaryType) {
-            return BYTES;
-        }
-        if (type instanceof DateType) {
-            return DATE;
-        }
-        if (type instanceof TimestampType || type instanceof TimestampNTZType) {
+        if (type instanceof TimestampNTZType) {
             return TIMESTAMP;
-        }
-        if (type instanceof DecimalType) {
-            return NUMERIC;
-        }
-        if (type instanceof StructType) {
-            return JSON; // of one field, its text
         }
         throw new IllegalArgumentException("no column of " + type.simpleString());
     }

@@ -18,7 +18,7 @@ from eo_pipeline.places import Place, is_below, parquet_source, relative_name, s
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
-from eo_pipeline.sinks.lake.bounds import refuse_unbounded_file, refuse_unbounded_rows
+from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer, refuse_unbounded_rows
 from eo_pipeline.sinks.lake.rows import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.types import is_wider, own_columns
 from eo_pipeline.staging.rows import StagedTable
@@ -102,8 +102,6 @@ class AddActions:
         return side_by_side.each(partial(self._action, is_ours=is_ours), paths)
 
     def _action(self, path: Place, *, is_ours: bool) -> AddAction:
-        if not is_ours:
-            refuse_unbounded_file(path, TYPES.store)
         try:
             with pq.ParquetFile(parquet_source(path)) as file:
                 schema = TYPES.schema(own_columns(file.schema_arrow))
@@ -111,6 +109,8 @@ class AddActions:
                 values = self._partition_values(file)
         except pa.ArrowException as error:
             raise RefusedError(f"the staged file {path} cannot be read: {error}") from error
+        if not is_ours:
+            refuse_unbounded_footer(metadata, TYPES.store)
         self._refuse_nulls(metadata, schema)
         own = pa.schema([field for field in schema if field.name not in self.partition_by])
         return AddAction(

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
+from eo_pipeline import side_by_side
 from eo_pipeline.bucket import BucketPath
 from eo_pipeline.places import Found, Place, files_below, modified_at, relative_name
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER
@@ -41,11 +42,10 @@ def unused_files(root: Place, table: Table, oldest: float, turn: int) -> list[tu
     named = {relative_name(found.place, root): found for found in listed}
     free = named.keys() - {*_used(root, table)}
     candidates = {name: named[name] for name in free if _may_go(table, name, turn)}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ages = dict(zip(candidates, pool.map(_modified, candidates.values()), strict=True))
+    ages = zip(candidates, side_by_side.each(_modified, [*candidates.values()]), strict=True)
     return [
         (name, candidates[name].size)
-        for name, modified in sorted(ages.items())
+        for name, modified in sorted(ages)
         if modified is not None and modified < _limit(name, oldest)
     ]
 

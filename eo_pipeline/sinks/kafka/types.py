@@ -18,6 +18,7 @@ from eo_pipeline.sinks.arrow import JSON_FIELD
 from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.protobuf_encoding import AgreedProtobuf, by_workers
 from eo_pipeline.sinks.projection import as_json_columns
+from eo_pipeline.sinks.unfit import column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -245,7 +246,7 @@ def project(df: DataFrame, layout: Layout) -> DataFrame:
 def _projected(df: DataFrame, layout: Layout, types: Mapping[str, str]) -> DataFrame:
     """The same; what workers make bytes of is structs yet."""
     kept = [name for name in df.columns if name in LINEAGE_COLUMNS]
-    parts = [*_parts(layout, types), *(_column(name) for name in kept)]
+    parts = [*_parts(layout, types), *(column(name) for name in kept)]
     if layout.schemas.value is not None:
         value = layout.schemas.value.encoded(layout.value)
         return df.select(value.alias(VALUE), *parts)
@@ -253,7 +254,7 @@ def _projected(df: DataFrame, layout: Layout, types: Mapping[str, str]) -> DataF
         return df.select(_as_bytes(layout.value, types).alias(VALUE), *parts)
     from pyspark.sql import functions as F
 
-    body = F.struct(*map(_column, layout.payload(df.columns)))
+    body = F.struct(*map(column, layout.payload(df.columns)))
     wrapped = as_json_columns(df.select(body.alias(VALUE), *parts), [VALUE])
     return wrapped.withColumn(VALUE, F.col(VALUE)[JSON_FIELD])
 
@@ -265,9 +266,9 @@ def _parts(layout: Layout, types: Mapping[str, str]) -> list[Column]:
         key = agreed.encoded(layout.key) if agreed else _as_bytes(layout.key, types)
         parts.append(key.alias(KEY))
     if layout.timestamp is not None:
-        parts.append(_column(layout.timestamp).alias(TIMESTAMP))
+        parts.append(column(layout.timestamp).alias(TIMESTAMP))
     if isinstance(layout.headers, str):
-        parts.append(_column(layout.headers).alias(HEADERS))
+        parts.append(column(layout.headers).alias(HEADERS))
     elif layout.headers:
         parts.append(_headers(layout.headers, types).alias(HEADERS))
     return parts
@@ -285,16 +286,9 @@ def _headers(names: Mapping[str, str], types: Mapping[str, str]) -> Column:
 
 
 def _as_bytes(name: str, types: Mapping[str, str]) -> Column:
-    column = _column(name)
+    found = column(name)
     # an integer's own cast to binary is its memory, not its digits
-    return column if types[name] == "binary" else column.cast("string").cast("binary")
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as F
-
-    escaped = name.replace("`", "``")
-    return F.col(f"`{escaped}`")
+    return found if types[name] == "binary" else found.cast("string").cast("binary")
 
 
 def _check_types(types: Mapping[str, str], layout: Layout) -> None:

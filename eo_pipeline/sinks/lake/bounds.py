@@ -27,12 +27,16 @@ def refuse_unbounded_rows(table: pa.Table, store: str) -> None:
 
 
 def refuse_unbounded_file(path: Place, store: str) -> None:
+    """The same of a staged file; see :func:`refuse_unbounded_footer`."""
+    refuse_unbounded_footer(pq.read_metadata(parquet_source(path)), store)
+
+
+def refuse_unbounded_footer(metadata: pq.FileMetaData, store: str) -> None:
     """The same of a staged file, as far as its footer shows it: its rows are not read.
 
     Raises:
         RefusedError: names the column.
     """
-    metadata = pq.read_metadata(parquet_source(path))
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             leaf = metadata.row_group(group).column(index)

@@ -24,6 +24,11 @@ from eo_pipeline.testing import (
 )
 
 
+def in_memory(table: pa.Table) -> StagedOutput:
+    """Rows that are not in files."""
+    return StagedOutput(rows=StagedTable.in_memory(table))
+
+
 def rows_of(checkpoint: int, count: int = 3, **columns: Any) -> pa.Table:
     """``count`` rows of one checkpoint; ``columns`` are added to the id."""
     ids = range(checkpoint * 100, checkpoint * 100 + count)

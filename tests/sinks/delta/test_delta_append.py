@@ -21,11 +21,12 @@ from eo_pipeline.places import Place, name_too
 from eo_pipeline.sinks.delta import append
 from eo_pipeline.sinks.delta.own import OwnCommits
 from eo_pipeline.sinks.protocol import CommitOutcome
-from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
+from tests.calls import calls_of
 from tests.sinks.delta.delta_world import (
     World,
     append_of_another_application,
+    in_memory,
     rows_of,
     world,
 )
@@ -33,27 +34,11 @@ from tests.sinks.delta.delta_world import (
 __all__ = ["world"]
 
 
-def in_memory(table: pa.Table) -> StagedOutput:
-    return StagedOutput(rows=StagedTable.in_memory(table))
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What delta-rs is asked for that looks through the log: it lists the folder each time."""
-    found: Counter[str] = Counter()
-    for name in ("__init__", "create_write_transaction", "create_checkpoint", "cleanup_metadata"):
-        monkeypatch.setattr(DeltaTable, name, _counted(name, found))
-    return found
-
-
-def _counted(name: str, found: Counter[str]) -> Any:
-    real = getattr(DeltaTable, name)
-
-    def counted(table: DeltaTable, *arguments: Any, **named: Any) -> Any:
-        found[name] += 1
-        return real(table, *arguments, **named)
-
-    return counted
+    names = ("__init__", "create_write_transaction", "create_checkpoint", "cleanup_metadata")
+    return calls_of(DeltaTable, names, monkeypatch)
 
 
 def behind_own(world: World, checkpoints: int = 3) -> LedgerEntry:

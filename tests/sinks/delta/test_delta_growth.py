@@ -17,6 +17,7 @@ from eo_pipeline.sinks.delta.own import OwnCommits
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
+from tests.calls import calls_of
 from tests.sinks.delta.delta_world import (
     World,
     append_of_another_application,
@@ -31,20 +32,8 @@ __all__ = ["world"]
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often delta-rs is asked for what costs more the longer the log is."""
-    asked: Counter[str] = Counter()
-    for name in ("__init__", "transaction_version"):
-        monkeypatch.setattr(DeltaTable, name, counting(name, asked))
-    return asked
-
-
-def counting(name: str, asked: Counter[str]) -> Any:
-    real = getattr(DeltaTable, name)
-
-    def counted(table: DeltaTable, *arguments: Any, **named: Any) -> Any:
-        asked[name] += 1
-        return real(table, *arguments, **named)
-
-    return counted
+    names = ("__init__", "transaction_version")
+    return calls_of(DeltaTable, names, monkeypatch)
 
 
 @pytest.mark.parametrize("checkpoints", [2, 3, 11])

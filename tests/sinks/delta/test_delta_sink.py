@@ -34,16 +34,13 @@ from eo_pipeline.testing import CrashRequested, child_of, dead_letters, raise_at
 from tests.sinks.delta.delta_world import (
     World,
     append_of_another_application,
+    in_memory,
     optimize,
     rows_of,
     world,
 )
 
 __all__ = ["world"]
-
-
-def in_memory(table: pa.Table) -> StagedOutput:
-    return StagedOutput(rows=StagedTable.in_memory(table))
 
 
 # Compare-and-swap.
