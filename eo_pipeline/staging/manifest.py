@@ -37,6 +37,9 @@ class Manifest:
         written_as = PACKED_FORMAT if rows and rows.form else MANIFEST_FORMAT
         stored = _Stored(written_as, self.entry, _stored(rows), _stored(dead_letters))
         written: dict[str, Any] = _format().dump_python(stored, mode="json")
+        for table in (written["rows"], written["dead_letters"]):
+            if table and table["form"] is None:  # the first format is, byte for byte, what it was
+                del table["form"]
         return {**written, _HASH: _hash(written)}
 
     @classmethod
