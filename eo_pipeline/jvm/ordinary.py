@@ -30,10 +30,19 @@ CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
     "CopyRow.java",
+    "HeldFile.java",
     "LaterExtensions.java",
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",
     "OrdinaryScanner.java",
+    "Plain.java",
+    "PlainBuffer.java",
+    "PlainValues.java",
+    "RangeStager.java",
+    "StagedColumn.java",
+    "StagedFile.java",
+    "StagedRanges.java",
+    "Staging.java",
 )
 _PACKAGE = Path("eo", "pipeline")
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"

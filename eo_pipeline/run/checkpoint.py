@@ -140,6 +140,7 @@ class Steps:
             # few records of which nobody knows the size: their number bounds what is tried
             fetched_max=self.inline_records if size is None else 0,
             books=self.books,
+            tries_directly=measured is None or not (measured.dead_letters or measured.unknown),
             agree=self.session.agree if self.sink.needs_agreement else None,
         )
 

@@ -30,7 +30,7 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import PACKED_COLUMN, StagedTable
 
 #: Values that never come again are not worth a dictionary, nor are their least and their greatest.
-_OPTIONS_OF_PACKED = {
+OPTIONS_OF_PACKED = {
     "parquet.enable.dictionary": "false",
     "parquet.column.statistics.enabled": "false",
 }
@@ -76,7 +76,7 @@ def materialize(
         attempt.runs_in(session)
     options = {**options_of(target), **parquet_options(spark)}
     if packed is not None:
-        options |= _OPTIONS_OF_PACKED
+        options |= OPTIONS_OF_PACKED
     write = frame.write.mode(mode).options(**options).partitionBy(*layout).parquet
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     if packed is not None:

@@ -31,6 +31,7 @@ from eo_pipeline.run.counting import (
     Seen,
     refuse_other_rows,
 )
+from eo_pipeline.run.direct import Direct
 from eo_pipeline.run.hashing import HashedRows
 from eo_pipeline.run.materialize import materialize, packed
 from eo_pipeline.run.schema_books import SchemaBooks, read_with
@@ -72,9 +73,13 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 Transform = Callable[[DataFrame], DataFrame]
+Ranges = Sequence[OffsetRange]
 
 #: How often a job is run of which Spark does not say how many rows it made.
 STAGING_TRIES = 3
+
+#: Ranges of few records for which a consumer each, of Spark's, is no more than one of this process.
+_CONSUMERS = 16
 
 #: Where there may be files already, Spark removes them: a bucket may list folders long emptied.
 _AGAIN = "overwrite"
@@ -123,6 +128,8 @@ class Stager:
     agree: Callable[[StructType], object] | None = None
     #: whether rows may be staged in a form that only the sink reads
     packs: bool = True
+    #: whether it is worth a try that all records are ordinary
+    tries_directly: bool = True
 
     @property
     def code_version(self) -> str | None:
@@ -168,11 +175,14 @@ class Stager:
         """
         schemas = self.books.of(entry) if self.books else None
         few = attempt is None or sum(each.span for each in entry.ranges) <= self.fetched_max
+        direct = self._direct if not few or len(entry.ranges) <= _CONSUMERS else None
+        if direct and (done := direct.stage(spark, entry, attempt, self._tasks)):
+            return done
         small = fetched(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
-        staged = ready._stage(decoded, ranges, entry, attempt)
+        staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN if direct else "error")
         while isinstance(staged, ReadBy):
             decoded = self._decoded(spark, entry, small, staged)
             staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
@@ -184,6 +194,18 @@ class Stager:
         assert isinstance(staged, UnfitRows)
         remedy = "The transform made other rows of the same records the second time"
         raise refused(staged, self.source, self.sink, remedy)
+
+    @property
+    def _direct(self) -> Direct | None:
+        if self.transform is not None or self.books is not None or not self.tries_directly:
+            return None
+        own = (self.sink, self.lineage, self.never_null, self.packs)
+        return Direct(self._typed_source(), *own)
+
+    def _tasks(
+        self, spark: SparkSession, ranges: Ranges, known: Collection[TopicPartition]
+    ) -> Tasks:
+        return Tasks.of(ranges, cores(spark), self.record_bytes, known)
 
     def _agreed(self, decoded: Decoded) -> Stager:
         """With the sink as it takes rows of what the transform makes."""
@@ -269,7 +291,7 @@ class Stager:
             pipeline=pipeline,
             topic_ids=topic_ids,
             known=len(known),
-            tasks=Tasks.of(ranges, cores(spark), self.record_bytes, known),
+            tasks=self._tasks(spark, ranges, known),
         )
         return decode(raw, self._typed_source(), schemas, has_ordinary=has_function(spark, trial))
 

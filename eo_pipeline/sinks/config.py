@@ -219,3 +219,10 @@ class Sink(Settings, ABC):
         outside the years 1 to 9999.
         """
         return reason(schema, Limits(never_null=never_null))
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """The columns that a row must have a value in, if by :meth:`unfit` every other row fits
+        that is made of plain values: numbers that are finite, UTF-8 without U+0000, times of the
+        years 1600 to 9999. None: nothing is known of these. ``never_null`` are not meant.
+        """
+        return None

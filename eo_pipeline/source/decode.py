@@ -127,9 +127,8 @@ def _decode_json(
     # a column, since bytes that become a text wherever one is asked for are copied each time
     text = F.col(TEXT)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    reading = read_type(schema)
-    assert isinstance(reading, StructType)
-    made_of = StructType(list(reading)).add(_CORRUPT, "string")
+    made_of = read_as(schema)
+    reading = StructType(made_of.fields[:-1])
     found = ordinary(value, schema, made_of) if has_ordinary else None
     made = keys.as_field(value.cast("string")) if plain else value.cast("string")
     judged = _always if found is None else _if_judged
@@ -150,6 +149,15 @@ def _decode_json(
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
     return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
+
+
+def read_as(schema: StructType) -> StructType:
+    """What Spark's reader makes of records of ``schema``: see :func:`read_type`, and a column for
+    what is none.
+    """
+    reading = read_type(schema)
+    assert isinstance(reading, StructType)
+    return StructType(list(reading)).add(_CORRUPT, "string")
 
 
 def _if_judged(of: Column) -> Column:

@@ -74,6 +74,11 @@ def named(wanted: StructType, read: StructType) -> str:
     return f"{wanted.json()}\n{read.json()}"
 
 
+def is_plain(wanted: StructType) -> bool:
+    """Whether no column of ``wanted`` has parts, and ordinary records of it are read."""
+    return all(isinstance(f.dataType, _PLAIN) or f.dataType == StringType() for f in wanted)
+
+
 def _is_read(wanted: DataType) -> bool:
     if isinstance(wanted, StructType):
         return all(_is_read(field.dataType) for field in wanted)

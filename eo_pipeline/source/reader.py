@@ -53,11 +53,33 @@ def read_ranges(
     (``assign``); ``kafka.group.id`` only names Spark's consumer cache. That should be the same for
     every batch: ``known`` are all partitions there are, also those without a range.
     """
+    tasks = tasks_for(source, tasks)
+    options = range_options(
+        source, ranges, pipeline=pipeline, topic_ids=topic_ids, known=known, tasks=tasks
+    )
+    hide_secrets(spark)
+    records = spark.read.format("kafka").options(**options, includeHeaders="true").load()
+    return records if tasks.shared_by is None else records.coalesce(tasks.shared_by)
+
+
+def tasks_for(source: KafkaSource, tasks: Tasks) -> Tasks:
+    """``tasks``, unless the user says how ranges are split."""
+    asked = {name.lower() for name in source.spark_options}
+    return _AS_SPARK_DOES if asked & _SPLITTING else tasks
+
+
+def range_options(
+    source: KafkaSource,
+    ranges: Sequence[OffsetRange],
+    *,
+    pipeline: str,
+    topic_ids: Mapping[str, str],
+    known: int,
+    tasks: Tasks,
+) -> dict[str, str]:
+    """What Spark's connector is told; see :func:`read_ranges`. ``tasks``: see :func:`tasks_for`."""
     fetched = {"kafka.max.partition.fetch.bytes": str(_fetched(max(known, len(ranges))))}
     settings = {**_TUNING, **fetched, **spark_settings(source)}
-    asked = {name.lower() for name in source.spark_options}
-    if asked & _SPLITTING:
-        tasks = _AS_SPARK_DOES
     options = {
         **settings,
         "kafka.group.id": source.consumer_group(pipeline, topic_ids, settings),
@@ -65,13 +87,10 @@ def read_ranges(
         "startingOffsets": _boundary(ranges, "start"),
         "endingOffsets": _boundary(ranges, "end"),
         "failOnDataLoss": "true",
-        "includeHeaders": "true",
     }
     if tasks.span_max is not None:
         options["maxRecordsPerPartition"] = str(tasks.span_max)
-    hide_secrets(spark)
-    records = spark.read.format("kafka").options(**options).load()
-    return records if tasks.shared_by is None else records.coalesce(tasks.shared_by)
+    return options
 
 
 def _fetched(partitions: int) -> int:

@@ -13,14 +13,15 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from eo_pipeline.jvm.ordinary import CATALOG_CLASS, CATALOG_SETTING, ordinary_jar
 from eo_pipeline.spark.clients import is_connect
 
 _Trial = Callable[[], Column]
 
-_known: WeakKeyDictionary[SparkSession, dict[_Trial, bool]] = WeakKeyDictionary()
+#: Of a function its trial, of a source its name.
+_known: WeakKeyDictionary[SparkSession, dict[_Trial | str, bool]] = WeakKeyDictionary()
 _lock = Lock()
 
 
@@ -30,18 +31,27 @@ def has_function(spark: SparkSession, trial: _Trial) -> bool:
     A setting alone tells nothing: a session that was there before may have been given it, without
     the jar.
     """
+    return _has(spark, trial, lambda: spark.range(1).select(trial()))
+
+
+def has_source(spark: SparkSession, name: str) -> bool:
+    """Whether ``spark`` has our source of that ``name``; asked once."""
+    return _has(spark, name, spark.read.format(name).load)
+
+
+def _has(spark: SparkSession, what: _Trial | str, made: Callable[[], DataFrame]) -> bool:
     with _lock:
         known = _known.setdefault(spark, {})
-        if trial not in known:
-            known[trial] = _takes(spark, trial)
-        return known[trial]
+        if what not in known:
+            known[what] = _takes(spark, made)
+        return known[what]
 
 
-def _takes(spark: SparkSession, trial: _Trial) -> bool:
+def _takes(spark: SparkSession, made: Callable[[], DataFrame]) -> bool:
     try:
         if spark.conf.get(CATALOG_SETTING, None) is None and not _was_sent(spark):
             return False
-        return bool(spark.range(1).select(trial()).schema)
+        return bool(made().schema)
     # a server that takes no jars; and of a Spark that is lost the job itself says so
     except (PySparkException, Py4JError):
         return False

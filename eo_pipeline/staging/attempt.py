@@ -11,7 +11,7 @@ An earlier release left out the ledger's id; what it promised says itself to whi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO
@@ -79,12 +79,20 @@ class Attempt:
         """
         write_atomically(self.folder / _SESSION, session, flushed=False)
 
-    def collect(self, folder: Place, schema_of_none: Callable[[], pa.Schema]) -> StagedTable:
+    def collect(
+        self,
+        folder: Place,
+        schema_of_none: Callable[[], pa.Schema],
+        named: Collection[str] | None = None,
+    ) -> StagedTable:
         """The Parquet files Spark left in ``folder``, with sizes and row counts from their
         footers, flushed to disk so that a power cut cannot leave a manifest without its rows.
-        ``schema_of_none`` is asked for the columns if there is no file.
+        ``schema_of_none`` is asked for the columns if there is no file. Of files that tasks gave
+        their names those that were ``named``: another one is that of a task that was given up.
         """
         found = [each for each in files_below(folder) if _holds_rows(each.place, folder)]
+        if named is not None:
+            found = [each for each in found if relative_name(each.place, folder) in named]
         looked = side_by_side.each(self._collected, found)
         return StagedTable(
             schema=_without_metadata(looked[0][1] if looked else schema_of_none()),

@@ -134,18 +134,26 @@ _REFUSED = {
 }
 
 
+@pytest.mark.parametrize(
+    ("writer", "transform"),
+    [("direct", None), ("materialize", "tests.run.transforms:as_it_is")],
+)
 def test_executors_that_write_into_another_folder_are_told_so(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: str,
+    transform: str | None,
 ) -> None:
     """Scenario: Spark's file system is not this process's: what is written in one is not there in
     the other. Outcome: refused, with both numbers; nothing is committed.
     """
     theirs = f"file://{tmp_path}/of another machine"
-    written = "eo_pipeline.run.materialize.path_to_write"
+    written = f"eo_pipeline.run.{writer}.path_to_write"
     monkeypatch.setattr(written, lambda path: theirs + str(path))
     bench.topic.write(RECORDS)
     with pytest.raises(SetupError, match=f"made {RECORDS} rows, and 0 are .* same staging folder"):
-        bench.pipeline().run()
+        bench.pipeline(transform=transform).run()
     assert bench.table.versions() == [0]
 
 

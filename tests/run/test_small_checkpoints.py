@@ -56,8 +56,15 @@ def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_se
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.parametrize(
+    ("key_format", "steps"),
+    [
+        ("raw", 1),  # what it takes to tell of tasks that do all by themselves
+        ("text", 2),  # until records are counted with their rows, and from there on
+    ],
+)
 def test_spark_generates_the_same_code_for_each_checkpoint(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, key_format: str, steps: int
 ) -> None:
     codes: list[list[str]] = []
     real = SparkConnectClient.to_table
@@ -68,12 +75,12 @@ def test_spark_generates_the_same_code_for_each_checkpoint(
         return real(client, plan, *arguments)
 
     monkeypatch.setattr(SparkConnectClient, "to_table", heard)
-    pipeline = bench.pipeline(inline_records=100_000)
+    pipeline = bench.pipeline(inline_records=100_000, source={"key_format": key_format})
     for _ in range(3):  # the first goes through files: nobody knows how large its records are
         bench.topic.write(10)
         pipeline.run()
-    first, second = filter(None, codes)  # without the question how many cores there are
-    assert len(first) == 2  # until records are counted with their rows, and from there on
+    *_, first, second = filter(None, codes)  # without the question how many cores there are
+    assert len(first) == steps
     assert first == second
     bench.table.assert_holds_once(bench.topic.written)
 

@@ -140,3 +140,9 @@ class DeltaSink(UpsertOptions, FolderSink):
             if name in schema.names and schema[name].dataType.typeName() == "string"
         ]
         return reason(schema, Limits(needed=needed, never_null=never_null, numbers=key), *empty)
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """What an upsert goes by; a partition's text may not be empty either."""
+        if self.partition_by:
+            return None
+        return rule.never_null if (rule := self.upsert_rule) else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
@@ -189,6 +189,10 @@ class IcebergSink(FolderSink):
         null in a struct comes back empty.
         """
         return super().gives_back(data_type) and is_read_as_it_stands(data_type)
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """Nothing."""
+        return ()
 
     def project(self, df: DataFrame) -> DataFrame:
         """Adds the columns for laying out; changes no type.

@@ -131,3 +131,7 @@ class MySqlSink(SqlSink):
         rule = self.upsert_rule
         needed = rule.never_null if rule else ()
         return reason(schema, Limits(not_finite=False, needed=needed, never_null=never_null))
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """What an upsert goes by."""
+        return rule.never_null if (rule := self.upsert_rule) else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -55,6 +56,10 @@ class ParquetSink(FolderSink):
     def staging_folders(self) -> StagingFolders:
         """In the folder itself, so that what is published need not be copied."""
         return StagingFolders(manifests=self.root / STAGING_FOLDER)
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """Nothing."""
+        return ()
 
     def project(self, df: DataFrame) -> DataFrame:
         """Changes nothing.

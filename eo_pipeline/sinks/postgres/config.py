@@ -136,6 +136,10 @@ class PostgresSink(SqlSink):
         needed = rule.never_null if rule else ()
         return reason(schema, Limits(years=_YEARS, nul=False, needed=needed, never_null=never_null))
 
+    def plain_rows_need(self) -> Collection[str] | None:
+        """What an upsert goes by."""
+        return rule.never_null if (rule := self.upsert_rule) else ()
+
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:
     return str(parts.get(key) or default)

@@ -142,3 +142,7 @@ class RedisSink(Sink):
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """What the key is made of is never null."""
         return reason(schema, Limits(needed=tuple(self.template.columns), never_null=never_null))
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """What the key is made of."""
+        return tuple(self.template.columns)

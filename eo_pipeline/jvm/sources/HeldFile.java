@@ -1,0 +1,50 @@
+package eo.pipeline;
+
+import java.io.IOException;
+import org.apache.parquet.io.OutputFile;
+import org.apache.parquet.io.PositionOutputStream;
+
+/** A file in memory, for what is so little that it is told and not stored. */
+final class HeldFile implements OutputFile {
+    private final Held held = new Held();
+
+    byte[] bytes() {
+        return held.bytes.toByteArray();
+    }
+
+    public PositionOutputStream create(long blockSizeHint) {
+        return held;
+    }
+
+    public PositionOutputStream createOrOverwrite(long blockSizeHint) {
+        return held;
+    }
+
+    public boolean supportsBlockSize() {
+        return false;
+    }
+
+    public long defaultBlockSize() {
+        return 0;
+    }
+
+    public String getPath() {
+        return "held";
+    }
+
+    static class Held extends PositionOutputStream {
+        final java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
+
+        public long getPos() {
+            return bytes.size();
+        }
+
+        public void write(int one) {
+            bytes.write(one);
+        }
+
+        public void write(byte[] some, int from, int many) throws IOException {
+            bytes.write(some, from, many);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+"""Ordinary records of plain columns, staged by the tasks that read them.
+
+Most batches need no plan of Spark's: every record is an ordinary one
+(:mod:`eo_pipeline.source.ordinary`), no transform changes it, and its columns are the table's. Then
+one source of our own (``StagedRanges.java``) is all of Spark's job. Its tasks read Kafka by Spark's
+own connector, decode, hash and write one Parquet file each, in one pass, and give one row that says
+what they wrote and counted.
+
+Nothing is judged there. At the first record that is not ordinary, or that makes a row some stores
+do not take, the whole batch is left to :mod:`eo_pipeline.run.stage`, which does it by Spark's plan
+as ever; so what a bad record is, is said in one place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from eo_pipeline.arrow import pa, pq
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.run.columns import check_names
+from eo_pipeline.run.counting import refuse_other_rows
+from eo_pipeline.run.materialize import OPTIONS_OF_PACKED
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.packing import Packing
+from eo_pipeline.source.config import KafkaSource
+from eo_pipeline.source.decode import read_as
+from eo_pipeline.source.decoded import KAFKA_COLUMN, LINEAGE
+from eo_pipeline.source.hiding import hide_secrets
+from eo_pipeline.source.ordinary import is_plain, named
+from eo_pipeline.source.reader import range_options, tasks_for
+from eo_pipeline.source.tasks import Tasks
+from eo_pipeline.source.typed import value_schema
+from eo_pipeline.spark import (
+    checksums,
+    interruptible,
+    options_of,
+    parquet_options,
+    path_to_write,
+    session_on_server,
+    with_known_schema,
+)
+from eo_pipeline.spark.ordinary import has_function, has_source
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+
+FORMAT = "eo.pipeline.StagedRanges"
+
+_LINEAGE_TYPES = {"topic": StringType(), "partition": IntegerType(), "offset": LongType()}
+
+#: What a task counts, but for the checksum.
+_SUMMED = ("rows", "records", "bytes", "key_bytes", "skipped")
+
+#: Checkpoints, by ledger, that are not tried: where one had records that are not ordinary, the next
+#: ones have, too. Of so many ledgers it is known.
+_PASSED_OVER, _KNOWN_MAX = 16, 10_000
+_passed_over: dict[str, int] = {}
+
+#: How tasks share ranges in a Spark, of topics of which so many partitions are known.
+Share = Callable[[SparkSession, Sequence[OffsetRange], Collection[TopicPartition]], Tasks]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One pipeline's way around Spark's plan. ``source`` has its schema as JSON text, which Spark
+    need not be asked about.
+    """
+
+    source: KafkaSource
+    sink: Sink
+    lineage: bool
+    #: the table's columns that take no null
+    never_null: Collection[str]
+    #: whether rows may be staged in a form that only the sink reads
+    packs: bool
+
+    @cached_property
+    def columns(self) -> StructType | None:
+        """Of the rows, as they are staged; None: they are not, or not known to be, as plain as
+        they must be.
+        """
+        source, needs = self.source, self.sink.plain_rows_need()
+        is_json = source.value_format == "json" and source.key_format == "raw"
+        if not is_json or source.registry is not None or source.keeps_unknown or needs is None:
+            return None
+        if self.sink.partition_columns or not is_plain(fields := value_schema(source)):
+            return None
+        added = [StructField(CHECKPOINT_COLUMN, LongType(), nullable=False)]
+        if self.lineage:
+            added += [StructField(name, _LINEAGE_TYPES[of]) for name, of in LINEAGE.items()]
+        return StructType([StructField(f.name, f.dataType) for f in fields] + added)
+
+    def stage(
+        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, share: Share
+    ) -> tuple[StagedOutput, Counts] | None:
+        """See :meth:`eo_pipeline.run.stage.Stager.stage`; ``share`` says how tasks share ranges.
+        None: not by this way.
+        """
+        columns = self.columns
+        if columns is None or _is_passed_over(entry) or not has_source(spark, FORMAT):
+            return None
+        if not self._are_left_as_they_are(spark, columns):
+            return None
+        packing = self._packing(spark, columns) if attempt else None
+        tasks = tasks_for(self.source, share(spark, entry.ranges, entry.offsets))
+        told = {
+            **self._read(entry, tasks),
+            **self._made(columns, packing),
+            **_written(spark, entry, attempt, packing),
+        }
+        if attempt and (session := session_on_server(spark)):
+            attempt.runs_in(session)
+        hide_secrets(spark)
+        rows = spark.read.format(FORMAT).options(**told).load()
+        said = interruptible(spark, rows.collect, attempt.name if attempt else None)
+        if why := next((each["why"] for each in said if each["why"]), None):
+            log.info("%s: version %d has %s", entry.pipeline, entry.version, why)
+            _pass_over(entry)
+            return None
+        return self._collected(said, columns, entry, attempt, packing)
+
+    def _are_left_as_they_are(self, spark: SparkSession, columns: StructType) -> bool:
+        """Whether the sink takes rows with these ``columns`` as they are; asked without any.
+
+        Raises:
+            SchemaChangeError, RefusedError, ConfigError: see ``Sink.project``.
+            TransformError: a column has a name that is taken.
+        """
+        own = [field.name for field in value_schema(self.source)]
+        check_names([*own, KAFKA_COLUMN], lineage=self.lineage)
+        none = with_known_schema(spark.createDataFrame([], columns), columns)
+        projected = self.sink.project(none)
+        return projected is none or projected.schema == columns
+
+    def _packing(self, spark: SparkSession, columns: StructType) -> Packing | None:
+        packing = self.sink.packing(columns) if self.packs else None
+        return packing if packing and has_function(spark, packing.trial) else None
+
+    def _read(self, entry: LedgerEntry, tasks: Tasks) -> dict[str, str]:
+        options = range_options(
+            self.source,
+            entry.ranges,
+            pipeline=entry.pipeline,
+            topic_ids=entry.topic_ids,
+            known=max(len(entry.offsets), len(entry.ranges)),
+            tasks=tasks,
+        )
+        if tasks.shared_by is not None:
+            options["eo.tasks"] = str(tasks.shared_by)
+        return options | {"includeHeaders": "false"}
+
+    def _made(self, columns: StructType, packing: Packing | None) -> dict[str, str]:
+        fields = value_schema(self.source)
+        never = {each.lower() for each in (*self.never_null, *(self.sink.plain_rows_need() or ()))}
+        needed = [name for name in columns.names if name.lower() in never]
+        beside = packing.beside if packing else ()
+
+        def places(names: Collection[str]) -> str:
+            return ",".join(str(columns.names.index(name)) for name in names)
+
+        return {
+            "eo.schemas": named(fields, read_as(fields)),
+            "eo.rows": columns.json(),
+            "eo.skips_tombstones": str(self.source.tombstones == "skip").lower(),
+            "eo.needed": places(needed),
+            "eo.hashed": places(sorted(self._hashed(columns))),
+            "eo.packs": str(packing is not None).lower(),
+            "eo.beside": places(beside),
+        }
+
+    def _hashed(self, columns: StructType) -> dict[str, Any]:
+        """The columns of which a checksum is made; see :mod:`eo_pipeline.run.hashing`."""
+        if not self.sink.keeps_every_row:
+            return {}
+        shape = StructType([field for field in columns if field.name != CHECKPOINT_COLUMN])
+        return checksums.hashed_columns(shape, self.sink.gives_back)
+
+    def _collected(
+        self,
+        said: Sequence[Row],
+        columns: StructType,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        packing: Packing | None,
+    ) -> tuple[StagedOutput, Counts]:
+        schema = to_arrow_schema(columns)
+        rows = _held(said, schema) if attempt is None else _in_files(said, schema, attempt)
+        if packing is not None:
+            rows = StagedTable(schema, rows.root, rows.files, form=packing.form)
+        made = {name: sum(each[name] for each in said) for name in _SUMMED}
+        refuse_other_rows(made["rows"], rows, entry.checkpoint)
+        hashed = self._hashed(columns)
+        counts = Counts(
+            records=made["records"],
+            bytes=made["bytes"],
+            key_bytes=made["key_bytes"],
+            tombstones=made["skipped"],
+            rows=rows.rows,
+            rows_total=entry.counts.rows_total + rows.rows,
+            unknown=0,
+            checksum=checksums.checksum(hashed, _summed(said)) if hashed else None,
+        )
+        return StagedOutput(rows=rows), counts
+
+
+def _written(
+    spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, packing: Packing | None
+) -> dict[str, str]:
+    told, parquet = {"eo.checkpoint": str(entry.checkpoint)}, {**parquet_options(spark)}
+    if attempt is not None:
+        folder = attempt.rows_folder()
+        told["eo.folder"] = path_to_write(folder)
+        parquet |= options_of(folder)
+    if packing is not None:
+        parquet |= OPTIONS_OF_PACKED
+    return told | {f"eo.hadoop.{name}": value for name, value in parquet.items()}
+
+
+def _in_files(said: Sequence[Row], schema: pa.Schema, attempt: Attempt) -> StagedTable:
+    files = {each["file"] for each in said if each["file"]}
+    return attempt.collect(attempt.rows_folder(), lambda: schema, files)
+
+
+def _held(said: Sequence[Row], schema: pa.Schema) -> StagedTable:
+    """Each row that says so holds a file."""
+    files = [pq.read_table(pa.BufferReader(each["held"])) for each in said if each["held"]]
+    tables = [table.cast(schema) for table in files]
+    return StagedTable.in_memory(pa.concat_tables(tables) if tables else schema.empty_table())
+
+
+def _is_passed_over(entry: LedgerEntry) -> bool:
+    left = _passed_over.pop(entry.ledger_id, 0)
+    if left > 1:
+        _passed_over[entry.ledger_id] = left - 1
+    return left > 0
+
+
+def _pass_over(entry: LedgerEntry) -> None:
+    while len(_passed_over) >= _KNOWN_MAX:
+        _passed_over.pop(next(iter(_passed_over)), None)
+    _passed_over[entry.ledger_id] = _PASSED_OVER
+
+
+def _summed(said: Sequence[Row]) -> checksums.Sums:
+    total = checksums.NO_ROWS
+    for each in said:
+        part: Mapping[str, Any] = each.asDict()
+        total = total.plus(checksums.summed(part))
+    return total
