@@ -1,0 +1,269 @@
+"""What is known of a table's metadata without reading it: never less than the catalog says, and
+what it costs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy
+from pydantic import BaseModel
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.sinks.iceberg import IcebergSink, known, sql
+from eo_pipeline.sinks.iceberg.known import KnownMetadata, Unchanging
+from eo_pipeline.sinks.iceberg.session import IcebergSession
+from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.testing import child_of
+from tests.sinks.iceberg.iceberg_world import (
+    COMMITTED,
+    ids,
+    of,
+    publish,
+    session,
+    sink,
+    staged,
+    table_of,
+)
+from tests.sinks.iceberg.test_iceberg_contract import catalog_of
+from tests.sinks.maintaining import maintain
+
+__all__ = ["session", "sink"]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Metadata files that were read and parsed, by anybody in this process."""
+    found: list[str] = []
+    real = FromInputFile.table_metadata
+
+    def counted(file: Any, *more: Any) -> TableMetadata:
+        found.append(file.location)
+        return real(file, *more)
+
+    monkeypatch.setattr(FromInputFile, "table_metadata", counted)
+    return found
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From here on nothing is known, as in a process that begins."""
+    return lambda: monkeypatch.setattr(sql, "KNOWN", KnownMetadata())
+
+
+def look(sink: IcebergSink) -> LedgerEntry | None:
+    """What a run does before it finds that nothing is new."""
+    with sink.open("events") as session:
+        return session.verified(session.recover())
+
+
+class TestCosts:
+    @pytest.mark.parametrize("versions", [2, 30])
+    def test_runs_of_one_process_never_read_what_it_wrote(
+        self, sink: IcebergSink, session: IcebergSession, reads: list[str], versions: int
+    ) -> None:
+        head = publish(session, versions)
+        assert look(sink) is not None
+        assert session.recover() is not None
+        publish(session, 1, head)
+        assert reads == []
+
+    def test_a_process_that_begins_reads_once_what_is_looked_at_often(
+        self,
+        sink: IcebergSink,
+        session: IcebergSession,
+        reads: list[str],
+        new_process: Callable[[], None],
+    ) -> None:
+        head = publish(session, 3)
+        new_process()
+        look(sink)
+        publish(session, 2, head)
+        look(sink)
+        assert len(reads) == 1
+
+    def test_a_commit_copies_no_more_when_there_are_more_snapshots(
+        self, session: IcebergSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """PyIceberg copies the metadata for each step of a commit, all of it."""
+        copied: list[object] = []
+        real = BaseModel.__deepcopy__
+
+        def counted(each: Any, memo: dict[int, Any] | None = None) -> Any:
+            copied.append(each)
+            return real(each, memo)
+
+        monkeypatch.setattr(BaseModel, "__deepcopy__", counted)
+        head, counts = None, []
+        for versions in (2, 30):
+            head = publish(session, versions, head)
+            copied.clear()
+            head = publish(session, 1, head)
+            counts.append(len(copied))
+        assert counts[1] == counts[0]
+
+
+class TestOthers:
+    def test_whatever_somebody_else_commits_is_seen_at_once(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        head = publish(session, 1)
+        for number in range(3):
+            table_of(sink).append(pa.table({"id": [-1 - number]}))
+            with table_of(sink).transaction() as transaction:
+                transaction.set_properties({"owner": str(number)})
+            found = session.open_table()
+            assert found is not None
+            assert found.metadata == table_of(sink).metadata
+            head = child_of(head, 2)
+            assert session.publish(head, staged(head.version)) is COMMITTED
+        assert ids(sink) == [-3, -2, -1, *of(1, 2, 3, 4)]
+        assert table_of(sink).properties["owner"] == "2"
+
+    def test_a_catalog_that_went_back_is_believed(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        """As one restored from its backup: it points to a file from before."""
+        head = publish(session, 1)
+        before = table_of(sink)
+        publish(session, 1, head)
+        engine = sqlalchemy.create_engine(f"sqlite:///{sink.warehouse}/catalog.db")
+        with engine.begin() as connection:
+            text = "UPDATE iceberg_tables SET metadata_location = :place"
+            connection.execute(sqlalchemy.text(text), {"place": before.metadata_location})
+        found = session.open_table()
+        assert found is not None
+        assert found.metadata == before.metadata
+        assert session.head() == session.entry(1)
+
+    def test_a_table_made_anew_under_the_name_is_another(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        publish(session, 2)
+        catalog_of(sink).drop_table(sink.table)
+        schema, place = pa.schema([("id", pa.int64())]), f"file://{sink.root}"
+        made = catalog_of(sink).create_table(sink.table, schema=schema, location=place)
+        found = session.open_table()
+        assert found is not None
+        assert found.metadata.table_uuid == made.metadata.table_uuid
+
+    def test_a_table_that_is_gone_is_gone(self, sink: IcebergSink, session: IcebergSession) -> None:
+        publish(session, 1)
+        catalog_of(sink).drop_table(sink.table)
+        assert session.open_table() is None
+
+
+class TestWhatIsKnown:
+    def test_it_is_what_stands_in_the_file_after_commits_of_every_kind(
+        self, sink: IcebergSink, session: IcebergSession, reads: list[str]
+    ) -> None:
+        def same() -> None:
+            reads.clear()
+            found = session.open_table()
+            assert reads == []
+            assert found is not None
+            text = Path(found.metadata_location.removeprefix("file://")).read_text()
+            assert found.metadata == TableMetadataUtil.parse_raw(text)
+            assert json.loads(found.metadata.model_dump_json()) == json.loads(text)
+
+        head = publish(session, 2)
+        same()
+        head = publish(session, 2, head, tail=["N1", None])
+        same()
+        replayed = child_of(head, 2, operation=Operation.REPLAY, target=2)
+        session.publish(replayed, staged(2, more=[1.5, 2.5]))
+        same()
+        session.publish(child_of(replayed, operation=Operation.REWIND, target=1), StagedOutput())
+        same()
+        maintain(sink, "events")
+        same()
+
+    def test_expired_snapshots_are_not_known_any_more(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        publish(session, 4)
+        table = session.open_table()
+        assert table is not None
+        later = datetime.now(UTC) + timedelta(days=1)
+        table.maintenance.expire_snapshots().older_than(later).commit()
+        found = session.open_table()
+        assert found is not None
+        assert len(found.metadata.snapshots) == len(found.metadata.snapshot_log) == 1
+        assert found.metadata == table_of(sink).metadata
+
+    def test_who_changes_what_he_was_given_changes_nobody_elses(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        publish(session, 2)
+        given = session.open_table()
+        assert given is not None
+        given.properties["owner"] = "ops"
+        given.metadata.refs.clear()
+        given.metadata.snapshots.clear()
+        given.metadata.metadata_log.append(given.metadata.metadata_log[0])
+        found = session.open_table()
+        assert found is not None
+        assert found.metadata == table_of(sink).metadata
+
+
+class TestKept:
+    def metadata(self, snapshots: int, table: uuid.UUID | None = None) -> TableMetadata:
+        raw = {
+            "format-version": 2,
+            "table-uuid": str(table or uuid.uuid4()),
+            "location": "file:///t",
+            "last-column-id": 0,
+            "schemas": [{"type": "struct", "fields": [], "schema-id": 0}],
+            "partition-specs": [{"spec-id": 0, "fields": []}],
+            "snapshots": [{"snapshot-id": n, "manifest-list": "m"} for n in range(snapshots)],
+        }
+        return TableMetadataUtil.parse_obj(raw)
+
+    def place(self) -> str:
+        return f"file:///t/metadata/00001-{uuid.uuid4()}.metadata.json"
+
+    def test_of_a_table_the_newest_only(self) -> None:
+        kept, first, second, table = KnownMetadata(), self.place(), self.place(), uuid.uuid4()
+        newest = self.metadata(2, table)
+        kept.keep(first, self.metadata(1, table))
+        kept.keep(second, newest)
+        assert kept.get(first) is None
+        assert kept.get(second) == newest
+
+    @pytest.mark.parametrize("name", ["v3.metadata.json", "00001.metadata.json", "metadata.json"])
+    def test_nothing_under_a_name_that_may_be_given_again(self, name: str) -> None:
+        kept = KnownMetadata()
+        kept.keep(f"file:///{uuid.uuid4()}/metadata/{name}", self.metadata(1))
+        assert kept.get(f"file:///t/metadata/{name}") is None
+        assert not kept._held
+
+    def test_what_was_asked_for_last_is_kept_longest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(known, "MOST_SNAPSHOTS", 5)
+        kept, places = KnownMetadata(), [self.place() for _ in range(4)]
+        for place in places[:2]:
+            kept.keep(place, self.metadata(2))
+        assert kept.get(places[0]) is not None
+        kept.keep(places[2], self.metadata(2))
+        assert [kept.get(place) is not None for place in places[:3]] == [True, False, True]
+        kept.keep(places[3], self.metadata(6))
+        assert not kept._held, "one that is too long alone is not kept"
+
+    def test_a_list_of_what_nobody_changes_stays_one(self) -> None:
+        first, second = [0], [1]
+        values = Unchanging([first, second])
+        nothing: list[list[int]] = []
+        for other in (copy.deepcopy(values), values + nothing, values[:]):
+            assert other == [[0], [1]]
+            assert isinstance(other, Unchanging)
+            assert other is not values
+            assert other[0] is first
