@@ -13,8 +13,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeVar
+from uuid import UUID
 
 from pyiceberg.table.metadata import TableMetadata
+
+from eo_pipeline.sinks.iceberg.written import Written
 
 T = TypeVar("T")
 
@@ -34,7 +37,7 @@ _LISTS = (
     "partition_statistics",
 )
 
-#: Kept of all tables together. A snapshot takes 5 KB, so this is 100 MB at the most.
+#: Kept of all tables together. A snapshot takes 5 KB, its JSON included: 100 MB at the most.
 MOST_SNAPSHOTS = 20_000
 MOST_TABLES = 256
 
@@ -66,6 +69,7 @@ class KnownMetadata:
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, TableMetadata] = OrderedDict()
+        self._written: dict[UUID, Written] = {}
         self._lock = threading.Lock()
 
     def get(self, location: str) -> TableMetadata | None:
@@ -87,6 +91,13 @@ class KnownMetadata:
             self._held = OrderedDict({**others, location: own})
             while self._is_too_much():
                 self._held.popitem(last=False)
+            left = {held.table_uuid for held in self._held.values()}
+            self._written = {k: v for k, v in self._written.items() if k in left}
+
+    def written(self, table: UUID) -> Written:
+        """What was written of a table, for as long as it is kept."""
+        with self._lock:
+            return self._written.setdefault(table, Written())
 
     def _is_too_much(self) -> bool:
         snapshots = sum(len(held.snapshots) for held in self._held.values())

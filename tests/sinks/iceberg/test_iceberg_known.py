@@ -5,7 +5,6 @@ what it costs.
 from __future__ import annotations
 
 import copy
-import json
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,13 +15,17 @@ import pyarrow as pa
 import pytest
 import sqlalchemy
 from pydantic import BaseModel
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.typedef import IcebergBaseModel
 
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.iceberg import IcebergSink, known, sql
+from eo_pipeline.sinks.iceberg import IcebergSink, known, sql, written
 from eo_pipeline.sinks.iceberg.known import KnownMetadata, Unchanging
 from eo_pipeline.sinks.iceberg.session import IcebergSession
+from eo_pipeline.sinks.iceberg.sql import KnowingSqlCatalog
+from eo_pipeline.sinks.iceberg.written import AsWritten, Written
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
 from tests.sinks.iceberg.iceberg_world import (
@@ -112,6 +115,29 @@ class TestCosts:
             counts.append(len(copied))
         assert counts[1] == counts[0]
 
+    def test_a_commit_turns_no_snapshot_into_json_that_was_before(
+        self, session: IcebergSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        turned: list[int] = []
+        dumped, model_dump = written._dumped, IcebergBaseModel.model_dump_json
+
+        def counted(adapter: Any, values: list[Any]) -> str:
+            turned.append(len(values))
+            return dumped(adapter, values)
+
+        def counted_whole(self: Any, **options: Any) -> str:
+            turned.append(len(getattr(self, "snapshots", [])))
+            return model_dump(self, **options)
+
+        monkeypatch.setattr(written, "_dumped", counted)
+        monkeypatch.setattr(IcebergBaseModel, "model_dump_json", counted_whole)
+        head = None
+        for versions in (2, 30):
+            head = publish(session, versions, head)
+            turned.clear()
+            head = publish(session, 1, head)
+            assert sum(turned) == 2, "a snapshot, and a line of their log"
+
 
 class TestOthers:
     def test_whatever_somebody_else_commits_is_seen_at_once(
@@ -163,6 +189,24 @@ class TestOthers:
         assert session.open_table() is None
 
 
+class TestCatalogs:
+    def opened(self, folder: Path, **properties: str) -> type:
+        known = {"uri": f"sqlite:///{folder}/c.db", "warehouse": str(folder), **properties}
+        catalog = {"name": "own", "properties": known}
+        sink = IcebergSink.model_validate({"table": "ops.flights", "catalog": catalog})
+        with sink.open("events") as session:
+            assert isinstance(session, IcebergSession)
+            return type(session.catalog)
+
+    def test_an_sql_catalog_of_any_name_knows(self, tmp_path: Path) -> None:
+        assert self.opened(tmp_path, type="SQL") is KnowingSqlCatalog
+        assert self.opened(tmp_path) is KnowingSqlCatalog, "by its uri"
+
+    def test_a_class_of_ones_own_is_heeded(self, tmp_path: Path) -> None:
+        own = {"py-catalog-impl": "pyiceberg.catalog.sql.SqlCatalog"}
+        assert self.opened(tmp_path, **own) is SqlCatalog
+
+
 class TestWhatIsKnown:
     def test_it_is_what_stands_in_the_file_after_commits_of_every_kind(
         self, sink: IcebergSink, session: IcebergSession, reads: list[str]
@@ -174,7 +218,7 @@ class TestWhatIsKnown:
             assert found is not None
             text = Path(found.metadata_location.removeprefix("file://")).read_text()
             assert found.metadata == TableMetadataUtil.parse_raw(text)
-            assert json.loads(found.metadata.model_dump_json()) == json.loads(text)
+            assert text == TableMetadataUtil.parse_raw(text).model_dump_json()
 
         head = publish(session, 2)
         same()
@@ -216,26 +260,72 @@ class TestWhatIsKnown:
         assert found.metadata == table_of(sink).metadata
 
 
-class TestKept:
-    def metadata(self, snapshots: int, table: uuid.UUID | None = None) -> TableMetadata:
-        raw = {
-            "format-version": 2,
-            "table-uuid": str(table or uuid.uuid4()),
-            "location": "file:///t",
-            "last-column-id": 0,
-            "schemas": [{"type": "struct", "fields": [], "schema-id": 0}],
-            "partition-specs": [{"spec-id": 0, "fields": []}],
-            "snapshots": [{"snapshot-id": n, "manifest-list": "m"} for n in range(snapshots)],
-        }
-        return TableMetadataUtil.parse_obj(raw)
+def made(snapshots: int, table: uuid.UUID | None = None, **more: Any) -> TableMetadata:
+    """Metadata of a table with so many snapshots."""
+    summary, schema = {"operation": "append"}, {"type": "struct", "fields": [], "schema-id": 0}
+    raw: dict[str, Any] = {
+        "format-version": 2,
+        "table-uuid": str(table or uuid.uuid4()),
+        "location": "file:///t",
+        "last-column-id": 0,
+        "schema": schema,
+        "schemas": [schema],
+        "partition-specs": [{"spec-id": 0, "fields": []}],
+        "snapshots": [
+            {"snapshot-id": n, "manifest-list": "m", "timestamp-ms": n, "summary": summary}
+            for n in range(snapshots)
+        ],
+        "snapshot-log": [{"snapshot-id": n, "timestamp-ms": n} for n in range(snapshots)],
+    }
+    return TableMetadataUtil.parse_obj({**raw, **more})
 
+
+class TestWritten:
+    def test_lists_that_grow_shrink_and_change_are_written_as_they_are(self) -> None:
+        written, metadata = Written(), made(3)
+        more, fourth = made(5).snapshots, made(9).snapshots[8]
+        for snapshots in (
+            metadata.snapshots,
+            [*metadata.snapshots, *more[3:]],
+            [*metadata.snapshots, *more[3:], fourth],
+            metadata.snapshots[1:],
+            [fourth, *metadata.snapshots[1:], more[3]],
+            [],
+            metadata.snapshots,
+        ):
+            log = metadata.snapshot_log[: len(snapshots)]
+            changed = metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": log})
+            assert written.json(changed) == changed.model_dump_json()
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"properties": {"snapshots": "[]", "a": '"snapshots":[]', '"snapshot-log":[]': "b"}},
+            {"location": 'file:///"snapshots":[]'},
+            {"format-version": 1, "partition-spec": []},
+        ],
+        ids=["properties", "location", "first format"],
+    )
+    def test_whatever_else_the_metadata_says(self, more: dict[str, Any]) -> None:
+        written, metadata = Written(), made(3, **more)
+        for _ in range(2):
+            assert written.json(metadata) == metadata.model_dump_json()
+
+    def test_a_setting_for_readers_of_old_is_heeded(self) -> None:
+        metadata = made(0)
+        said = AsWritten(metadata, Written()).model_dump_json(exclude_none=False)
+        assert said == metadata.model_dump_json(exclude_none=False)
+        assert "null" in said
+
+
+class TestKept:
     def place(self) -> str:
         return f"file:///t/metadata/00001-{uuid.uuid4()}.metadata.json"
 
     def test_of_a_table_the_newest_only(self) -> None:
         kept, first, second, table = KnownMetadata(), self.place(), self.place(), uuid.uuid4()
-        newest = self.metadata(2, table)
-        kept.keep(first, self.metadata(1, table))
+        newest = made(2, table)
+        kept.keep(first, made(1, table))
         kept.keep(second, newest)
         assert kept.get(first) is None
         assert kept.get(second) == newest
@@ -243,7 +333,7 @@ class TestKept:
     @pytest.mark.parametrize("name", ["v3.metadata.json", "00001.metadata.json", "metadata.json"])
     def test_nothing_under_a_name_that_may_be_given_again(self, name: str) -> None:
         kept = KnownMetadata()
-        kept.keep(f"file:///{uuid.uuid4()}/metadata/{name}", self.metadata(1))
+        kept.keep(f"file:///{uuid.uuid4()}/metadata/{name}", made(1))
         assert kept.get(f"file:///t/metadata/{name}") is None
         assert not kept._held
 
@@ -251,11 +341,11 @@ class TestKept:
         monkeypatch.setattr(known, "MOST_SNAPSHOTS", 5)
         kept, places = KnownMetadata(), [self.place() for _ in range(4)]
         for place in places[:2]:
-            kept.keep(place, self.metadata(2))
+            kept.keep(place, made(2))
         assert kept.get(places[0]) is not None
-        kept.keep(places[2], self.metadata(2))
+        kept.keep(places[2], made(2))
         assert [kept.get(place) is not None for place in places[:3]] == [True, False, True]
-        kept.keep(places[3], self.metadata(6))
+        kept.keep(places[3], made(6))
         assert not kept._held, "one that is too long alone is not kept"
 
     def test_a_list_of_what_nobody_changes_stays_one(self) -> None:
