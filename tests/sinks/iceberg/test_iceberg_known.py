@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from eo_pipeline.sinks.iceberg.sql import KnowingSqlCatalog
 from eo_pipeline.sinks.iceberg.written import AsWritten, Written
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
+from tests.calls import calls_of
 from tests.sinks.iceberg.iceberg_world import (
     COMMITTED,
     ids,
@@ -45,17 +47,9 @@ __all__ = ["session", "sink"]
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Metadata files that were read and parsed, by anybody in this process."""
-    found: list[str] = []
-    real = FromInputFile.table_metadata
-
-    def counted(file: Any, *more: Any) -> TableMetadata:
-        found.append(file.location)
-        return real(file, *more)
-
-    monkeypatch.setattr(FromInputFile, "table_metadata", counted)
-    return found
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Metadata files that are read and parsed, by anybody in this process."""
+    return calls_of(FromInputFile, ["table_metadata"], monkeypatch)
 
 
 @pytest.fixture
@@ -73,19 +67,19 @@ def look(sink: IcebergSink) -> LedgerEntry | None:
 class TestCosts:
     @pytest.mark.parametrize("versions", [2, 30])
     def test_runs_of_one_process_never_read_what_it_wrote(
-        self, sink: IcebergSink, session: IcebergSession, reads: list[str], versions: int
+        self, sink: IcebergSink, session: IcebergSession, reads: Counter[str], versions: int
     ) -> None:
         head = publish(session, versions)
         assert look(sink) is not None
         assert session.recover() is not None
         publish(session, 1, head)
-        assert reads == []
+        assert not reads
 
     def test_a_process_that_begins_reads_once_what_is_looked_at_often(
         self,
         sink: IcebergSink,
         session: IcebergSession,
-        reads: list[str],
+        reads: Counter[str],
         new_process: Callable[[], None],
     ) -> None:
         head = publish(session, 3)
@@ -93,26 +87,19 @@ class TestCosts:
         look(sink)
         publish(session, 2, head)
         look(sink)
-        assert len(reads) == 1
+        assert reads.total() == 1
 
     def test_a_commit_copies_no_more_when_there_are_more_snapshots(
         self, session: IcebergSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """PyIceberg copies the metadata for each step of a commit, all of it."""
-        copied: list[object] = []
-        real = BaseModel.__deepcopy__
-
-        def counted(each: Any, memo: dict[int, Any] | None = None) -> Any:
-            copied.append(each)
-            return real(each, memo)
-
-        monkeypatch.setattr(BaseModel, "__deepcopy__", counted)
+        copied = calls_of(BaseModel, ["__deepcopy__"], monkeypatch)
         head, counts = None, []
         for versions in (2, 30):
             head = publish(session, versions, head)
             copied.clear()
             head = publish(session, 1, head)
-            counts.append(len(copied))
+            counts.append(copied.total())
         assert counts[1] == counts[0]
 
     def test_a_commit_turns_no_snapshot_into_json_that_was_before(
@@ -209,12 +196,12 @@ class TestCatalogs:
 
 class TestWhatIsKnown:
     def test_it_is_what_stands_in_the_file_after_commits_of_every_kind(
-        self, sink: IcebergSink, session: IcebergSession, reads: list[str]
+        self, sink: IcebergSink, session: IcebergSession, reads: Counter[str]
     ) -> None:
         def same() -> None:
             reads.clear()
             found = session.open_table()
-            assert reads == []
+            assert not reads
             assert found is not None
             text = Path(found.metadata_location.removeprefix("file://")).read_text()
             assert found.metadata == TableMetadataUtil.parse_raw(text)
