@@ -88,7 +88,9 @@ class KnownMetadata:
         own = cheaply_copied(metadata).model_copy(deep=True)
         with self._lock:
             others = {k: v for k, v in self._held.items() if v.table_uuid != own.table_uuid}
-            self._held = OrderedDict({**others, location: own})
+            # one that is too long by itself takes no place from others
+            mine = {location: own} if len(own.snapshots) <= MOST_SNAPSHOTS else {}
+            self._held = OrderedDict({**others, **mine})
             while self._is_too_much():
                 self._held.popitem(last=False)
             left = {held.table_uuid for held in self._held.values()}
