@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +10,9 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 from pyiceberg.catalog import (
+    PY_CATALOG_IMPL,
     TYPE,
+    URI,
     Catalog,
     CatalogType,
     infer_catalog_type,
@@ -47,14 +49,22 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg import objects
 from eo_pipeline.sinks.iceberg.config import IcebergCatalog, IcebergSink
+from eo_pipeline.sinks.iceberg.known import Unchanging, cheaply_copied
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField
 from eo_pipeline.sinks.iceberg.rest import PatientRestCatalog
+from eo_pipeline.sinks.iceberg.sql import KnowingSqlCatalog
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 
 #: The embedded catalog: its name and file.
 EMBEDDED = "eo"
 _FILE = "catalog.db"
+
+#: Kinds of catalogs that are opened as our own.
+_OWN: Mapping[str, Callable[..., Catalog]] = {
+    CatalogType.REST.value: PatientRestCatalog,
+    CatalogType.SQL.value: KnowingSqlCatalog,
+}
 
 #: A table in a bucket may have been made by Hadoop's names for the same place.
 _S3_SCHEMES = ("s3", "s3a", "s3n")
@@ -103,7 +113,7 @@ def _catalog(sink: IcebergSink) -> Catalog:
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(f"sink.warehouse: {warehouse} cannot be a folder: {error}") from error
     uri = f"sqlite:///{quote(str(warehouse / _FILE))}"
-    return load_catalog(EMBEDDED, type="sql", uri=uri, warehouse=f"file://{warehouse}")
+    return _opened(EMBEDDED, {"type": "sql", "uri": uri, "warehouse": f"file://{warehouse}"})
 
 
 def _named(sink: IcebergSink, catalog: IcebergCatalog) -> Catalog:
@@ -112,12 +122,18 @@ def _named(sink: IcebergSink, catalog: IcebergCatalog) -> Catalog:
         if isinstance(sink.root, BucketPath)
         else {}
     )
-    properties = {**told, **catalog.values()}
-    known = merge_config(Config().get_catalog_config(catalog.name) or {}, {**properties})
-    kind = known.get(TYPE) or infer_catalog_type(catalog.name, known)
-    if str(getattr(kind, "value", kind)).lower() == CatalogType.REST.value:
-        return PatientRestCatalog(catalog.name, **cast("dict[str, str]", known))
-    return load_catalog(catalog.name, **properties)
+    return _opened(catalog.name, {**told, **catalog.values()})
+
+
+def _opened(name: str, properties: dict[str, str]) -> Catalog:
+    """As ``load_catalog`` does, with our own of the two kinds that we know."""
+    if PY_CATALOG_IMPL not in properties:
+        known = merge_config(Config().get_catalog_config(name) or {}, {**properties})
+        kind = known.get(TYPE) or infer_catalog_type(name, known)
+        made = _OWN.get(str(getattr(kind, "value", kind)).lower())
+        if made is not None and URI in known:
+            return made(name, **cast("dict[str, str]", known))
+    return load_catalog(name, **properties)
 
 
 def load(catalog: Catalog, sink: IcebergSink) -> Table | None:
@@ -244,9 +260,9 @@ def forget_old_snapshots(table: Table) -> None:
     PyIceberg copies the handle's metadata some twenty times a commit, snapshots and all; the
     catalog applies the updates to the metadata it holds itself.
     """
-    metadata = table.metadata
+    metadata = cheaply_copied(table.metadata)
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
-    snapshots = [each for each in metadata.snapshots if each.snapshot_id in kept]
+    snapshots = Unchanging(each for each in metadata.snapshots if each.snapshot_id in kept)
     table.metadata = metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
 
 
