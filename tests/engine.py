@@ -295,6 +295,12 @@ class Bench:
 
 
 @pytest.fixture
+def by_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what could be staged directly goes by Spark's plan; in this process."""
+    monkeypatch.setattr("eo_pipeline.run.stage.Stager._direct", None)
+
+
+@pytest.fixture
 def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: Path) -> Bench:
     """An append pipeline from ``topic`` to a table in a fresh database, 100 offsets a checkpoint,
     small batches through files too, one checkpoint after the other on any machine.

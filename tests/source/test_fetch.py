@@ -159,7 +159,7 @@ def test_a_broker_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def readers(monkeypatch: pytest.MonkeyPatch, by_plan: None) -> list[str]:
     """Who read a batch: "fetched", or "spark"."""
     found: list[str] = []
 

@@ -14,7 +14,7 @@ from tests.engine import Bench
 
 
 @pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> list[DataFrame]:
+def staged(monkeypatch: pytest.MonkeyPatch, by_plan: None) -> list[DataFrame]:
     """What is staged, in the order of the jobs."""
     found: list[DataFrame] = []
 
