@@ -293,6 +293,7 @@ def test_records_without_rows_make_no_file(world: World) -> None:
         ("at TIMESTAMP", b'{"at": "2026-01-31 08:30:00"}', "not ordinary"),
         ("s STRING", b'{"s": "a\\u0000b"}', "not every store takes"),
         ("s STRING", b'{"s": "12345678\\u0000"}', "not every store takes"),
+        ("s STRING", b'{"s": "1\\u0000234567"}', "not every store takes"),
         ("x DOUBLE", b'{"x": 1e999}', "not every store takes"),
         ("x FLOAT", b'{"x": 1e39}', "not every store takes"),
     ],
