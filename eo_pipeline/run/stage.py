@@ -182,7 +182,8 @@ class Stager:
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
-        staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN if direct else "error")
+        first = _AGAIN if direct and direct.columns else "error"
+        staged = ready._stage(decoded, ranges, entry, attempt, first)
         while isinstance(staged, ReadBy):
             decoded = self._decoded(spark, entry, small, staged)
             staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)

@@ -68,7 +68,7 @@ final class Plain {
                 UTF8String text = (UTF8String) value;
                 return XXH64.hashUnsafeBytes(
                     text.getBaseObject(), text.getBaseOffset(), text.numBytes(), hash);
-                case INT: // as a number of 64 bits
+            case INT: // as a number of 64 bits
             case LONG:
                 return XXH64.hashLong(((Number) value).longValue(), hash);
             case DATE:
