@@ -22,6 +22,7 @@ from eo_pipeline.cli.codes import (
 )
 from eo_pipeline.cli.output import Output
 from eo_pipeline.cli.telling import causes, note, telling
+from eo_pipeline.dropped_signals import sent_again
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.jvm.archive import lacking
 from eo_pipeline.lifetime import process_is_ours, this_process_ends
@@ -192,7 +193,8 @@ def main() -> None:
             signal.signal(number, end_by_signal)
     this_process_ends(is_ours=True)
     try:
-        app(prog_name="eo")
+        with sent_again():
+            app(prog_name="eo")
     finally:
         # all is said: whoever signals again ends what is left, and is shown no traceback of it
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -13,6 +13,7 @@ from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.dagster.run_log import into_run_log
 from eo_pipeline.dagster.tables import Columns, table_of
 from eo_pipeline.dagster.wording import in_dagster
+from eo_pipeline.dropped_signals import sent_again
 from eo_pipeline.errors import (
     BadRecordError,
     DataLossError,
@@ -57,7 +58,7 @@ def failing(
     """
     try:
         starter = Starter(context.run.job_name, context.run.run_id)
-        with into_run_log(context), started_by(starter):
+        with sent_again(), into_run_log(context), started_by(starter):
             yield
     except EoPipelineError as error:
         raise dg.Failure(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from eo_pipeline.boundary import boundary
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.dropped_signals import sent_again
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
@@ -39,7 +40,12 @@ def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
     raised. Otherwise it would be taken for an error, and tried again. Any other error leaves as one
     of ours.
     """
-    with boundary(pipeline), _Noting(pipeline, sink) as noting, _open(pipeline, sink) as opened:
+    with (
+        sent_again(),
+        boundary(pipeline),
+        _Noting(pipeline, sink) as noting,
+        _open(pipeline, sink) as opened,
+    ):
         noting.session = _Watched(opened)
         yield noting.session
 

@@ -32,7 +32,8 @@ IN_PROCESSES = "events_in_processes"
 
 class Held(Pipeline):
     """Stops at the point ``at`` when it is reached for the ``nth`` time, and says so by the file
-    ``arrived``. With ``fails`` it raises a retryable error there instead, each time.
+    ``arrived``. With ``fails`` it raises a retryable error there instead, each time; with
+    ``finalizing`` it is within a finalizer when the signal comes.
     """
 
     hold: dict[str, Any]
@@ -58,6 +59,15 @@ class Held(Pipeline):
             file.write("once\n")
         if self.hold.get("fails"):
             raise SinkUnavailableError("the sink is away, says the test")
+        if self.hold.get("finalizing"):
+            Sleeper()
+        time.sleep(FOR_EVER_S)
+
+
+class Sleeper:
+    """Sleeps where whatever is raised is ignored."""
+
+    def __del__(self) -> None:
         time.sleep(FOR_EVER_S)
 
 

@@ -243,6 +243,18 @@ def test_terminated_inside_the_sinks_transaction_nothing_of_it_is_visible(
     stands_as_it_was(filled)
 
 
+def test_terminated_while_an_object_is_finalized_the_run_hears_of_it_all_the_same(
+    runs: Runs, filled: Bench
+) -> None:
+    run_id = runs.start("events_job", hold={"at": "planned", "finalizing": True})
+    runs.until(runs.arrived.exists, run_id)
+
+    said = runs.terminated(run_id)
+
+    assert "version 1 stands; nothing of version 2 is visible" in said
+    stands_as_it_was(filled)
+
+
 def test_terminated_between_two_replays_the_first_stays_and_the_second_is_not_begun(
     runs: Runs, filled: Bench
 ) -> None:
