@@ -75,7 +75,7 @@ class Pipeline(Changes, Settings):
         inline_records: a batch of at most this many offsets skips the files.
         max_checkpoints: the most checkpoints one run makes.
         overlap: stage the next checkpoint while the last one is committed. By default where there
-            are more than two cores and no transform: one that reads the table it feeds would not
+            are two cores or more and no transform: one that reads the table it feeds would not
             find the last checkpoint there.
         spark: where Spark runs; used only when there is something to read.
         maintenance: how ``eo maintain`` keeps the files of a lake table.

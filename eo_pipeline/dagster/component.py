@@ -90,7 +90,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
     overlap: bool | None = Field(
         None,
         description="Stage the next checkpoint while the last one is committed (by default where "
-        "there are more than two cores and no transform).",
+        "there are two cores or more and no transform).",
     )
     spark: Annotated[
         Fields | None,

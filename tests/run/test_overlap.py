@@ -416,7 +416,7 @@ def test_records_that_retention_takes_meanwhile_are_a_loss_as_ever(
     assert staged_attempts(begun) == []
 
 
-def test_by_default_where_there_are_more_than_two_cores_and_no_transform(
+def test_by_default_where_there_are_two_cores_and_no_transform(
     begun: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checkpoints_ahead(**changes: Any) -> int:
@@ -430,9 +430,9 @@ def test_by_default_where_there_are_more_than_two_cores_and_no_transform(
         monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(here)})
         monkeypatch.setattr("eo_pipeline.spark.cores.cores", lambda _: at_spark)
 
-    cores(2, 2)
+    cores(1, 1)
     assert checkpoints_ahead() == 0
-    cores(3, None)
+    cores(2, None)
     assert checkpoints_ahead() > 0
     assert checkpoints_ahead(transform="tests.run.transforms:as_it_is") == 0
     assert checkpoints_ahead(inline_records=10_000) == 0
