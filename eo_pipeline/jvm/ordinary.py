@@ -39,6 +39,7 @@ _SOURCES = (
     "PlainBuffer.java",
     "PlainValues.java",
     "RangeStager.java",
+    "RowDocument.java",
     "StagedColumn.java",
     "StagedFile.java",
     "StagedRanges.java",

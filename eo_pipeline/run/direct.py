@@ -28,6 +28,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.run.columns import check_names
 from eo_pipeline.run.counting import refuse_other_rows
+from eo_pipeline.run.direct_rows import Written, as_columns, as_documents, as_packed, places
 from eo_pipeline.run.materialize import OPTIONS_OF_PACKED
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.packing import Packing
@@ -109,14 +110,15 @@ class Direct:
         columns = self.columns
         if columns is None or _is_passed_over(entry) or not has_source(spark, FORMAT):
             return None
-        if not self._are_left_as_they_are(spark, columns):
+        written = self._written(spark, columns, in_files=attempt is not None)
+        if written is None:
             return None
-        packing = self._packing(spark, columns) if attempt else None
         tasks = tasks_for(self.source, share(spark, entry.ranges, entry.offsets))
         told = {
             **self._read(entry, tasks),
-            **self._made(columns, packing),
-            **_written(spark, entry, attempt, packing),
+            **self._made(columns),
+            **written.options(),
+            **_files(spark, entry, attempt, written),
         }
         if attempt and (session := session_on_server(spark)):
             attempt.runs_in(session)
@@ -127,10 +129,13 @@ class Direct:
             log.info("%s: version %d has %s", entry.pipeline, entry.version, why)
             _pass_over(entry)
             return None
-        return self._collected(said, columns, entry, attempt, packing)
+        return self._collected(said, columns, entry, attempt, written)
 
-    def _are_left_as_they_are(self, spark: SparkSession, columns: StructType) -> bool:
-        """Whether the sink takes rows with these ``columns`` as they are; asked without any.
+    def _written(
+        self, spark: SparkSession, columns: StructType, *, in_files: bool
+    ) -> Written | None:
+        """As what rows with these ``columns`` are staged; None: the sink makes something else of
+        them. It is asked without any rows.
 
         Raises:
             SchemaChangeError, RefusedError, ConfigError: see ``Sink.project``.
@@ -140,7 +145,12 @@ class Direct:
         check_names([*own, KAFKA_COLUMN], lineage=self.lineage)
         none = with_known_schema(spark.createDataFrame([], columns), columns)
         projected = self.sink.project(none)
-        return projected is none or projected.schema == columns
+        if documents := self.sink.documents(columns):
+            return as_documents(columns, documents)
+        if projected is not none and projected.schema != columns:
+            return None
+        packing = self._packing(spark, columns) if in_files else None
+        return as_packed(columns, packing) if packing else as_columns(columns)
 
     def _packing(self, spark: SparkSession, columns: StructType) -> Packing | None:
         packing = self.sink.packing(columns) if self.packs else None
@@ -159,23 +169,16 @@ class Direct:
             options["eo.tasks"] = str(tasks.shared_by)
         return options | {"includeHeaders": "false"}
 
-    def _made(self, columns: StructType, packing: Packing | None) -> dict[str, str]:
+    def _made(self, columns: StructType) -> dict[str, str]:
         fields = value_schema(self.source)
         never = {each.lower() for each in (*self.never_null, *(self.sink.plain_rows_need() or ()))}
         needed = [name for name in columns.names if name.lower() in never]
-        beside = packing.beside if packing else ()
-
-        def places(names: Collection[str]) -> str:
-            return ",".join(str(columns.names.index(name)) for name in names)
-
         return {
             "eo.schemas": named(fields, read_as(fields)),
             "eo.rows": columns.json(),
             "eo.skips_tombstones": str(self.source.tombstones == "skip").lower(),
-            "eo.needed": places(needed),
-            "eo.hashed": places(sorted(self._hashed(columns))),
-            "eo.packs": str(packing is not None).lower(),
-            "eo.beside": places(beside),
+            "eo.needed": places(columns, needed),
+            "eo.hashed": places(columns, sorted(self._hashed(columns))),
         }
 
     def _hashed(self, columns: StructType) -> dict[str, Any]:
@@ -191,12 +194,12 @@ class Direct:
         columns: StructType,
         entry: LedgerEntry,
         attempt: Attempt | None,
-        packing: Packing | None,
+        written: Written,
     ) -> tuple[StagedOutput, Counts]:
-        schema = to_arrow_schema(columns)
+        schema = to_arrow_schema(columns if written.form else written.columns)
         rows = _held(said, schema) if attempt is None else _in_files(said, schema, attempt)
-        if packing is not None:
-            rows = StagedTable(schema, rows.root, rows.files, form=packing.form)
+        if written.form is not None:
+            rows = StagedTable(schema, rows.root, rows.files, form=written.form)
         made = {name: sum(each[name] for each in said) for name in _SUMMED}
         refuse_other_rows(made["rows"], rows, entry.checkpoint)
         hashed = self._hashed(columns)
@@ -213,15 +216,15 @@ class Direct:
         return StagedOutput(rows=rows), counts
 
 
-def _written(
-    spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, packing: Packing | None
+def _files(
+    spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, written: Written
 ) -> dict[str, str]:
     told, parquet = {"eo.checkpoint": str(entry.checkpoint)}, {**parquet_options(spark)}
     if attempt is not None:
         folder = attempt.rows_folder()
         told["eo.folder"] = path_to_write(folder)
         parquet |= options_of(folder)
-    if packing is not None:
+    if written.form is not None:
         parquet |= OPTIONS_OF_PACKED
     return told | {f"eo.hadoop.{name}": value for name, value in parquet.items()}
 

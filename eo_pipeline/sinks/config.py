@@ -13,6 +13,7 @@ from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableErro
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.settings import Settings
+from eo_pipeline.sinks.documents import Documents
 from eo_pipeline.sinks.packing import Packing
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.unfit import Limits, reason
@@ -205,6 +206,12 @@ class Sink(Settings, ABC):
     def packing(self, schema: StructType) -> Packing | None:  # noqa: ARG002
         """How rows that :meth:`project` has given the columns ``schema`` are staged in files; None,
         as it is left to itself: as these columns.
+        """
+        return None
+
+    def documents(self, schema: StructType) -> Documents | None:  # noqa: ARG002
+        """What :meth:`project` makes of rows with the plain columns ``schema``, if that is one JSON
+        object each, and columns beside it; None: it is not, or not known to be.
         """
         return None
 

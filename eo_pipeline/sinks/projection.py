@@ -19,7 +19,7 @@ _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _SCALARS = {"boolean"} | _NUMBERS | _TEXTS | _TIMES
 
 #: Spark's own default cuts times to milliseconds and leaves nulls out.
-_SPARK_OPTIONS = {
+JSON_OPTIONS = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -117,5 +117,5 @@ def as_json_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
 def _as_json(name: str) -> Column:
     from pyspark.sql import functions as F
 
-    text = F.to_json(column(name), _SPARK_OPTIONS)
+    text = F.to_json(column(name), JSON_OPTIONS)
     return F.struct(text.alias(JSON_FIELD)).alias(name)

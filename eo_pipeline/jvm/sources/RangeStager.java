@@ -67,6 +67,7 @@ class RangeStager implements PartitionReader {
     private String file;
     private HeldFile held;
     private StagedFile writer;
+    private RowDocument document;
     private long written;
     private long records;
     private long bytes;
@@ -149,9 +150,9 @@ class RangeStager implements PartitionReader {
         if (staging.folder == null && bytes > HELD_BYTES) {
             return "more than is held in memory";
         }
-        InternalRow found = staging.json.scanned(value);
+        InternalRow found = staging.records.scanned(value);
         if (found == null) {
-            found = staging.json.parsed(value);
+            found = staging.records.parsed(value);
         }
         if (found == null) {
             return "a record that is not ordinary";
@@ -237,12 +238,24 @@ class RangeStager implements PartitionReader {
             high += hash >>> 32;
             xor ^= hash;
         }
-        byte[] packed = null;
-        if (staging.copy != null) {
-            packed = staging.copy.invoke(new GenericInternalRow(row));
-        }
-        writer.put(row, staging.places, packed);
+        writer.put(row, staging.places, whole(), staging.text < 0 ? null : text(row[staging.text]));
         written++;
+    }
+
+    /** What is made of all of a row; null where a row is columns alone. */
+    private Object whole() {
+        if (staging.document != null) {
+            if (document == null) {
+                document = new RowDocument(staging.rows, staging.document, staging.json);
+            }
+            return document.of(row);
+        }
+        return staging.copy == null ? null : staging.copy.invoke(new GenericInternalRow(row));
+    }
+
+    /** The bytes of a text, or of a number's digits. */
+    private static byte[] text(Object value) {
+        return value == null ? null : UTF8String.fromString(value.toString()).getBytes();
     }
 
     private OutputFile begun() throws IOException {

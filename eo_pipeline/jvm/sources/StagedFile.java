@@ -96,12 +96,12 @@ final class StagedFile {
         }
     }
 
-    /** A row of these columns; of each its own "places" says where in "row" it is, see {@link Staging}. */
-    void put(Object[] row, int[] places, byte[] packed) throws IOException {
+    /** A row of these columns; of each its own "places" says what of a row it is, see {@link Staging}. */
+    void put(Object[] row, int[] places, Object whole, byte[] text) throws IOException {
         boolean isFuller = false;
         for (int i = 0; i < staged.length; i++) {
             int place = places[i];
-            isFuller |= staged[i].put(place < 0 ? packed : row[place]);
+            isFuller |= staged[i].put(place >= 0 ? row[place] : place == Staging.WHOLE ? whole : text);
         }
         rows++;
         if (isFuller && held() >= groupBytes) {

@@ -1,9 +1,10 @@
 package eo.pipeline;
 
 import java.io.Serializable;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -14,12 +15,17 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * there are more, topic, partition and offset.
  */
 class Staging implements Serializable {
-    /** The column of a file whose rows are one value each. */
-    private static final String PACKED = "_eo_packed";
+    /** No column of a row, but what is made of all of it. */
+    static final int WHOLE = -1;
+
+    /** The bytes of the column that is staged so. */
+    static final int TEXT = -2;
+
+    private static final String JSON = StagedRanges.PREFIX + "json.";
 
     /** Null: files are held in memory. */
     final String folder;
-    final OrdinaryJson json;
+    final OrdinaryJson records;
     final int fields;
     final StructType rows;
     final long checkpoint;
@@ -31,40 +37,51 @@ class Staging implements Serializable {
     /** Places of the columns that are hashed, in their order. */
     final int[] hashed;
 
-    /** What makes one value of a row, null if a row is staged as columns. */
-    final CopyRow copy;
-
-    /** The columns of a file, and of which column of a row each is; -1: of the whole row. */
+    /** The columns of a file, and of which column of a row each is: {@link #WHOLE}, {@link #TEXT}. */
     final StructType written;
     final int[] places;
+
+    /** Makes one value of a row, a packed one; null: nothing does. */
+    final CopyRow copy;
+
+    /** The columns that a row's JSON object is made of, by these options; null: there is no object. */
+    final int[] document;
+    final Map json;
+
+    /** The column that is staged as the bytes of its text; -1: none is. */
+    final int text;
 
     Staging(CaseInsensitiveStringMap options) {
         folder = options.get(StagedRanges.PREFIX + "folder");
         String[] schemas = told(options, "schemas").split("\n");
         StructType wanted = (StructType) DataType.fromJson(schemas[0]);
-        json = new OrdinaryJson(told(options, "schemas"), wanted, (StructType) DataType.fromJson(schemas[1]));
+        records = new OrdinaryJson(told(options, "schemas"), wanted, (StructType) DataType.fromJson(schemas[1]));
         fields = wanted.size();
         rows = (StructType) DataType.fromJson(told(options, "rows"));
         checkpoint = Long.parseLong(told(options, "checkpoint"));
         skipsTombstones = options.getBoolean(StagedRanges.PREFIX + "skips_tombstones", false);
         needed = places(told(options, "needed"));
         hashed = places(told(options, "hashed"));
-        boolean packs = options.getBoolean(StagedRanges.PREFIX + "packs", false);
-        copy = packs ? new CopyRow(rows) : null;
-        int[] beside = places(told(options, "beside"));
-        int first = packs ? 1 : 0;
-        int many = packs ? 1 + beside.length : rows.size();
-        places = new int[many];
-        StructField[] columns = new StructField[many];
-        if (packs) {
-            places[0] = -1;
-            columns[0] = DataTypes.createStructField(PACKED, DataTypes.BinaryType, false);
+        written = (StructType) DataType.fromJson(told(options, "written"));
+        places = places(told(options, "places"));
+        copy = options.getBoolean(StagedRanges.PREFIX + "packs", false) ? new CopyRow(rows) : null;
+        int[] fields = places(told(options, "document"));
+        document = fields.length == 0 ? null : fields;
+        json = json(options);
+        text = options.getInt(StagedRanges.PREFIX + "text", -1);
+    }
+
+    private static Map json(CaseInsensitiveStringMap options) {
+        HashMap own = new HashMap();
+        Iterator all = options.asCaseSensitiveMap().entrySet().iterator();
+        while (all.hasNext()) {
+            Map.Entry each = (Map.Entry) all.next();
+            String name = (String) each.getKey();
+            if (name.startsWith(JSON)) {
+                own.put(name.substring(JSON.length()), each.getValue());
+            }
         }
-        for (int i = first; i < many; i++) {
-            places[i] = packs ? beside[i - 1] : i;
-            columns[i] = rows.fields()[places[i]];
-        }
-        written = new StructType(columns);
+        return own;
     }
 
     private static String told(CaseInsensitiveStringMap options, String name) {

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.documents import Documents
 from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
 from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
@@ -247,6 +248,13 @@ class KafkaSink(Sink):
             "table": self.topic,
             "guarantee": self.semantics.value,
         }
+
+    def plain_rows_need(self) -> Collection[str] | None:
+        """A record without a key is a record, too. Not every time can be a record's timestamp."""
+        return () if self.layout.is_document else None
+
+    def documents(self, schema: StructType) -> Documents | None:
+        return self.layout.documents(schema.names) if self.layout.is_document else None
 
     def project(self, df: DataFrame) -> DataFrame:
         """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.types`.

@@ -15,6 +15,7 @@ from eo_pipeline.arrow import pa
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import JSON_FIELD
+from eo_pipeline.sinks.documents import Documents
 from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.protobuf_encoding import AgreedProtobuf, by_workers
 from eo_pipeline.sinks.projection import as_json_columns
@@ -87,6 +88,18 @@ class Layout:
         if self.lineage_in_headers:
             taken |= {*LINEAGE_COLUMNS}
         return [name for name in columns if name not in taken]
+
+    @property
+    def is_document(self) -> bool:
+        """A record is one object, perhaps with a key, and no more."""
+        parts = (self.value, self.headers, self.timestamp)
+        return all(part is None for part in parts) and not self.encoded
+
+    def documents(self, columns: Sequence[str]) -> Documents:
+        """What :func:`project` makes of rows with these columns, where :attr:`is_document`."""
+        key = {} if self.key is None else {KEY: self.key}
+        kept = {name: name for name in columns if name in LINEAGE_COLUMNS}
+        return Documents(VALUE, self.payload(columns), key | kept, as_bytes=KEY if key else None)
 
     def value_type(self, columns: StructType) -> DataType:
         """The type of a value of a result with ``columns``."""
