@@ -151,6 +151,26 @@ _BUSY = 3
 _ANALYSIS_S = 600
 
 
+def _close_alone(client: SparkConnectClient) -> None:
+    """Have ``client`` close its channel and no more.
+
+    pyspark's own ``close`` also ends the threads that release results for all clients of this
+    process, and waits for them; and a session that is collected does that in whatever thread the
+    collector is at work. If that is one of these threads, or one that they wait for, this waits for
+    ever, or no query of this process succeeds any more ("cannot schedule new futures").
+    """
+    is_closed = False
+
+    def close() -> None:
+        nonlocal is_closed
+        if not is_closed:
+            is_closed = True
+            client._channel.close()
+            client._closed = True
+
+    client.close = close  # type: ignore[method-assign]
+
+
 def _deadlines(timeout_s: float) -> str:
     """gRPC's own configuration of a client ("service config"): left to itself it waits for a server
     that is frozen for ever. A job has no deadline, see :mod:`eo_pipeline.spark.interrupts`.
@@ -172,6 +192,7 @@ def _created(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkS
     # as pyspark's own builder does: functions are then those of Spark Connect
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     made = cast(SparkSession, builder.create())  # asks for nothing yet
+    _close_alone(_of_connect(made).client)
     try:
         channel.wait_until_ready(timeout_s)
     except SparkUnavailableError:
@@ -281,6 +302,7 @@ def _impatient_client(remote: str, session: str) -> SparkConnectClient:
     there.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
     client = SparkConnectClient(there)
     client.set_retry_policies([_patience(_LOOK_S)])
+    _close_alone(client)
     return client
 
 

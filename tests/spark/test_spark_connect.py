@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from eo_pipeline import ConfigError, SparkSettings, SparkUnavailableError
 from eo_pipeline.embedded.jars import spark_connector_jars
@@ -271,3 +272,22 @@ def test_a_server_that_is_started_again_in_the_middle_of_a_job_is_a_lost_one(
     assert (lost["kind"], lost["retryable"]) == ("SparkUnavailableError", True), lost
     assert running.run() == {"rows": 50}
     bench.table.assert_holds_once(bench.topic.written)
+
+
+def test_a_session_that_is_collected_leaves_the_others_alone(server: EmbeddedSpark) -> None:
+    """The collector may be at work in one of the threads that pyspark's clients share."""
+    settings = SparkSettings(remote=with_token(server, TOKEN))
+    lost, kept = (
+        settings.session(),
+        SparkSettings(remote=settings.remote, config={"spark.sql.caseSensitive": "true"}).session(),
+    )
+    for each in (lost, kept):
+        each.sql("select 1").collect()
+    shared = ExecutePlanResponseReattachableIterator._get_or_create_release_thread_pool()
+
+    shared.submit(cast(Any, lost).__del__).result(60)
+
+    assert cast(Any, lost).is_stopped
+    assert kept.sql("select 2").collect() == [(2,)]
+    assert settings.session().sql("select 3").collect() == [(3,)]
+    kept.stop()
