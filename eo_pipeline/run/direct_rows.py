@@ -30,9 +30,12 @@ class Written:
 
     def options(self) -> dict[str, str]:
         """As ``StagedRanges.java`` is told."""
-        none = {"eo.document": ""}
-        places = ",".join(map(str, self.places))
-        return {**none, "eo.written": self.columns.json(), "eo.places": places, **self.made}
+        return {
+            "eo.written": self.columns.json(),
+            "eo.places": ",".join(map(str, self.places)),
+            "eo.document": "",
+            **self.made,
+        }
 
 
 def places(columns: StructType, names: Collection[str]) -> str:

@@ -5,18 +5,16 @@ what Spark's own plan makes of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.spark import SparkSettings
-from tests.engine import Topic
-from tests.run.test_direct import VALUES, WIDE, World, by_chance, record
+from tests.run.test_direct import VALUES, WIDE, World, by_chance, record, spark, world
+
+__all__ = ["spark", "world"]
+
+_LINEAGE = ("_eo_topic", "_eo_partition", "_eo_offset")
 
 #: What a JSON writer may escape, or not, and how.
 TEXTS = [
@@ -29,18 +27,6 @@ TEXTS = [
     "\\ud83d\\ude00",
     "\\\\",
 ]
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server: EmbeddedSpark) -> Iterator[SparkSession]:
-    session = SparkSettings(remote=spark_server.remote).session()
-    yield session
-    session.stop()
-
-
-@pytest.fixture
-def world(spark: SparkSession, events: Topic, tmp_path: Path) -> World:
-    return World(spark, events, tmp_path)
 
 
 def sink(**more: Any) -> KafkaSink:
@@ -60,9 +46,6 @@ def test_every_value_of_every_type_is_written_as_spark_writes_it(world: World, h
     first = json.loads(direct.table["_eo_value"][0].as_py())
     assert [*first] == [*(f"c{n}" for n in range(len(VALUES))), "_eo_checkpoint", *_LINEAGE]
     assert direct.table.column_names == ["_eo_value", "_eo_checkpoint", *_LINEAGE]
-
-
-_LINEAGE = ("_eo_topic", "_eo_partition", "_eo_offset")
 
 
 @pytest.mark.parametrize(
