@@ -14,6 +14,7 @@ from tests import reaper
 
 pytest_plugins = [
     "tests.chaos",
+    "tests.tiers",
     "tests.parallel",
     "tests.store_folder",
     "tests.servers",

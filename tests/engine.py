@@ -1,7 +1,7 @@
 """Fixtures and verbs for tests of whole pipelines, on real servers.
 
-Spark is one warm Connect server for the whole session; the test process and every process it
-kills are its clients, so that a crash test costs a second and not a JVM.
+Spark is one warm Connect server for the whole run; the test processes and every process they
+kill are its clients, so that a crash test costs a second and not a JVM.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
-from tests.servers import MakeTopic, found_below
+from tests.servers import STATE, MakeTopic, found_below, shared_server
 
-STATE = Path(__file__).parents[1] / ".eo"
 TABLE = "events"
 SCHEMA = "id BIGINT NOT NULL, name STRING"
 
@@ -42,21 +41,30 @@ SCHEMA = "id BIGINT NOT NULL, name STRING"
 Coordinates = tuple[str, int, int]
 
 
+#: Of the ways to buckets, which `make servers` fetches.
+_BUCKET_JARS = {
+    "hadoop-aws-*": spark_s3_jars,
+    "hadoop-azure-*": spark_azure_jars,
+    "gcs-connector-*": spark_gcs_jars,
+}
+
+
 def spark_jars() -> tuple[Path, ...]:
-    """For every source, and every store."""
-    return (
-        *(*spark_connector_jars(STATE), *spark_s3_jars(STATE)),
-        *(*spark_azure_jars(STATE), *spark_gcs_jars(STATE)),
-    )
+    """Return the jars for every source, and for every kind of bucket whose jars were fetched."""
+    jars = [*spark_connector_jars(STATE)]
+    for pattern, fetched in _BUCKET_JARS.items():
+        if any((STATE / "jars").glob(f"{pattern}/")):
+            jars += fetched(STATE)
+    return tuple(jars)
 
 
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
-    """The session's Spark; every pipeline of this process and its children uses it."""
-    with EmbeddedSpark(tmp_path_factory.mktemp("spark"), jars=spark_jars()) as server:
-        os.environ["SPARK_REMOTE"] = server.remote
-        yield server
-        del os.environ["SPARK_REMOTE"]
+def spark_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedSpark]:
+    """The run's Spark; every pipeline of this process and its children uses it."""
+    server: EmbeddedSpark = shared_server(pytestconfig, "spark")
+    os.environ["SPARK_REMOTE"] = server.remote
+    yield server
+    del os.environ["SPARK_REMOTE"]
 
 
 @dataclass

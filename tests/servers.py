@@ -1,6 +1,7 @@
-"""One real Kafka and one real PostgreSQL for the session; topics and databases for each test.
+"""One real Kafka and one real PostgreSQL for the whole run; topics and databases for each test.
 
-A test may kill a server: ``make_topic`` and ``make_database`` start it again for the next one.
+All processes of a run share them (tests/shared). A module whose tests end a server takes one of its
+own: ``kafka = own_kafka``; ``make_topic`` and ``make_database`` start that again for the next test.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psutil
 import psycopg
@@ -23,24 +24,21 @@ from psycopg import sql
 from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from tests import shared
 
 T = TypeVar("T")
 
-#: Jars are downloaded once for a checkout, not once for a session.
-STATE = Path(__file__).parents[1] / ".eo"
+STATE = shared.STATE
 
 SASL_USERS = {"reader": "let-me-in"}
 
-#: So that retention and compaction do within a second or two what they were told to do.
-_IMPATIENT = {
+#: Retention and compaction act within a second or two. Everybody may do everything, but for what a
+#: test denies; see tests/topics.py.
+KAFKA_PROPERTIES = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
     "log.segment.delete.delay.ms": "0",
-}
-
-#: Everybody may do everything, but for what a test denies; see tests/topics.py.
-_GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
@@ -56,25 +54,63 @@ class MakeTopic(Protocol):
 MakeDatabase = Callable[[], str]
 
 
+_KEEPER = pytest.StashKey[shared.Keeper]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_KEEPER] = shared.connect()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_KEEPER].close()
+
+
+def shared_server(config: pytest.Config, name: str) -> Any:
+    """Return the run's server ``name``, which starts when it is first asked for."""
+    return config.stash[_KEEPER].server(name)
+
+
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(
-        tmp_path_factory.mktemp("kafka"),
+def kafka(pytestconfig: pytest.Config) -> EmbeddedKafka:
+    server: EmbeddedKafka = shared_server(pytestconfig, "kafka")
+    return server
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> EmbeddedPostgres:
+    server: EmbeddedPostgres = shared_server(pytestconfig, "postgres")
+    return server
+
+
+def kafka_in(folder: Path) -> EmbeddedKafka:
+    return EmbeddedKafka(
+        folder,
         jars=kafka_broker_jars(STATE),
-        properties={**_IMPATIENT, **_GUARDED},
+        properties=KAFKA_PROPERTIES,
         sasl_users=SASL_USERS,
         java_options=["-XX:TieredStopAtLevel=1"],  # as for Spark, see tests/spark_conf
-    ) as server:
+    )
+
+
+def postgres_in(folder: Path) -> EmbeddedPostgres:
+    # fsync: a killed process loses nothing that it wrote; only a power cut would
+    return EmbeddedPostgres(folder, settings={"fsync": "off"})
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A broker that the tests of a module may end."""
+    with kafka_in(tmp_path_factory.mktemp("kafka")) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[EmbeddedPostgres]:
-    # not below pytest's folder: it closes that to other users, and as root the server is one
-    # fsync: a killed process loses nothing that it wrote; only a power cut would
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server that the tests of a module may end."""
+    # not below pytest's folder, which it closes to other users: as root, the server is one
     with (
         tempfile.TemporaryDirectory(prefix="eo-postgres-") as folder,
-        EmbeddedPostgres(Path(folder), settings={"fsync": "off"}) as server,
+        postgres_in(Path(folder)) as server,
     ):
         yield server
 

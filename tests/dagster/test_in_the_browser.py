@@ -21,7 +21,9 @@ from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from tests.dagster.site import LOCATION, Browser, Site, browsing
 from tests.engine import Topic
-from tests.servers import wait_until
+from tests.servers import own_kafka, wait_until
+
+kafka = own_kafka
 
 DATABASE = "shop"
 TOPIC = "orders"

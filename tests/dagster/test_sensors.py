@@ -27,7 +27,9 @@ from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.discovery import Cluster
 from tests.dagster.steps import materialize, versions
 from tests.engine import Bench
-from tests.servers import wait_until
+from tests.servers import own_postgres, wait_until
+
+postgres = own_postgres
 
 
 def add_partitions(bench: Bench, total: int) -> None:

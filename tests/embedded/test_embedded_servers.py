@@ -20,7 +20,9 @@ from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.errors import SetupError
-from tests.servers import SASL_USERS, STATE, is_gone, wait_until
+from tests.servers import SASL_USERS, STATE, is_gone, own_kafka, wait_until
+
+kafka = own_kafka
 
 RECORDS = 500
 

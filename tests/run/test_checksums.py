@@ -18,7 +18,8 @@ from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.run.counting import Reading
 from eo_pipeline.spark import JARS_VARIABLE
-from tests.engine import STATE, Bench
+from tests.engine import Bench
+from tests.servers import STATE
 
 #: All of them make the same rows, in any order and number of files.
 TRANSFORMS = ("as_it_is", "sorted_by_name", "spread_by_range", "kept_in_memory", "one_of_each_id")

@@ -24,8 +24,9 @@ from eo_pipeline.run.counting import Reading, Result
 from eo_pipeline.source.sums import are_whole
 from eo_pipeline.spark import JARS_VARIABLE
 from tests.chaos import rest_is_chaos
-from tests.engine import STATE, Bench
+from tests.engine import Bench
 from tests.run.transforms import ROWS_OF_TWENTY
+from tests.servers import STATE
 
 BAD, TOMBSTONES, GOOD = 3, 2, 20
 #: What each run must say of the topic's records.

@@ -28,6 +28,9 @@ from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
 from tests.engine import Bench, Watcher, staged_attempts
+from tests.servers import own_kafka, own_postgres
+
+kafka, postgres = own_kafka, own_postgres
 
 
 def at(point: CrashPoint, action: Callable[[], object]) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from eo_pipeline.source.ordinary import trial
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import class_path
 from eo_pipeline.spark.ordinary import has_function
-from tests.engine import STATE
+from tests.servers import STATE
 from tests.source.test_ordinary import is_read
 
 #: A session of the user's own, which a run then takes, and gives its settings.

@@ -18,7 +18,8 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError, TransformError
 from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.spark import JARS_VARIABLE
-from tests.engine import STATE, Bench, staged_attempts
+from tests.engine import Bench, staged_attempts
+from tests.servers import STATE
 
 
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])

@@ -12,7 +12,8 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.run.amount import LEAST_OFFSETS
 from eo_pipeline.spark import SparkSettings, little
-from tests.engine import STATE, Bench
+from tests.engine import Bench
+from tests.servers import STATE
 
 _COMPILED = "Code generated in"
 

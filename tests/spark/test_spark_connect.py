@@ -24,8 +24,8 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import interruptible, interrupts
-from tests.engine import STATE, Bench
-from tests.servers import found_below, wait_until
+from tests.engine import Bench
+from tests.servers import STATE, found_below, wait_until
 
 TOKEN = "let-me-in"
 

@@ -34,8 +34,10 @@ from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
-from tests.servers import wait_until
+from tests.servers import own_kafka, wait_until
 from tests.sinks.kafka.kafka_sink_world import COMMITTED, World, session, staged, world
+
+kafka = own_kafka
 
 __all__ = ["session", "world"]
 

@@ -24,8 +24,11 @@ from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.chaos import rest_is_chaos
 from tests.proxy import Cut, Proxy
+from tests.servers import own_postgres
 from tests.sinks.sql.sql_world import Server, SqlWorld, at, staged, started
 from tests.sinks.sql.sql_worlds import MYSQLS, world
+
+postgres = own_postgres
 
 __all__ = ["world"]
 

@@ -1,0 +1,46 @@
+"""Which tier of the suite a test is of.
+
+    make test       each rule once, where it costs least; servers that pip brings, and no other
+    make test-all   `slow` tests as well: all servers, all ways, all that is long
+    make chaos      `chaos` tests: what is long by nature, tests/chaos.py
+
+A test that uses Spark, or a server that pip does not bring, is slow; so is one that is marked so.
+A test marked `core` is of `make test` although it uses Spark.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+#: Fixtures that start a Spark, or use the run's.
+SPARK = frozenset({"spark_server", "running_cluster"})
+
+#: Fixtures of servers that come from system packages, npm or Go, or as large jars.
+NOT_BY_PIP = frozenset(
+    {
+        *("mariadb", "mysql", "mysql_database", "redis_server"),
+        *("azurite", "google_server", "hdfs_server", "name_node", "objects"),
+        *("rest_server", "secured", "registry_server", "running_cluster"),
+    }
+)
+
+#: Set by `make test`: a test of that tier that asks for such a server fails, and says why.
+VARIABLE = "EO_TEST_TIER"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = {*getattr(item, "fixturenames", ())}
+        if fixtures & NOT_BY_PIP or (fixtures & SPARK and not item.get_closest_marker("core")):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """Refuse what a test asks for while it runs, where nobody sees it beforehand."""
+    if os.environ.get(VARIABLE) == "core" and fixturedef.argname in NOT_BY_PIP:
+        pytest.fail(
+            f"`make test` has no {fixturedef.argname}: mark this test slow (tests/tiers.py)"
+        )
