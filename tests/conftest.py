@@ -15,6 +15,7 @@ from tests import reaper
 pytest_plugins = [
     "tests.chaos",
     "tests.tiers",
+    "tests.resuming",
     "tests.parallel",
     "tests.store_folder",
     "tests.servers",

@@ -1,15 +1,22 @@
-"""Fetches the jars that only the tests need, once: a schema registry (142 MB), Spark's way to
-buckets (15 MB, to Google's 38 MB), to Azure (1 MB) and its login to Amazon MSK (6 MB), a REST
-catalog of Iceberg (40 MB), an HDFS (40 MB). Before the tests begin, so that none of them waits.
+"""Fetches jars for the tests, once, before they begin, so that none of them waits.
+
+short   for `make test`: a Kafka broker and Spark's connector (120 MB)
+all     besides: a schema registry (142 MB), Spark's way to buckets (15 MB, to Google's 38 MB, to
+Azure's 1 MB) and its login to Amazon MSK (6 MB), a REST catalog of Iceberg (40 MB), an
+HDFS (40 MB)
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from eo_pipeline.embedded.jars import (
+    kafka_broker_jars,
     registry_jar,
     spark_azure_jars,
+    spark_connector_jars,
     spark_gcs_jars,
     spark_msk_jars,
     spark_s3_jars,
@@ -17,26 +24,34 @@ from eo_pipeline.embedded.jars import (
 from eo_pipeline.errors import SetupError
 from tests.hdfs import hdfs_jars
 from tests.rest_catalog import rest_catalog_jars
-from tests.servers import STATE
+from tests.shared import STATE
+
+#: By the folder below ``jars`` that each makes.
+SHORT: dict[str, Callable[[Path], object]] = {
+    "kafka_2.13-*/": kafka_broker_jars,
+    "spark-connector/": spark_connector_jars,
+}
+ALL = SHORT | {
+    "apicurio-*/": registry_jar,
+    "hadoop-aws-*/": spark_s3_jars,
+    "hadoop-azure-*/": spark_azure_jars,
+    "gcs-connector-*/": spark_gcs_jars,
+    "aws-msk*/": spark_msk_jars,
+    "sqlite-jdbc-*/": rest_catalog_jars,
+    "hadoop-client-mini*/": hdfs_jars,
+}
+
+
+def fetch(wanted: dict[str, Callable[[Path], object]]) -> None:
+    if not all(any((STATE / "jars").glob(folder)) for folder in wanted):
+        sys.stdout.write("Fetching jars (once) ...\n")
+        sys.stdout.flush()
+    for jars in wanted.values():
+        jars(STATE)
+
 
 if __name__ == "__main__":
-    jars = STATE / "jars"
-    wanted = (
-        *("apicurio-*/", "hadoop-aws-*/", "hadoop-azure-*/", "gcs-connector-*/", "aws-msk*/"),
-        *("sqlite-jdbc-*/", "hadoop-client-mini*/"),
-    )
-    if not all(any(jars.glob(each)) for each in wanted):
-        sys.stdout.write(
-            "Fetching a registry, a catalog, HDFS, Spark's ways to AWS and Azure (once) ...\n"
-        )
-        sys.stdout.flush()
     try:
-        registry_jar(STATE)
-        spark_s3_jars(STATE)
-        spark_azure_jars(STATE)
-        spark_gcs_jars(STATE)
-        spark_msk_jars(STATE)
-        rest_catalog_jars(STATE)
-        hdfs_jars(STATE)
+        fetch({"short": SHORT, "all": ALL}[sys.argv[1]])
     except SetupError as error:
         sys.exit(f"tests/install_jars.py: {error}")

@@ -85,8 +85,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="of N parts of the suite, the K-th")
+
+
+@pytest.hookimpl(trylast=True)  # of what is left when marks and files have been chosen
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))  # stable: the others as they were
+    if part := config.getoption("--part"):
+        which, count = map(int, part.split("/"))
+        groups = list(dict.fromkeys(group_of(item.nodeid) for item in items))
+        # dealt out in turn, the longest first, so that the parts take about the same time
+        chosen = {*groups[which - 1 :: count]}
+        config.hook.pytest_deselected(
+            items=[item for item in items if group_of(item.nodeid) not in chosen]
+        )
+        items[:] = [item for item in items if group_of(item.nodeid) in chosen]
 
 
 def _rank(path: Path) -> tuple[bool, int]:
