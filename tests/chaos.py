@@ -1,4 +1,4 @@
-"""What is long by nature: `make chaos` runs it, `make test` has a representative of each.
+"""What is long by nature: `make chaos` runs it, `make test-all` has a representative of each.
 
 Marked ``chaos`` is a case whose number is a matter of patience: the same kill in every store, at
 every point and of every size; random moments, walks and lives. Whatever promise such a case tests,

@@ -1,6 +1,6 @@
 """Which tests run in one process: those of a file, which share servers and fixtures.
 
-``make test`` runs the suite in several processes (WORKERS), each with servers of its own. The
+The suite runs in several processes (WORKERS), which share the dearest servers (tests/shared). The
 files that take longest come first, so that all end together.
 
 Not by xdist's ``loadgroup``: of its marks pytest 9.2 sees nothing, and every test goes to whichever
@@ -93,14 +93,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))  # stable: the others as they were
     if part := config.getoption("--part"):
-        which, count = map(int, part.split("/"))
         groups = list(dict.fromkeys(group_of(item.nodeid) for item in items))
-        # dealt out in turn, the longest first, so that the parts take about the same time
-        chosen = {*groups[which - 1 :: count]}
-        config.hook.pytest_deselected(
-            items=[item for item in items if group_of(item.nodeid) not in chosen]
-        )
+        chosen = {*share_of(groups, part)}
+        others = [item for item in items if group_of(item.nodeid) not in chosen]
+        config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if group_of(item.nodeid) in chosen]
+
+
+def share_of(groups: list[str], part: str) -> list[str]:
+    """Return the groups of a part "K/N". They are dealt out in turn, the longest first, so that all
+    parts take about the same time.
+    """
+    which, count = map(int, part.split("/"))
+    assert 1 <= which <= count, part
+    return groups[which - 1 :: count]
 
 
 def _rank(path: Path) -> tuple[bool, int]:

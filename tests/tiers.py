@@ -11,6 +11,7 @@ A test marked `core` is of `make test` although it uses Spark.
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 
 import pytest
 
@@ -34,8 +35,13 @@ VARIABLE = "EO_TEST_TIER"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = {*getattr(item, "fixturenames", ())}
-        if fixtures & NOT_BY_PIP or (fixtures & SPARK and not item.get_closest_marker("core")):
+        if is_slow(fixtures, core=item.get_closest_marker("core") is not None):
             item.add_marker(pytest.mark.slow)
+
+
+def is_slow(fixtures: Set[str], *, core: bool) -> bool:
+    """Whether a test that uses ``fixtures`` is slow without being marked so."""
+    return bool(fixtures & NOT_BY_PIP or (fixtures & SPARK and not core))
 
 
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:

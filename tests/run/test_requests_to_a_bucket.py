@@ -1,6 +1,6 @@
 """How often a bucket is asked when there is nothing to do: after 300 versions as after 60.
 
-In `make test` tests/sinks have it of recovery, and of shorter histories.
+In `make test-all` tests/sinks have it of recovery, and of shorter histories.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One document, of which the environment fills in the URIs: the demo's flights, into a table in a
 bucket, from Spark in the same process, on a cluster, and over Spark Connect; killed anywhere.
 
-In `make test` tests/spark/test_on_a_cluster.py has a cell of each.
+In `make test-all` tests/spark/test_on_a_cluster.py has a cell of each.
 """
 
 from __future__ import annotations
