@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 #: Runs in an interpreter of its own, in which no driver of an extra can be imported.
 _IMPORTS = """
 import sys

@@ -23,6 +23,8 @@ from tests.dagster.site import LOCATION, Browser, Site, browsing
 from tests.engine import Topic
 from tests.servers import own_kafka, wait_until
 
+pytestmark = pytest.mark.slow
+
 kafka = own_kafka
 
 DATABASE = "shop"

@@ -18,6 +18,8 @@ from tests.dagster.projects import write_project
 from tests.engine import Bench
 from tests.stores import Bucket
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DAGSTER_YAML = ROOT / "dagster_defs" / "dagster.yaml"
 

@@ -15,6 +15,8 @@ import pytest
 from tests import reaper
 from tests.servers import is_gone, wait_until
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 IN_PARALLEL = ("-n", "1", "-p", "tests.progress")
 

@@ -15,6 +15,8 @@ import pytest
 from tests.demo.demo import Demo
 from tests.servers import is_gone, those_alive, wait_until
 
+pytestmark = pytest.mark.slow
+
 _LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 

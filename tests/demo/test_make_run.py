@@ -25,6 +25,8 @@ from tests.demo.demo import Demo
 from tests.engine import Coordinates, Table
 from tests.servers import STATE
 
+pytestmark = pytest.mark.slow
+
 FLIGHTS = 20_000
 SEED = 20_130_101
 

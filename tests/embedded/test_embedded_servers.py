@@ -22,6 +22,8 @@ from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.errors import SetupError
 from tests.servers import SASL_USERS, STATE, is_gone, own_kafka, wait_until
 
+pytestmark = pytest.mark.slow
+
 kafka = own_kafka
 
 RECORDS = 500

@@ -29,6 +29,8 @@ from eo_pipeline.jvm.submit import spark_home, submit_command
 from tests.jvm.machine import PATHS, SHORT_LIVED, Machine, machine_in
 from tests.servers import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:

@@ -17,6 +17,8 @@ from eo_pipeline.spark import JARS_VARIABLE
 from tests.engine import Bench
 from tests.servers import STATE, is_gone, wait_until
 
+pytestmark = pytest.mark.slow
+
 #: Begins a JVM, makes a session with settings that may be others, and says which JVMs there were.
 _PROCESS = """
 import json, sys

@@ -20,6 +20,8 @@ from tests.engine import Bench
 from tests.jvm.machine import PATHS, Machine, machine_in
 from tests.servers import is_gone, those_alive, wait_until
 
+pytestmark = pytest.mark.slow
+
 #: What a command says that starts a Spark for which there could be an archive, and is none.
 TOLD = "Spark starts without an archive of its classes"
 

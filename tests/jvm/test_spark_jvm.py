@@ -18,6 +18,8 @@ from eo_pipeline.jvm.submit import pyspark_home, submit_command
 from eo_pipeline.spark import JARS_VARIABLE
 from tests.servers import STATE, is_gone, wait_until
 
+pytestmark = pytest.mark.slow
+
 #: A process with a session, which says what its JVM is like and waits.
 OWNER = """
 import json, os, sys, time

@@ -19,6 +19,8 @@ from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, Abilities, steps
 from tests.kills.processes import ROOT
 from tests.kills.report import BEGIN, END, publish
 
+pytestmark = pytest.mark.slow
+
 ALL = Abilities({*FAULTS}, {*OPERATIONS})
 
 

@@ -19,6 +19,8 @@ from eo_pipeline.spark.ordinary import has_function
 from tests.servers import STATE
 from tests.source.test_ordinary import is_read
 
+pytestmark = pytest.mark.slow
+
 #: A session of the user's own, which a run then takes, and gives its settings.
 _OWN_SESSION = """
 from pyspark.sql import SparkSession

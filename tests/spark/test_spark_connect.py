@@ -27,6 +27,8 @@ from eo_pipeline.spark import interruptible, interrupts
 from tests.engine import Bench
 from tests.servers import STATE, found_below, wait_until
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "let-me-in"
 
 

@@ -23,6 +23,8 @@ from eo_pipeline.spark.warm.record import (
 )
 from eo_pipeline.spark.warm.terms import differences, terms
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from tests.dagster.projects import write_project
 from tests.engine import Table, Topic
 from tests.servers import STATE, is_gone, those_alive, wait_until
 
+pytestmark = pytest.mark.slow
+
 #: What a JVM of the suite is started with: tests/spark_conf.
 _KEPT = {"SPARK_CONF_DIR"}
 
