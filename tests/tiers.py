@@ -23,9 +23,13 @@ NOT_BY_PIP = frozenset(
     {
         *("mariadb", "mysql", "mysql_database", "redis_server"),
         *("azurite", "google_server", "hdfs_server", "name_node", "objects"),
+        *("bucket", "azure", "google", "hdfs"),
         *("rest_server", "secured", "registry_server", "running_cluster"),
     }
 )
+
+#: Fixtures that ask for the one that their parameter names.
+_ASKING = ("world", "store")
 
 #: Set by `make test`: a test of that tier that asks for such a server fails, and says why.
 VARIABLE = "EO_TEST_TIER"
@@ -34,9 +38,14 @@ VARIABLE = "EO_TEST_TIER"
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        fixtures = {*getattr(item, "fixturenames", ())}
+        fixtures = {*getattr(item, "fixturenames", ()), *_asked_for(item)}
         if is_slow(fixtures, core=item.get_closest_marker("core") is not None):
             item.add_marker(pytest.mark.slow)
+
+
+def _asked_for(item: pytest.Item) -> set[str]:
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return {str(params[name]) for name in _ASKING if name in params}
 
 
 def is_slow(fixtures: Set[str], *, core: bool) -> bool:
