@@ -30,9 +30,9 @@ from tests.shared import STATE
 SHORT: dict[str, Callable[[Path], object]] = {
     "kafka_2.13-*/": kafka_broker_jars,
     "spark-connector/": spark_connector_jars,
+    "apicurio-*/": registry_jar,
 }
 ALL = SHORT | {
-    "apicurio-*/": registry_jar,
     "hadoop-aws-*/": spark_s3_jars,
     "hadoop-azure-*/": spark_azure_jars,
     "gcs-connector-*/": spark_gcs_jars,

@@ -5,7 +5,8 @@
     make chaos      `chaos` tests: what is long by nature, tests/chaos.py
 
 A test that uses Spark, or a server that pip does not bring, is slow; so is one that is marked so.
-A test marked `core` is of `make test` although it uses Spark.
+A test marked `core` is of `make test` although it uses Spark; with `only`, those of its cases alone (the
+names in brackets).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NOT_BY_PIP = frozenset(
         *("mariadb", "mysql", "mysql_database", "redis_server"),
         *("azurite", "google_server", "hdfs_server", "name_node", "objects"),
         *("bucket", "azure", "google", "hdfs"),
-        *("rest_server", "secured", "registry_server", "running_cluster"),
+        *("rest_server", "secured", "running_cluster"),
     }
 )
 
@@ -39,8 +40,14 @@ VARIABLE = "EO_TEST_TIER"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = {*getattr(item, "fixturenames", ()), *_asked_for(item)}
-        if is_slow(fixtures, core=item.get_closest_marker("core") is not None):
+        if is_slow(fixtures, core=_is_core(item)):
             item.add_marker(pytest.mark.slow)
+
+
+def _is_core(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("core")
+    only = mark.kwargs.get("only") if mark else None
+    return mark is not None and (only is None or item.name.partition("[")[2][:-1] in only)
 
 
 def _asked_for(item: pytest.Item) -> set[str]:

@@ -80,6 +80,7 @@ def write_aborted(topic: Topic) -> None:
     producer.abort_transaction()
 
 
+@pytest.mark.core
 def test_differences_are_named_by_record_and_the_named_replay_repairs_them(bench: Bench) -> None:
     """Filter, explode, dead letters, tombstones and an aborted transaction: all of it passes. Then
     somebody edits the table.
@@ -138,6 +139,7 @@ def test_differences_are_named_by_record_and_the_named_replay_repairs_them(bench
     assert found(assert_passes(pipeline)) == {FindingKind.NOT_OURS: 1}
 
 
+@pytest.mark.core
 def test_what_a_rewind_took_back_is_not_missed_and_the_last_n_are_only_those(bench: Bench) -> None:
     bench.topic.write(250, partitions=range(4))
     pipeline = bench.pipeline()
@@ -200,6 +202,7 @@ def test_a_transform_that_sees_a_checkpoint_as_a_whole_is_applied_to_each_alone(
     ]
 
 
+@pytest.mark.core
 def test_what_kafka_no_longer_holds_is_proved_by_its_checksum_and_cannot_be_replayed(
     bench: Bench, admin: AdminClient
 ) -> None:
@@ -325,6 +328,7 @@ def test_of_a_sink_that_cannot_be_read_only_ledger_and_kafka_are_compared(
     assert any("cannot be read back" in said for said in report.cannot_prove)
 
 
+@pytest.mark.core
 def test_bad_records_that_nobody_counted_are_miscounted_and_a_replay_counts_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def figures(rows: Difference) -> dict[str, int]:
     return {name: getattr(rows, name) for name in names}
 
 
+@pytest.mark.core(only=["postgres"])
 @pytest.mark.parametrize(
     "store",
     rest_is_chaos([postgres, mysql, parquet, delta, iceberg], but=[postgres, mysql, delta]),

@@ -53,6 +53,7 @@ def test_as_many_records_are_made_as_are_said() -> None:
     assert first == b'{"c0": 0, "c1": "w0-1", "c2": 2}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta", "kafka", "parquet"])
 def test_a_ledger_is_looked_at_at_each_length(kind: str, tmp_path: Path) -> None:
     found = list(ledger.measure(kind, (2, 4), tmp_path, 60))

@@ -27,6 +27,7 @@ from tests.topics import recreate
 __all__ = ["eo"]
 
 
+@pytest.mark.core
 def test_from_a_topic_to_a_table_and_back_and_forth(eo: Shell) -> None:
     topic, table = eo.bench.topic, eo.bench.table
     topic.write(200, partitions=(0, 1))
@@ -124,6 +125,7 @@ def test_from_a_topic_to_a_table_and_back_and_forth(eo: Shell) -> None:
     assert "eo replay 1 1" in differs.out
 
 
+@pytest.mark.core
 def test_a_fork_begins_where_it_was_told_and_its_document_has_no_secret(eo: Shell) -> None:
     topic = eo.bench.topic
     eo.document()
@@ -150,6 +152,7 @@ def test_a_fork_begins_where_it_was_told_and_its_document_has_no_secret(eo: Shel
     assert [(s["pipeline"], s["version"]) for s in stati] == [("events", 2), ("events_v2", 1)]
 
 
+@pytest.mark.core
 def test_records_that_kafka_lost_end_a_run_with_5_until_the_loss_is_accepted(
     eo: Shell, admin: AdminClient
 ) -> None:
@@ -169,6 +172,7 @@ def test_records_that_kafka_lost_end_a_run_with_5_until_the_loss_is_accepted(
     assert eo("run").code == 0
 
 
+@pytest.mark.core
 def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> None:
     eo.document()
     for _ in range(2):
@@ -188,6 +192,7 @@ def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> Non
     eo.bench.table.assert_holds_once(eo.bench.topic.written)
 
 
+@pytest.mark.core
 def test_a_promise_that_was_cut_is_told_by_every_look_and_set_aside(eo: Shell) -> None:
     """Found before: run, replay and rewind ended in a traceback for good, --json or not, while
     status, plan and doctor said that all was well.
@@ -259,6 +264,7 @@ def test_a_reset_is_shown_asked_for_and_leaves_other_pipelines_alone(eo: Shell) 
     table.assert_holds_once(eo.bench.topic.written)
 
 
+@pytest.mark.core
 def test_a_server_that_is_away_means_try_again(eo: Shell) -> None:
     source = {**eo.bench.config["source"], "bootstrap_servers": "127.0.0.1:1"}
     eo.document(source={**source, "request_timeout": 0.5})
@@ -271,6 +277,7 @@ def test_a_server_that_is_away_means_try_again(eo: Shell) -> None:
     assert (status.code, status.json()[0]["error"]["retryable"]) == (4, True)
 
 
+@pytest.mark.core
 def test_a_wrong_document_names_its_fields_and_a_wrong_command_line_its_option(eo: Shell) -> None:
     eo.document(inline_record=1, max_checkpoints=0)
     wrong = eo("run", "--json")
@@ -305,6 +312,7 @@ def test_a_dagster_document_is_the_same_pipeline(eo: Shell) -> None:
 FORK = ("--at", "0", "--name", "v2", "--table", "v2", "--write", "v2.yaml", "--yes")
 
 
+@pytest.mark.core
 def test_on_a_terminal_the_plan_is_shown_and_no_means_no(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(5)

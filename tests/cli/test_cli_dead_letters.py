@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.shell import Shell, eo
 from tests.run.test_dead_letters import IN_THE_TABLE, MENDED, STRICT, half_read
 
 __all__ = ["eo", "half_read"]
 
 
+@pytest.mark.core
 def test_they_are_listed_shown_and_redriven(eo: Shell, half_read: object) -> None:
     source = eo.bench.config["source"]
     eo.document(source={**source, **STRICT["source"]})

@@ -17,6 +17,7 @@ from tests.servers import MakeDatabase, MakeTopic
 __all__ = ["eo"]
 
 
+@pytest.mark.core
 def test_the_doctor_finds_what_is_broken_and_goes_on_to_the_next(
     eo: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_the_doctor_finds_a_user_who_may_not_write_and_a_ledger_with_a_gap(
     assert "version 2" in gap["ledger"]["said"]
 
 
+@pytest.mark.core
 def test_init_reads_what_people_put_into_topics_and_the_document_runs(eo: Shell) -> None:
     topic = eo.bench.topic
     now = datetime.now(UTC)

@@ -57,6 +57,7 @@ print(*sys.modules)
     assert not others & set(done.stdout.split())
 
 
+@pytest.mark.core
 def test_a_run_that_finds_nothing_new_imports_no_spark_and_nothing_that_reads(bench: Bench) -> None:
     bench.topic.write(10)
     bench.pipeline().run()

@@ -17,6 +17,7 @@ from tests.servers import wait_until
 __all__ = ["eo"]
 
 
+@pytest.mark.core
 def test_what_was_read_and_written_is_summed_by_operation_and_by_run(eo: Shell) -> None:
     topic = eo.bench.topic
     topic.write(250)

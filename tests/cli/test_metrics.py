@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.shell import Shell, eo
@@ -41,6 +42,7 @@ def scraped(url: str) -> Samples:
         return parsed(answer.read().decode())
 
 
+@pytest.mark.core
 def test_a_scrape_tells_of_every_pipeline_also_while_others_run_it(eo: Shell) -> None:
     (eo.folder / "pipelines").mkdir()
     two_pipelines(eo)

@@ -6,6 +6,8 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
+
 from eo_pipeline.embedded.ports import free_port
 from tests.cli.shell import Shell, eo
 
@@ -22,6 +24,7 @@ def drawing(path: Path) -> ET.Element:
     return ET.fromstring(svg[0].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
 
 
+@pytest.mark.core
 def test_the_page_shows_what_stands_what_was_left_behind_and_why(eo: Shell) -> None:
     eo.bench.topic.write(250)
     eo.document(name="events")

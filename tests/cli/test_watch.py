@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from eo_pipeline.embedded.ports import free_port
 from tests.cli.shell import Shell, eo
 from tests.servers import wait_until
@@ -72,6 +74,7 @@ def test_a_terminal_shows_what_changes_until_ctrl_c(eo: Shell) -> None:
     os.close(screen)
 
 
+@pytest.mark.core
 def test_a_pipe_gets_a_line_of_json_for_each_look(eo: Shell) -> None:
     eo.bench.topic.write(3)
     eo.document()

@@ -82,6 +82,7 @@ def changed(before: dict[int, int], after: dict[int, int]) -> list[int]:
     return sorted(v for v in before.keys() | after.keys() if before.get(v) != after.get(v))
 
 
+@pytest.mark.core
 def test_a_run_adds_its_checkpoints_as_partitions_with_ranges_and_never_asks_for_one(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_run_adds_its_checkpoints_as_partitions_with_ranges_and_never_asks_for
     assert job.partitions_def is None
 
 
+@pytest.mark.core
 def test_a_selected_range_is_replayed_in_one_run_and_nothing_else_changes(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -232,6 +234,7 @@ def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
     assert [row.data["version"] for row in table.records] == [6, 3, 2, 1]
 
 
+@pytest.mark.core
 def test_a_checkpoint_that_no_longer_stands_is_refused_with_the_engines_sentence(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:

@@ -150,6 +150,7 @@ def said(answer: dg.SensorResult) -> str:
     return str(answer.skip_reason.skip_message)
 
 
+@pytest.mark.core
 def test_each_broker_and_store_is_asked_once_for_all_and_each_pipeline_gets_its_own_run(
     ships: Ships, questions: list[str]
 ) -> None:

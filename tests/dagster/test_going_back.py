@@ -63,6 +63,7 @@ def outputs(result: dg.ExecuteInProcessResult) -> dict[str, dg.MetadataValue]:
     return {k: v for event in found for k, v in event.step_output_data.metadata.items()}
 
 
+@pytest.mark.core
 def test_a_rewind_takes_rows_and_partitions_away_and_shows_in_the_history(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_rewind_that_cannot_be_is_refused_with_a_sentence_and_stops_no_sensor(
     assert pause_after_failures(instance, declared, now=record.end_time) is None
 
 
+@pytest.mark.core
 def test_a_fork_begins_where_the_checkpoint_stood_and_says_how_to_declare_it(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_loss_that_is_not_there_and_one_without_a_reason_are_refused(
     assert "there is no loss to accept" in failure(nothing, step)
 
 
+@pytest.mark.core
 def test_an_audit_passes_and_one_that_fails_names_the_repair(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -283,6 +286,7 @@ def check(declared: DagsterPipeline, instance: dg.DagsterInstance) -> dg.Execute
     return definitions.resolve_job_def("check").execute_in_process(instance=instance)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("operation", "config", "wrong"),
     [

@@ -107,6 +107,7 @@ def test_a_look_that_finds_nothing_new_is_told_again_only_after_a_while(
     assert len(later) == 2
 
 
+@pytest.mark.core
 def test_the_check_of_the_topic_is_red_while_the_broker_is_away_and_green_when_it_is_back(
     bench: Bench, limited: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:

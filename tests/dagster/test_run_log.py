@@ -22,6 +22,7 @@ def said_at_once(lines: str, sentence: str) -> int:
     return sum(line.endswith(sentence) for line in lines.splitlines())
 
 
+@pytest.mark.core
 def test_a_step_says_each_phase_of_a_checkpoint(
     bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:

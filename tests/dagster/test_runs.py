@@ -57,6 +57,7 @@ def ids(entries: list[LedgerEntry]) -> list[str]:
     return [entry.transaction_id for entry in entries]
 
 
+@pytest.mark.core
 def test_every_checkpoint_of_a_run_is_a_materialization_of_both_assets(
     bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -117,6 +118,7 @@ def table_status(declared: DagsterPipeline, instance: dg.DagsterInstance) -> tup
     return resolver.get_status(declared.table).value, causes
 
 
+@pytest.mark.core
 def test_the_metadata_says_what_was_read_and_how_fast(
     bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -145,6 +147,7 @@ def test_the_metadata_says_what_was_read_and_how_fast(
     assert (source.asset_key, source.column_name) == (declared.topics[0], "name")
 
 
+@pytest.mark.core
 def test_nothing_new_is_a_success_without_events_and_without_spark(
     bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -159,6 +162,7 @@ def test_nothing_new_is_a_success_without_events_and_without_spark(
     assert "nothing new: version 1 holds all Kafka has" in log_lines(result, instance)
 
 
+@pytest.mark.core
 def test_a_step_that_died_before_it_could_report_reports_when_it_is_tried_again(
     bench: Bench, instance: dg.DagsterInstance
 ) -> None:
@@ -242,6 +246,7 @@ def test_a_retry_that_finds_all_committed_still_hands_the_table_on(
     assert [check.passed for check in evaluated] == [True, True]
 
 
+@pytest.mark.core
 def test_what_would_fail_again_is_not_tried_again_and_what_was_committed_is_shown(
     bench: Bench, instance: dg.DagsterInstance
 ) -> None:

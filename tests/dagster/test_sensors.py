@@ -75,6 +75,7 @@ def apply(instance: dg.DagsterInstance, tick: Tick) -> str | None:
 
 
 class TestLag:
+    @pytest.mark.core
     def test_a_run_is_requested_as_long_as_something_waits(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
@@ -105,6 +106,7 @@ class TestLag:
         bench.topic.write(1)
         assert requested(look_at_lag(declared, instance))
 
+    @pytest.mark.core
     def test_a_run_that_waits_or_works_is_not_doubled(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
@@ -138,6 +140,7 @@ class TestLag:
 
 
 class TestPartitions:
+    @pytest.mark.core
     def test_new_partitions_are_told_once_also_after_a_restart(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
@@ -185,6 +188,7 @@ class TestPartitions:
 
 
 class TestReconciler:
+    @pytest.mark.core
     def test_what_ran_without_dagster_appears_in_dagster_once(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
@@ -232,6 +236,7 @@ class TestReconciler:
         )
         assert "reports itself" in skipped(reconcile(declared, instance, None))
 
+    @pytest.mark.core
     def test_a_ledger_that_was_replaced_is_compared_from_its_start(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
@@ -267,6 +272,7 @@ def test_a_store_that_is_down_fails_the_tick_of_every_sensor_with_a_sentence(
             sensor(context)
 
 
+@pytest.mark.core
 def test_a_broker_that_is_down_fails_the_tick_with_the_reason_and_is_asked_once_by_all(
     bench: Bench, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from eo_pipeline.source.config import LossKind
 from eo_pipeline.source.discovery import Bounds, Cluster, PastTopics
 from tests.explorer.kafka_pipeline import ViolationError, walk
 
+pytestmark = pytest.mark.slow
+
 log = logging.getLogger(__name__)
 
 WALKS = int(os.environ.get("EO_EXPLORER_WALKS", "800"))

@@ -175,6 +175,7 @@ def note(what: str, seen: Exploration, seconds: float) -> None:
     log.info("%s: %s, %.1f s of CPU%s", what, size, seconds, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXHAUSTIVE)
 def test_no_reachable_state_breaks_a_promise(name: str) -> None:
     """Scenario: every order of events within the bounds.
@@ -187,6 +188,7 @@ def test_no_reachable_state_breaks_a_promise(name: str) -> None:
     assert seen.found is None, f"\n{seen.found}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", WEAKENED)
 def test_breaking_a_rule_breaks_a_promise(rule: str) -> None:
     """Scenario: one rule is left out. Outcome: the explorer finds what goes wrong then."""
@@ -251,6 +253,7 @@ def test_a_lake_that_deletes_nothing_may_be_restored_under_live_runs() -> None:
     assert seen.found is None, f"\n{seen.found}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("walks", rest_is_chaos([WALKS, 10 * WALKS], but=[WALKS]))
 @pytest.mark.parametrize("name", WALKED)
 def test_random_walks_break_no_promise(name: str, walks: int) -> None:

@@ -15,6 +15,8 @@ from eo_pipeline.jvm import ordinary
 from eo_pipeline.jvm.archive import CACHE_VARIABLE
 from eo_pipeline.jvm.ordinary import ordinary_jar
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -27,6 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch, received: Received) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.core
 def test_a_run_is_a_trace_and_numbers_and_events(
     eo: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

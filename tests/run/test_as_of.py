@@ -125,6 +125,7 @@ def shown(pipeline: Pipeline, version: int) -> Rows | str:
     return Rows((row["id"], row["name"]) for row in rows)
 
 
+@pytest.mark.core(only=["delta"])
 @pytest.mark.parametrize(
     "store",
     # what the others have of their own: test_past_of_lakes.py, test_sql_reading.py
@@ -183,6 +184,7 @@ def test_every_version_is_shown_as_it_was_or_refused_with_the_reason(
     assert Rows(used.look()) == saw[6], "looking changes nothing"
 
 
+@pytest.mark.core
 def test_rows_that_somebody_else_took_out_are_missed(bench: Bench) -> None:
     bench.topic.write(200, partitions=range(4))
     pipeline = bench.pipeline()
@@ -199,6 +201,7 @@ def test_rows_that_somebody_else_took_out_are_missed(bench: Bench) -> None:
         assert found.count() == gone
 
 
+@pytest.mark.core
 def test_what_is_left_of_a_version_is_shown_if_it_is_asked_for(bench: Bench) -> None:
     bench.topic.write(300, partitions=range(4))
     pipeline = bench.pipeline()
@@ -221,6 +224,7 @@ def test_a_moment_names_the_newest_version_committed_by_then(bench: Bench) -> No
         assert (found.version, found.count()) == (1, 100)
 
 
+@pytest.mark.core
 def test_what_an_upsert_overwrote_is_not_shown_as_if_it_were_there(bench: Bench) -> None:
     bench.topic.write(100)
     pipeline = bench.pipeline(sink={"mode": "upsert", "key": ["id"]})

@@ -118,6 +118,7 @@ def test_the_same_records_have_the_same_checksum_on_every_session_and_way(
     assert "headers" in letters[2]
 
 
+@pytest.mark.core
 def test_it_costs_no_read_and_no_job_of_its_own(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_it_costs_no_read_and_no_job_of_its_own(
     assert second == []
 
 
+@pytest.mark.core
 def test_rows_that_replace_each_other_have_none(bench: Bench, tmp_path: Path) -> None:
     write_records(bench)
     config = settings(bench, tmp_path / "upsert", "as_it_is", 0)

@@ -69,6 +69,7 @@ def counted(counts: Any) -> dict[str, int]:
     return {name: getattr(counts, name) for name in COUNTED}
 
 
+@pytest.mark.core(only=["the_first_five-write_in_transactions", "twice-write_records"])
 @pytest.mark.parametrize(
     ("transform", "write"),
     rest_is_chaos(
@@ -170,6 +171,7 @@ def test_so_it_is_on_a_classic_session(
     ), ran.stderr[-3000:]
 
 
+@pytest.mark.core(only=["narrow-write_in_transactions"])
 @pytest.mark.parametrize(
     ("transform", "write"),
     [
@@ -198,6 +200,7 @@ def test_records_are_read_once_if_they_prove_complete_or_take_a_plain_way(
     raise AssertionError("a second job counted, every time")
 
 
+@pytest.mark.core(only=["1"])
 @pytest.mark.parametrize("silent", [1, 2, stage.STAGING_TRIES])
 def test_a_job_that_does_not_say_what_it_made_is_run_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, silent: int
@@ -220,6 +223,7 @@ def test_a_job_that_does_not_say_what_it_made_is_run_again(
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.core
 def test_what_does_not_add_up_is_refused_with_the_numbers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ EVERYWHERE = [(point, 0) for point in CrashPoint] + [(point, 10_000) for point i
 TELLING = [*EVERYWHERE[: len(CrashPoint)], (CrashPoint.ENTRY_SENT, 10_000)]
 
 
+@pytest.mark.core(only=["pre_committed-0", "entry_sent-10000", "staging-0", "committed-0"])
 @pytest.mark.parametrize(("point", "inline_records"), rest_is_chaos(EVERYWHERE, but=TELLING))
 def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     bench: Bench, point: CrashPoint, inline_records: int
@@ -49,6 +50,7 @@ def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     assert bool(kept) == (point in PROMISED and inline_records == 0)
 
 
+@pytest.mark.core(only=["fetched"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["read by Spark", "fetched"])
 def test_a_promised_checkpoint_is_committed_without_kafka_records_and_without_spark(
     bench: Bench, inline_records: int

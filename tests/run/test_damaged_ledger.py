@@ -46,6 +46,7 @@ def count(bench: Bench) -> int:
     return int(bench.table.query("select count(*) from events")[0][0])
 
 
+@pytest.mark.core(only=["5"])
 @pytest.mark.parametrize("version", [6, 5])
 def test_offsets_changed_in_the_head_or_its_parent_stop_the_next_run(
     filled: Bench, version: int
@@ -77,6 +78,7 @@ def test_a_changed_head_that_was_given_a_fitting_hash_is_known_by_its_witness(
         filled.pipeline().run()
 
 
+@pytest.mark.core
 def test_a_version_that_is_missing_is_not_passed_over_by_going_back(filled: Bench) -> None:
     """Found before: a rewind to the version that is missing went to the one after it."""
     lose_entry(filled, 3)
@@ -92,6 +94,7 @@ def test_a_version_that_is_missing_is_not_passed_over_by_going_back(filled: Benc
     assert pipeline.plan_rewind(4).target.version == 4
 
 
+@pytest.mark.core
 def test_the_heads_parent_that_is_missing_stops_the_next_run(filled: Bench) -> None:
     lose_entry(filled, 5)
     with pytest.raises(LedgerDamagedError, match="version 5"):
@@ -120,6 +123,7 @@ def test_the_audit_names_a_version_that_was_changed(filled: Bench) -> None:
     assert any("version 3 was changed" in text for text in told), told
 
 
+@pytest.mark.core
 def test_a_table_that_is_newer_than_its_ledger_is_not_adopted(filled: Bench) -> None:
     """Found before: adopted, and everything that was in the table already was read once more."""
     for version in (6, 5):
@@ -131,6 +135,7 @@ def test_a_table_that_is_newer_than_its_ledger_is_not_adopted(filled: Bench) -> 
         pipeline.plan_adopt()
 
 
+@pytest.mark.core
 def test_a_ledger_that_was_dropped_is_not_begun_anew_over_the_rows(filled: Bench) -> None:
     filled.table.execute("drop table eo_ledger")
     shutil.rmtree(filled.config["staging"])
@@ -146,6 +151,7 @@ def test_what_rows_go_into_is_told_by_every_entry(filled: Bench) -> None:
     assert [dict(entry.identity.sink) for entry in later] == [told] * 5
 
 
+@pytest.mark.core
 def test_a_mode_that_was_changed_is_refused_before_anything_is_read(filled: Bench) -> None:
     upserts = {"mode": "upsert", "key": ["id"], "sequence_by": ["_eo_checkpoint"]}
     changed = filled.pipeline(sink=upserts)

@@ -42,6 +42,7 @@ def odd(bench: Bench, count: int) -> None:
     assert producer.flush(120) == 0
 
 
+@pytest.mark.core
 def test_which_checkpoints_set_records_aside_and_what_they_are(half_read: Bench) -> None:
     pipeline = half_read.pipeline(**STRICT)
     assert {c.version: c.counts.dead_letters for c in pipeline.dead_letters()} == {1: 5, 3: 3}

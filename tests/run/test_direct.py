@@ -179,6 +179,7 @@ def by_chance(seed: int, count: int) -> list[bytes]:
     return [record([chance.choice(values) for values in kinds]) for _ in range(count)]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("held", [False, True])
 def test_every_value_of_every_type_is_staged_as_spark_stages_it(world: World, held: bool) -> None:
     for n, values in enumerate(VALUES.values()):
@@ -237,6 +238,7 @@ def test_the_bounds_in_a_footer_are_those_of_spark(world: World) -> None:
         assert mine.statistics is not None
 
 
+@pytest.mark.core
 def test_other_readers_read_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "eo_pipeline.run.direct.parquet_options", lambda _: {"parquet.page.size": "3000"}
@@ -275,6 +277,7 @@ def test_keys_values_and_tombstones_are_counted(world: World) -> None:
     assert direct.counts.bytes == 18
 
 
+@pytest.mark.core
 def test_records_without_rows_make_no_file(world: World) -> None:
     world.write([None])
     direct, _ = world.both(world.stager("id BIGINT", tombstones="skip"))
@@ -283,6 +286,9 @@ def test_records_without_rows_make_no_file(world: World) -> None:
     assert in_memory.rows.rows == 0
 
 
+@pytest.mark.core(
+    only=["id BIGINT-not json-not ordinary", 'x FLOAT-{"x": 1e39}-not every store takes']
+)
 @pytest.mark.parametrize(
     ("schema", "value", "why"),
     [
@@ -404,6 +410,7 @@ def test_a_table_is_as_it_would_be_whoever_staged_its_checkpoints(bench: Bench) 
     assert bench.pipeline(source=source).audit().passed
 
 
+@pytest.mark.core
 def test_a_bad_record_is_refused_with_its_reason_as_ever(bench: Bench) -> None:
     bench.topic.write(10)
     bench.topic.write_value(b'{"id": "x", "name": "y"}')
@@ -412,6 +419,7 @@ def test_a_bad_record_is_refused_with_its_reason_as_ever(bench: Bench) -> None:
     assert bench.table.versions() == [0]
 
 
+@pytest.mark.core
 def test_files_that_no_task_named_are_none_of_the_batch(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_every_value_of_every_type_is_written_as_spark_writes_it(world: World, h
     assert direct.table.column_names == ["_eo_value", "_eo_checkpoint", *_LINEAGE]
 
 
+@pytest.mark.core(only=["True-STRING-null-None"])
 @pytest.mark.parametrize(
     ("kind", "value", "key"),
     [

@@ -51,6 +51,7 @@ def shouted(bench: Bench) -> set[int]:
 
 
 class TestRewind:
+    @pytest.mark.core
     def test_later_rows_leave_with_the_ledgers_step_and_the_next_run_reads_them_again(
         self, filled: Bench
     ) -> None:
@@ -84,6 +85,7 @@ class TestRewind:
         pipeline.run()
         filled.table.assert_holds_once(filled.topic.written)
 
+    @pytest.mark.core
     def test_a_plan_tells_what_would_change_and_changes_nothing(self, filled: Bench) -> None:
         before = filled.table.versions()
         plan = filled.pipeline().plan_rewind(1)
@@ -95,6 +97,7 @@ class TestRewind:
         assert filled.table.versions() == before
         assert by_checkpoint(filled) == {1: 100, 2: 100, 3: 100, 4: 100}
 
+    @pytest.mark.core
     def test_a_moment_names_the_newest_version_committed_by_then(self, filled: Bench) -> None:
         pipeline = filled.pipeline()
         (moment,) = filled.table.query("select committed_at from eo_ledger where version = 3")[0]
@@ -106,6 +109,7 @@ class TestRewind:
         with pytest.raises(NothingToDoError):
             pipeline.rewind(datetime.now(UTC))
 
+    @pytest.mark.core
     def test_only_versions_on_the_live_branch_can_be_aimed_at(self, filled: Bench) -> None:
         pipeline = filled.pipeline()
         pipeline.rewind(1)
@@ -120,6 +124,7 @@ class TestRewind:
         pipeline.rewind(5)
         assert by_checkpoint(filled) == {1: 100}
 
+    @pytest.mark.core(only=["entry_sent-False"])
     @pytest.mark.parametrize(
         ("point", "landed"),
         [
@@ -139,6 +144,7 @@ class TestRewind:
         filled.pipeline().run()
         filled.table.assert_holds_once(filled.topic.written)
 
+    @pytest.mark.core
     def test_of_a_rewind_and_a_forward_run_one_wins_and_the_other_is_told(
         self, filled: Bench
     ) -> None:
@@ -165,6 +171,7 @@ class TestRefusals:
         assert filled.table.versions()[:5] == [0, 1, 2, 3, 4]
         assert by_checkpoint(filled) == dict.fromkeys(range(1, 5), 100)
 
+    @pytest.mark.core
     def test_records_that_left_kafka(self, filled: Bench, admin: AdminClient) -> None:
         delete_records(admin, filled.topic.name, 2, before=60)
         with pytest.raises(RangesGoneError) as gone:
@@ -185,6 +192,7 @@ class TestRefusals:
         with pytest.raises(RangesGoneError, match="retention may delete offsets below 100 within"):
             filled.pipeline().rewind(1)
 
+    @pytest.mark.core
     def test_a_topic_that_was_created_again(self, filled: Bench, admin: AdminClient) -> None:
         recreate(admin, filled.topic.name)
         filled.topic.write(400, partitions=range(4))
@@ -203,6 +211,7 @@ class TestRefusals:
         plan = filled.pipeline().plan_replay(1, accept_compacted=True)
         assert "fewer come back" in plan.warnings[0]
 
+    @pytest.mark.core
     def test_a_replay_of_what_read_nothing(self, filled: Bench) -> None:
         with pytest.raises(UnknownCheckpointError, match="read nothing"):
             filled.pipeline().replay(versions=[0, 1])
@@ -213,6 +222,7 @@ class TestRefusals:
 
 
 class TestReplay:
+    @pytest.mark.core
     def test_the_same_ranges_with_todays_transform_replace_exactly_those_rows(
         self, filled: Bench
     ) -> None:
@@ -278,6 +288,7 @@ class TestReplay:
 
 
 class TestFork:
+    @pytest.mark.core
     def test_a_new_pipeline_begins_where_the_old_one_stood(self, filled: Bench) -> None:
         sink = {**filled.config["sink"], "table": "events_two"}
         pipeline = filled.pipeline()
@@ -295,6 +306,7 @@ class TestFork:
 
 
 class TestAcceptLoss:
+    @pytest.mark.core
     def test_the_hole_is_a_version_of_its_own_and_is_named_for_ever(
         self, filled: Bench, admin: AdminClient
     ) -> None:
@@ -323,6 +335,7 @@ class TestAcceptLoss:
             pipeline.rewind(4)
 
 
+@pytest.mark.core
 def test_upserted_rows_have_no_past_and_that_is_said_before_anything_changes(
     bench: Bench,
 ) -> None:
@@ -336,6 +349,7 @@ def test_upserted_rows_have_no_past_and_that_is_said_before_anything_changes(
     assert bench.table.versions() == [0, 1, 2]
 
 
+@pytest.mark.core
 def test_a_partition_that_came_later_is_read_from_its_beginning_again(
     bench: Bench, admin: AdminClient
 ) -> None:

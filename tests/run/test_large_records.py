@@ -52,6 +52,7 @@ def test_large_records_go_through_files_however_few_they_are(bench: Bench) -> No
     assert bench.table.query("select count(*) from events") == [(401,)]
 
 
+@pytest.mark.core
 @pytest.mark.usefixtures("by_plan")
 def test_what_could_not_be_read_into_memory_goes_through_files_in_the_same_run(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

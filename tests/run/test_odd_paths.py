@@ -91,6 +91,7 @@ def test_an_audit_reads_what_it_writes_beside_them(bench: Bench, tmp_path: Path)
     assert report.totals["rows_found"] == RECORDS
 
 
+@pytest.mark.core(only=["kafka-a b", "console-a%41b#?"])
 @pytest.mark.parametrize("name", ["a b", "a%41b#?"])
 @pytest.mark.parametrize("kind", ["console", "kafka"])
 def test_so_it_may_for_sinks_without_folders_of_their_own(
@@ -102,6 +103,7 @@ def test_so_it_may_for_sinks_without_folders_of_their_own(
     assert run(bench, sink, tmp_path / name / "staging") == RECORDS
 
 
+@pytest.mark.core(only=["embedded_iceberg-a%b"])
 @pytest.mark.parametrize(
     ("table", "name"),
     rest_is_chaos(

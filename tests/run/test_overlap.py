@@ -188,6 +188,7 @@ def test_refused_the_error_is_of_the_commit_and_what_was_staged_ahead_is_gone(
     begun.table.assert_holds_once(begun.topic.written)
 
 
+@pytest.mark.core
 def test_a_listener_that_fails_ends_the_run_and_what_was_staged_ahead_is_gone(
     begun: Bench,
 ) -> None:
@@ -215,6 +216,7 @@ def test_what_fails_ahead_fails_after_the_commit_before_it_was_reported(bench: B
     assert staged_attempts(bench) == []
 
 
+@pytest.mark.core
 def test_whose_version_is_taken_while_it_is_staged_ahead_was_fenced(begun: Bench) -> None:
     """Scenario: between our commit and our next one another run takes the version that we stage,
     and rightly deletes the folder.
@@ -387,6 +389,7 @@ def test_a_wrong_guess_costs_a_staging_and_no_row(
     assert staged_attempts(begun) == []
 
 
+@pytest.mark.core(only=["continue"])
 @pytest.mark.parametrize("policy", ["fail", "continue"])
 def test_records_that_retention_takes_meanwhile_are_a_loss_as_ever(
     begun: Bench, admin: AdminClient, policy: str

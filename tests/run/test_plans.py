@@ -26,6 +26,7 @@ __all__ = ["filled"]
 class TestPlans:
     """What was looked at is what happens, or nothing."""
 
+    @pytest.mark.core
     def test_every_plan_is_refused_once_the_ledger_has_moved_on(
         self, filled: Bench, admin: AdminClient
     ) -> None:
@@ -102,6 +103,7 @@ class TestPlans:
         with pytest.raises(DataLossError, match=r"\[2\]"):
             pipeline.run()
 
+    @pytest.mark.core
     def test_a_plan_says_in_a_line_what_it_does(self, filled: Bench) -> None:
         pipeline = filled.pipeline()
         sink = {**filled.config["sink"], "table": "events_two"}
@@ -119,6 +121,7 @@ class TestPlans:
 
 
 class TestReset:
+    @pytest.mark.core
     def test_rows_ledger_and_staging_go_and_the_next_run_starts_anew(self, filled: Bench) -> None:
         filled.table.execute("alter table events add mine text")
         filled.table.execute("insert into events (mine) values ('not the pipeline''s')")
@@ -140,6 +143,7 @@ class TestReset:
         pipeline.reset()
         assert pipeline.run().records == 500
 
+    @pytest.mark.core
     def test_a_run_in_between_keeps_everything(self, filled: Bench) -> None:
         plan = filled.pipeline().plan_reset()
         filled.topic.write(4, partitions=range(4))

@@ -77,6 +77,7 @@ def emptied(bench: Bench) -> list[int]:
     return [version for (version,) in bench.table.query(query)]
 
 
+@pytest.mark.core
 @pytest.mark.usefixtures("worth_it")
 def test_the_floor_is_a_version_and_to_go_back_below_it_is_refused_with_the_reason(
     filled: Bench,

@@ -65,6 +65,7 @@ def test_records_and_rows_are_counted_by_one_step(spark: SparkSession) -> None:
     assert "not json" in str(seen.first_bad)
 
 
+@pytest.mark.core(only=["settings4-1-3-0"])
 @pytest.mark.parametrize(
     ("settings", "rows", "bad", "skipped"),
     [
@@ -89,6 +90,7 @@ def test_so_they_are_whatever_the_format_of_value_and_key(
     assert (seen.records, seen.good, seen.bad, seen.skipped) == (4, rows, bad, skipped)
 
 
+@pytest.mark.core(only=["settings1-None-False"])
 @pytest.mark.parametrize(
     ("settings", "transform", "looked_at"),
     [
@@ -132,6 +134,7 @@ def dictionaries(folder: Path) -> list[str]:
     return [each.path_in_schema for each in columns if "PLAIN" not in each.encodings]
 
 
+@pytest.mark.core
 def test_a_users_own_limit_of_dictionaries_stays(spark_server: EmbeddedSpark) -> None:
     mine = {"spark.hadoop.parquet.dictionary.page.size": "1048576"}
     session = SparkSettings(remote=spark_server.remote, config=mine).session()

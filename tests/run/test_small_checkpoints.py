@@ -33,6 +33,7 @@ def as_it_came(frame: DataFrame) -> DataFrame:
 
 
 # a small batch goes to Spark with its records
+@pytest.mark.core(only=["None-0-0", "None-0-100000"])
 @pytest.mark.parametrize("inline", [0, 100_000])
 @pytest.mark.parametrize(("transform", "looks"), [(None, 0), (as_it_came, 1)])
 def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_settings(
@@ -95,6 +96,7 @@ def test_of_the_names_under_which_files_are_counted_all_but_one_only_wait(
     assert [step.count("(") for step in steps if "sum" not in step] == [1] * (len(steps) - 1)
 
 
+@pytest.mark.core
 def test_a_new_session_hears_all_its_settings_in_one_request(
     spark_server: EmbeddedSpark, requests: Counter[str]
 ) -> None:

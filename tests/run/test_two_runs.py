@@ -45,6 +45,7 @@ def at(point: CrashPoint, action: Callable[[], object]) -> AbstractContextManage
     return reaching(hook)
 
 
+@pytest.mark.core(only=["rows"])
 @pytest.mark.parametrize("letters", [0, 3], ids=["rows", "dead letters"])
 def test_a_run_whose_files_were_tidied_by_the_winner_is_told_that_it_was_fenced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, letters: int
@@ -71,6 +72,7 @@ def test_a_run_whose_files_were_tidied_by_the_winner_is_told_that_it_was_fenced(
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_a_run_that_slept_while_another_went_on_is_fenced_and_leaves_nothing(
     bench: Bench, inline_records: int
@@ -92,6 +94,7 @@ def test_a_run_that_slept_while_another_went_on_is_fenced_and_leaves_nothing(
     assert staged_attempts(bench) == []
 
 
+@pytest.mark.core
 def test_a_promise_kept_by_somebody_else_is_already_committed_not_an_error(bench: Bench) -> None:
     bench.pipeline().run()
     bench.topic.write(80, partitions=range(4))
@@ -105,6 +108,7 @@ def test_a_promise_kept_by_somebody_else_is_already_committed_not_an_error(bench
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.core
 def test_of_two_first_runs_ever_one_writes_the_start_and_the_other_is_told(bench: Bench) -> None:
     bench.topic.write(80, partitions=range(4))
     first = at(CrashPoint.RECOVERED, lambda: bench.pipeline().run())
@@ -113,6 +117,7 @@ def test_of_two_first_runs_ever_one_writes_the_start_and_the_other_is_told(bench
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.core
 def test_postgres_killed_before_commit_is_sent_leaves_nothing_and_the_next_run_commits_the_promise(
     bench: Bench, postgres: EmbeddedPostgres
 ) -> None:
@@ -152,6 +157,7 @@ def test_the_broker_killed_while_spark_reads_costs_time_and_no_record(
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.core
 def test_rows_the_table_refuses_are_refused_once_and_planned_afresh(bench: Bench) -> None:
     """Scenario: a constraint forbids one row. Outcome: nothing of that checkpoint is visible, its
     manifest is marked; once the transform leaves the row out, the next run goes on.
@@ -171,6 +177,7 @@ def test_rows_the_table_refuses_are_refused_once_and_planned_afresh(bench: Bench
     bench.table.assert_consistent()
 
 
+@pytest.mark.core
 def test_a_ledger_from_an_older_backup_is_refused_until_it_is_adopted(bench: Bench) -> None:
     bench.topic.write(80, partitions=range(4))
     bench.pipeline().run()

@@ -105,6 +105,7 @@ def test_all_rows_of_such_a_record_stay_away(bench: Bench, inline_records: int) 
     assert pipeline.audit().passed
 
 
+@pytest.mark.core
 def test_more_such_records_than_the_limit_fail_the_run(bench: Bench) -> None:
     for _ in range(3):
         bench.topic.write_value(NUL)
@@ -114,6 +115,7 @@ def test_more_such_records_than_the_limit_fail_the_run(bench: Bench) -> None:
     assert bench.table.versions() == [0]
 
 
+@pytest.mark.core
 def test_without_lineage_the_column_and_the_reason_are_named(bench: Bench) -> None:
     bench.topic.write_value(NUL)
     pipeline = bench.pipeline(

@@ -93,6 +93,7 @@ def new_york(lake: Bench) -> Iterator[SparkSession]:
     session.conf.set("spark.sql.session.timeZone", before or "UTC")
 
 
+@pytest.mark.core(only=["iceberg-entry_sent"])
 @pytest.mark.parametrize(
     "point",
     rest_is_chaos(
@@ -120,6 +121,7 @@ def test_killed_and_run_again_every_record_is_there_once(
     assert report.lag == 0
 
 
+@pytest.mark.core(only=["parquet"])
 def test_small_batches_and_files_end_in_one_table(
     lake: Bench, kind: str, folder: Path, new_york: SparkSession
 ) -> None:

@@ -202,6 +202,7 @@ def test_killed_on_azure_the_next_run_leaves_every_record_there_once(
     )
 
 
+@pytest.mark.core
 def test_a_run_after_a_crash_leaves_no_orphan(lake: Lake) -> None:
     """Scenario: killed while publishing, once with files and once inline; two more runs.
     Outcome: every Parquet file is in the table, every ledger file in the chain.
@@ -255,6 +256,7 @@ def test_killed_at_random_moments_a_reader_sees_whole_checkpoints_only(
     lake.assert_holds_once(lake.bench.topic.written)
 
 
+@pytest.mark.core(only=["files"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_rows_are_laid_out_by_partition_columns(lake: Lake, inline_records: int) -> None:
     pipeline = lake.bench.pipeline(
@@ -275,6 +277,7 @@ def test_rows_are_laid_out_by_partition_columns(lake: Lake, inline_records: int)
     assert list((lake.folder / "_eo_staging").rglob("*.parquet")) == []
 
 
+@pytest.mark.core(only=["files"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_an_upsert_keeps_the_newest_row_of_a_key(lake: Lake, inline_records: int) -> None:
     for value in (b'{"id": 1, "name": "old"}', b'{"id": 2, "name": "b"}'):
@@ -290,6 +293,7 @@ def test_an_upsert_keeps_the_newest_row_of_a_key(lake: Lake, inline_records: int
     assert list((lake.folder / "_eo_staging").rglob("*.parquet")) == []
 
 
+@pytest.mark.core(only=["inline"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_bad_records_become_dead_letters_with_the_rows(lake: Lake, inline_records: int) -> None:
     pipeline = lake.bench.pipeline(

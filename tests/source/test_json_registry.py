@@ -191,6 +191,7 @@ VALUES: list[tuple[str, Any, Any]] = [
 ]
 
 
+@pytest.mark.core
 def test_every_row_of_the_page_is_what_json_holds(spark: SparkSession) -> None:
     assert len(TABLE) == len(VALUES)
     rows = {f"f{i}": json.loads(row) for i, row in enumerate(TABLE)}

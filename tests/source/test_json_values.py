@@ -29,6 +29,7 @@ def run(bench: Bench, **source: Any) -> RunReport:
     return bench.pipeline(source=source).run()
 
 
+@pytest.mark.core
 def test_fields_that_the_schema_does_not_name_are_counted_and_named(bench: Bench) -> None:
     write(bench, {"id": 1, "name": "a"}, {"id": 2, "colour": "red"}, {"id": 3, "size": 4, "x": 1})
     report = run(bench)
@@ -79,6 +80,7 @@ def test_unknown_fields_can_make_a_record_bad(bench: Bench) -> None:
     assert (report.rows, report.head.counts.dead_letters) == (1, 1)
 
 
+@pytest.mark.core
 def test_nested_unknown_fields_are_named_by_their_path_and_kept_with_what_they_are_in(
     bench: Bench,
 ) -> None:
@@ -92,6 +94,7 @@ def test_nested_unknown_fields_are_named_by_their_path_and_kept_with_what_they_a
     assert kept == {1: None, 2: {"place": place}, 3: {"lines": lines}}
 
 
+@pytest.mark.core
 def test_a_schema_with_the_column_of_the_kept_fields_is_refused(bench: Bench) -> None:
     write(bench, {"id": 1})
     schema = "id BIGINT, _unknown_fields STRING"
@@ -143,6 +146,7 @@ def test_a_value_that_would_change_on_its_way_makes_the_record_bad(
     assert (report.rows, report.head.counts.records) == (1, 2)
 
 
+@pytest.mark.core
 def test_values_that_fit_arrive_exact(bench: Bench) -> None:
     schema = "amount DECIMAL(10,2), n TINYINT, at TIMESTAMP, lines ARRAY<STRUCT<p: DECIMAL(4,1)>>"
     value = b'{"amount": 12345678.9, "n": -7, "at": 1700000000, "lines": [{"p": 1.5}, null]}'

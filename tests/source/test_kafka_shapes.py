@@ -204,6 +204,7 @@ def test_after_a_recreated_topic_is_accepted_one_warm_spark_reads_the_new_record
     assert fresh == [(1_000, 1_079, 80)]
 
 
+@pytest.mark.core
 def test_a_topic_recreated_between_plan_and_read_is_noticed_before_anything_is_promised(
     bench: Bench, admin: AdminClient
 ) -> None:
@@ -241,6 +242,7 @@ def test_retention_that_passed_us_is_an_error_with_both_bounds_and_goes_on_only_
     bench.table.assert_holds_once(c for c in bench.topic.written if not 40 <= c[2] < 60)
 
 
+@pytest.mark.core
 def test_retention_that_passes_while_spark_reads_is_told_with_its_bounds(
     bench: Bench, admin: AdminClient
 ) -> None:

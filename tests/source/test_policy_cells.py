@@ -149,6 +149,14 @@ def read(
     return {row["id"]: row for row in found}, [text for text, is_good in told if not is_good]
 
 
+@pytest.mark.core(
+    only=[
+        "json-new_field-quarantine",
+        "avro-changed_type-rescue",
+        "avro-dropped_field-freeze",
+        "avro-new_nested_field-quarantine",
+    ]
+)
 @pytest.mark.parametrize(("value_format", "kind", "policy"), CELLS, ids=str)
 def test_a_record_that_needs_a_change_is_what_policy_makes_of_it(
     spark: SparkSession,
@@ -227,6 +235,7 @@ def test_a_json_value_that_fits_stays_in_its_column_and_another_is_rescued(
         assert (json.loads(kept) if kept else None) == ({"x": value} if is_rescued else None)
 
 
+@pytest.mark.core(only=["json"])
 @pytest.mark.parametrize("value_format", FORMATS)
 def test_a_nested_enum_value_is_quarantined_too(
     spark: SparkSession, client: SchemaRegistryClient, value_format: str

@@ -152,6 +152,7 @@ def written(texts: dict[str, str], key: str, **values: Any) -> bytes:
     return struct.pack(">bI", 0, int(key)) + b"\x00" + bytes(body)
 
 
+@pytest.mark.core(only=["new_nested_field-rescue"])
 @pytest.mark.parametrize(
     ("kind", "policy"),
     [(kind, policy) for kind, cell in CELLS.items() for policy in cell[-1]],

@@ -136,6 +136,7 @@ def _one(field: Any, value: Any) -> Any:
     return as_google_has_it(value)
 
 
+@pytest.mark.core
 def test_every_row_of_the_page_is_what_google_reads(spark: SparkSession) -> None:
     assert len(TABLE) == len(VALUES)
     fields = [

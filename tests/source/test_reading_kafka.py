@@ -27,6 +27,7 @@ from tests.engine import Bench, staged_attempts
 from tests.servers import SASL_USERS, MakeTopic
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
@@ -54,6 +55,7 @@ def test_the_start_mode_is_resolved_once_and_stored(
     bench.table.assert_holds_once(expected_rows | late)
 
 
+@pytest.mark.core
 def test_starting_at_a_timestamp_takes_the_first_record_not_older(bench: Bench) -> None:
     producer = bench.topic.producer()
     first_ms = int(time.time() * 1000) - 100_000
@@ -72,6 +74,7 @@ def test_starting_at_a_timestamp_takes_the_first_record_not_older(bench: Bench) 
     assert bench.table.query("select min(id), count(*) from events") == [(5, 5)]
 
 
+@pytest.mark.core
 def test_starting_at_a_groups_offsets_and_telling_kafka_how_far_we_are(
     bench: Bench, admin: AdminClient
 ) -> None:
@@ -100,6 +103,7 @@ def test_one_huge_partition_does_not_starve_the_small_ones(bench: Bench) -> None
     assert {r.partition: r.span for r in first.ranges} == {0: 94, 1: 2, 2: 2, 3: 2}
 
 
+@pytest.mark.core
 def test_credentials_given_once_serve_the_admin_client_and_spark(
     bench: Bench, kafka: EmbeddedKafka
 ) -> None:
@@ -226,6 +230,7 @@ def test_what_is_a_json_object_is_told_as_if_every_value_were_trimmed(
     assert counted[True] > 500
 
 
+@pytest.mark.core
 def test_a_run_that_fails_while_it_stages_leaves_no_folder_behind(bench: Bench) -> None:
     bench.topic.write_value(b"not JSON")
     pipeline = bench.pipeline(inline_records=0)
@@ -251,6 +256,7 @@ def test_tombstones_can_be_skipped_and_are_counted(bench: Bench) -> None:
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.core
 def test_bad_records_count_also_when_the_transform_returns_nothing(bench: Bench) -> None:
     """The optimizer leaves reading out of a plan whose result is provably empty."""
     bench.topic.write_value(b"not json")

@@ -67,6 +67,7 @@ def test_many_partitions_of_many_topics_are_no_wide_topic() -> None:
     assert Tasks.of(many, 2, 100.0, known) == Tasks(shared_by=2)
 
 
+@pytest.mark.core
 def test_a_large_range_is_split_over_the_cores() -> None:
     spans = [9_000_000, *[100_000] * 10]
     assert Tasks.of(ranges(*spans), 4, 200.0) == Tasks(span_max=10_000_000 // (4 * TASKS_PER_CORE))
@@ -96,6 +97,7 @@ def test_consumers_that_are_kept_leave_the_heap_of_a_spark_of_ours_room() -> Non
     assert kept * 5_000_000 < 2_000_000_000 / 3
 
 
+@pytest.mark.core
 def test_who_has_the_memory_keeps_more_of_them() -> None:
     more = {CACHED: "1024"}
     assert launch_settings("local[*]", "2g", {})[CACHED] == KAFKA_SETTINGS[CACHED]

@@ -188,6 +188,7 @@ def test_a_recreated_topic_that_is_larger_and_expired_is_accepted_at_once(
     assert bench.pipeline().status().losses == ()
 
 
+@pytest.mark.core(only=["fail"])
 @pytest.mark.parametrize("policy", ["fail", "continue"])
 def test_a_misspelt_topic_beside_a_good_one_stops_the_first_run(bench: Bench, policy: str) -> None:
     bench.topic.write(10)
@@ -250,6 +251,7 @@ def test_no_look_fails_because_topics_of_the_pattern_come_and_go(
         admin.delete_topics([steady])[steady].result()
 
 
+@pytest.mark.core(only=["3153600000000"])
 @pytest.mark.parametrize("retention", [2**63 - 1, 100 * 365 * 24 * 3600 * 1000])
 def test_a_retention_of_a_hundred_years_or_more_keeps_everything(
     bench: Bench, make_topic: MakeTopic, retention: int

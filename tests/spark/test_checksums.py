@@ -77,6 +77,7 @@ print(checksum_of(spark.read.parquet(sys.argv[1]).repartition(3)))
 """
 
 
+@pytest.mark.core
 def test_the_same_rows_have_the_same_checksum_on_every_session_in_any_order_for_good(
     rows: DataFrame, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def _where(number: int, value: Any, name: str) -> Any:
     return F.when(F.col("id") == number, value).otherwise(F.col(name))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("change", CHANGES)
 def test_rows_that_differ_in_anything_have_another_checksum(rows: DataFrame, change: str) -> None:
     columns = hashed_columns(rows.schema, is_made_of_scalars)

@@ -22,6 +22,7 @@ from tests.engine import Bench, staged_attempts
 from tests.servers import STATE
 
 
+@pytest.mark.core(only=["divided_by_zero-DIVIDE_BY_ZERO-inline"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 @pytest.mark.parametrize(
     ("transform", "said"),

@@ -39,6 +39,7 @@ def settings_of(session: SparkSession) -> dict[str, str | None]:
     return {key: session.conf.get(key) for key in CALLERS}
 
 
+@pytest.mark.core(only=["0"])
 @pytest.mark.parametrize("inline_records", [0, 10_000])
 def test_noon_is_noon_whatever_the_callers_session_says(
     bench: Bench, callers_session: SparkSession, inline_records: int

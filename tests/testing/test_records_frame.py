@@ -26,12 +26,14 @@ def spark(spark_server: EmbeddedSpark) -> SparkSession:
     return SparkSettings(remote=spark_server.remote).session()
 
 
+@pytest.mark.core
 def test_a_transform_is_tested_with_plain_dicts(spark: SparkSession) -> None:
     frame = records_frame(spark, [{"id": 1, "name": "ada"}, {"id": 70, "name": "bob"}], SCHEMA)
     rows = shouting(only_small_ids(frame)).collect()
     assert [(row.id, row.name, row._kafka.offset) for row in rows] == [(1, "ADA", 0)]
 
 
+@pytest.mark.core
 def test_the_frame_has_the_types_of_a_real_run(spark: SparkSession, bench: Bench) -> None:
     seen: list[DataFrame] = []
 

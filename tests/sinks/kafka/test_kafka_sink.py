@@ -66,6 +66,7 @@ def nth(point: CrashPoint, number: int, act: Callable[[], object]) -> Callable[[
 # Dead runs, zombies, time.
 
 
+@pytest.mark.slow
 def test_a_dead_run_holds_back_readers_until_recover(world: World, tmp_path: Path) -> None:
     """Scenario: SIGKILL with rows and entry in the open transaction; another producer of the topic
     commits behind it. Outcome: read_committed readers see neither, until recover() ends it.
@@ -141,6 +142,7 @@ def test_a_transaction_that_ran_over_its_timeout_loses_nothing(world: World) -> 
     assert world.count() == 3
 
 
+@pytest.mark.slow
 def test_a_transaction_that_always_runs_over_its_timeout_says_what_to_do(world: World) -> None:
     short = world.changed(transaction_timeout=5.0)
     with short.open() as session:
@@ -243,6 +245,7 @@ def test_a_commit_that_was_fenced_with_the_ledger_out_of_reach_is_unknown_and_se
     assert world.count() == 3
 
 
+@pytest.mark.slow
 def test_a_call_that_never_returns_is_given_up_and_tried_later(
     world: World, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

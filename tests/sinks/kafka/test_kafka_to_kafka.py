@@ -42,6 +42,7 @@ def published(bench: Bench) -> Counter[Coordinates]:
     return found
 
 
+@pytest.mark.core(only=["inline"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_every_record_arrives_once(bench: Bench, inline_records: int) -> None:
     bench.topic.write(250, partitions=range(4))
@@ -53,6 +54,7 @@ def test_every_record_arrives_once(bench: Bench, inline_records: int) -> None:
     assert published(bench) == Counter(bench.topic.written)
 
 
+@pytest.mark.core(only=["entry_sent"])
 @pytest.mark.parametrize(
     "point", rest_is_chaos(CrashPoint, but=[CrashPoint.PRE_COMMITTED, CrashPoint.ENTRY_SENT])
 )

@@ -118,6 +118,7 @@ def test_a_row_is_the_same_bytes_whoever_made_them(
     assert kind.startswith("decimal") or copied(rows) == copied(columns)
 
 
+@pytest.mark.core(only=["bigint", "decimal(9,3)", "timestamp", "string"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_table_holds_the_same_values(
     spark: SparkSession, world: World, kind: str, tmp_path: Path
@@ -174,6 +175,7 @@ def promised(bench: Bench) -> Path:
     return manifest
 
 
+@pytest.mark.core
 def test_what_waits_is_one_column_and_whoever_comes_next_commits_it(bench: Bench) -> None:
     bench.topic.write(50)
     manifest = promised(bench)

@@ -124,6 +124,7 @@ class TestOnSpark:
     def expected(self) -> list[dict[str, object]]:
         return [{f"c{n}": json for n, json in enumerate(NESTED.values())} | {"odd `name`.x": 7}]
 
+    @pytest.mark.core
     def test_nested_columns_arrive_as_jsonb_from_arrow(
         self, world: World, nested: DataFrame
     ) -> None:
