@@ -22,6 +22,8 @@ MINUTES ?= 60
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# a network that is away for a minute is waited for
+export PIP_RETRIES := 8
 
 .PHONY: help setup run dev stop clean servers servers-up servers-down test test-all chaos correctness bench bench-quick bench-growth lint docs
 
@@ -48,16 +50,13 @@ test: $(VENV)/.ready-test ## each rule once, in eight minutes, on servers that p
 	@EO_TEST_TIER=short $(BIN)/python -m pytest $(SHORT_TIER) $(if $(CHANGED),--touched HEAD) $(if $(ARGS),$(ARGS),$(IN_PARALLEL))
 
 test-all: servers ## the whole suite, on every server; goes on where it stopped (PART=3/8: the third of eight parts)
-	@sh tests/install_chromium.sh
 	@$(BIN)/python -m pytest $(ALL_TIERS) --resume $(if $(PART),--part $(PART)) $(IN_PARALLEL) $(ARGS)
 
-# the real servers of `make test-all`, each installed once
+# the real servers of `make test-all`, each installed once; where one cannot be, its tests are skipped (not in CI)
 servers: $(VENV)/.ready-dev
 	@$(DEMO) setup
-	@sh tests/install_stores.sh
-	@sh tests/install_mysql.sh
-	@sh tests/install_azurite.sh
-	@sh tests/install_gcs.sh
+	@for each in stores mysql azurite gcs chromium; do \
+	  sh tests/install_$$each.sh || { [ -z "$$CI" ] && echo "Without it, the tests that need it are skipped."; } || exit 1; done
 	@$(BIN)/python -m tests.install_jars all
 
 servers-up: $(VENV)/.ready-test ## Kafka, PostgreSQL and Spark that pytest finds running; they end after an hour without a test

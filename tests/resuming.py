@@ -44,10 +44,11 @@ def sources() -> str | None:
 
 def is_of_a_room(test: str, changed: str) -> bool:
     """Whether the tests of the file ``test`` are those of the room that ``changed`` is in: the
-    same folder below ``tests`` as below the package, or the folder that holds a changed test.
+    same folder below ``tests`` as below the package, or the folder that holds a changed test. What
+    lies in no room, or helps all tests, is everybody's.
     """
     folder = Path(changed).parent
-    if folder.parts[:1] not in {("eo_pipeline",), ("tests",)} or len(folder.parts) < 2:
+    if folder.parts[:1] not in {("eo_pipeline",), ("tests",)} or Path(changed).suffix != ".py":
         return False
     return Path(test).is_relative_to(Path("tests", *folder.parts[1:]))
 

@@ -39,7 +39,7 @@ def test_the_parts_of_the_suite_are_the_suite() -> None:
         ("tests/sinks/delta/test_delta.py", "eo_pipeline/sinks/delta/append.py", True),
         ("tests/sinks/delta/test_delta.py", "eo_pipeline/sinks/protocol.py", True),
         ("tests/sinks/mysql/test_mysql.py", "eo_pipeline/sinks/delta/append.py", False),
-        ("tests/run/test_plans.py", "eo_pipeline/pipeline.py", False),
+        ("tests/run/test_plans.py", "eo_pipeline/pipeline.py", True),
         ("tests/run/test_plans.py", "tests/run/driver.py", True),
         ("tests/run/test_plans.py", "docs/cli.md", False),
     ],

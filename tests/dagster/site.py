@@ -122,7 +122,8 @@ def chromium() -> str:
     named = [os.environ["CHROMIUM"]] if "CHROMIUM" in os.environ else CHROMIUMS
     found = next((path for name in named if (path := shutil.which(name))), None)
     if found is None:
-        pytest.fail(f"none of {', '.join(named)} is there: `sh tests/install_chromium.sh`")
+        missing = pytest.fail if os.environ.get("CI") else pytest.skip
+        missing(f"none of {', '.join(named)} is there: `sh tests/install_chromium.sh`")
     return found
 
 
