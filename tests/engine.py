@@ -32,6 +32,7 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run import stage
 from tests.servers import STATE, MakeTopic, found_below, shared_server
 
 TABLE = "events"
@@ -305,7 +306,7 @@ class Bench:
 @pytest.fixture
 def by_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what could be staged directly goes by Spark's plan; in this process."""
-    monkeypatch.setattr("eo_pipeline.run.stage.Stager._direct", None)
+    monkeypatch.setattr(stage.Stager, "_direct", None)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint, reaching
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run import stage
 from eo_pipeline.run.materialize import materialize
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
@@ -70,7 +71,7 @@ def test_what_could_not_be_read_into_memory_goes_through_files_in_the_same_run(
             raise SparkJobError("RESOURCE_EXHAUSTED: a message of 140 MB")
         return materialize(frame, attempt, *more)
 
-    monkeypatch.setattr("eo_pipeline.run.stage.materialize", too_large)
+    monkeypatch.setattr(stage, "materialize", too_large)
     with caplog.at_level(logging.WARNING):
         assert promises(bench, pipeline) == [1]
     assert "version 2 could not be read into memory and goes through files" in caplog.text

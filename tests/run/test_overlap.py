@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from eo_pipeline import pipeline as pipeline_module
 from eo_pipeline.crashpoints import CrashPoint, reaching
 from eo_pipeline.errors import BadRecordError, DataLossError, FencedError, RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -343,7 +344,7 @@ def test_who_watches_hears_of_each_phase_behind_the_checkpoint_before(
     def listened(_: object) -> Iterator[Observer]:
         yield Listener()
 
-    monkeypatch.setattr("eo_pipeline.pipeline.observed", listened)
+    monkeypatch.setattr(pipeline_module, "observed", listened)
     points = Points()
     with reaching(points):
         begun.pipeline(overlap=True).run(max_checkpoints=2)
@@ -431,7 +432,7 @@ def test_by_default_where_there_are_two_cores_and_no_transform(
 
     def cores(here: int, at_spark: int | None) -> None:
         monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(here)})
-        monkeypatch.setattr("eo_pipeline.spark.cores.cores", lambda _: at_spark)
+        monkeypatch.setattr(cores, "cores", lambda _: at_spark)
 
     cores(1, 1)
     assert checkpoints_ahead() == 0

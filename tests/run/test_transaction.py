@@ -15,6 +15,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.run import transaction as transaction_module
 from eo_pipeline.run.transaction import COMMIT_TRIES, SinkTransaction, TransactionState
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.staging.attempt import Attempt, StagingArea
@@ -61,7 +62,7 @@ class Answers(SinkSession):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eo_pipeline.run.transaction.COMMIT_WAIT_SECONDS", 0)
+    monkeypatch.setattr(transaction_module, "COMMIT_WAIT_SECONDS", 0)
 
 
 def promised(session: SinkSession, attempt: Attempt | None = None) -> SinkTransaction:
@@ -92,7 +93,7 @@ def test_each_wait_before_another_try_is_twice_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("eo_pipeline.run.transaction.COMMIT_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(transaction_module, "COMMIT_WAIT_SECONDS", 0.5)
     monkeypatch.setattr("time.sleep", waits.append)
     with pytest.raises(CommitUnknownError):
         promised(Answers(*[CommitUnknownError("?")] * COMMIT_TRIES)).commit()

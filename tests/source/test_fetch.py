@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.run import stage
 from eo_pipeline.source import fetch
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.fetch import Fetched, fetched
@@ -171,8 +172,8 @@ def readers(monkeypatch: pytest.MonkeyPatch, by_plan: None) -> list[str]:
         found.append("spark")
         return read_ranges(*arguments, **named)
 
-    monkeypatch.setattr("eo_pipeline.run.stage.fetched", spied_fetched)
-    monkeypatch.setattr("eo_pipeline.run.stage.read_ranges", spied_read)
+    monkeypatch.setattr(stage, "fetched", spied_fetched)
+    monkeypatch.setattr(stage, "read_ranges", spied_read)
     return found
 
 
@@ -189,7 +190,7 @@ def test_a_small_batch_of_two_hundred_partitions_is_fetched_by_one_consumer(
         consumers.append(Consumer(*arguments, **named))
         return consumers[-1]
 
-    monkeypatch.setattr("eo_pipeline.source.fetch.Consumer", counted)
+    monkeypatch.setattr(fetch, "Consumer", counted)
     topic = Topic(make_topic(partitions=200), kafka.bootstrap_servers)
     source = {"topics": [topic.name], "max_records": 1000}
     pipeline = bench.pipeline(inline_records=1000, source=source)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from eo_pipeline.run import stage
 from eo_pipeline.run.materialize import materialize
 from eo_pipeline.spark import staging_settings
 from tests.engine import Bench
@@ -22,7 +23,7 @@ def staged(monkeypatch: pytest.MonkeyPatch, by_plan: None) -> list[DataFrame]:
         found.append(frame)
         return materialize(frame, *rest)
 
-    monkeypatch.setattr("eo_pipeline.run.stage.materialize", kept)
+    monkeypatch.setattr(stage, "materialize", kept)
     return found
 
 

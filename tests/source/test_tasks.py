@@ -18,6 +18,7 @@ from eo_pipeline import Pipeline
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.jvm.submit import KAFKA_SETTINGS
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.source import tasks as tasks_module
 from eo_pipeline.source.tasks import KNOWN_MAX, TASK_BYTES, TASKS_PER_CORE, Tasks
 from eo_pipeline.spark.launch import launch_settings
 from tests.engine import Bench, Topic
@@ -139,7 +140,7 @@ def test_fewer_of_many_partitions_share_a_task_where_consumers_would_know_too_mu
 ) -> None:
     """A consumer knows those of 200 partitions, too, that have nothing new."""
     at_once, busy = 2 * CORES, 40
-    monkeypatch.setattr("eo_pipeline.source.tasks.KNOWN_MAX", 200 * at_once)
+    monkeypatch.setattr(tasks_module, "KNOWN_MAX", 200 * at_once)
     hundreds.write(busy, partitions=range(busy))
     assert run_into_delta(bench, hundreds, tmp_path / "lake") == busy // 2
 

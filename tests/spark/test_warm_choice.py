@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.udf import UserDefinedFunction
 
 from eo_pipeline import SparkSettings
+from eo_pipeline.jvm import driver
 from eo_pipeline.spark.warm.finding import warm_server
 from eo_pipeline.spark.warm.record import ServerRecord, path_of, records, write
 from eo_pipeline.spark.warm.terms import terms
@@ -97,7 +98,7 @@ def test_a_document_that_wants_none_does_not_look(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: whoever looked would connect to a port where nobody is, and say so."""
-    monkeypatch.setattr("eo_pipeline.jvm.driver.has_driver", lambda: False)
+    monkeypatch.setattr(driver, "has_driver", lambda: False)
     monkeypatch.setattr(
         "eo_pipeline.spark.session.warm_server", lambda *_: pytest.fail("it looked")
     )

@@ -14,6 +14,8 @@ import pytest
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.places import relative_name
 from eo_pipeline.run.recover import Recovery
+from eo_pipeline.staging import attempt as attempt_module
+from eo_pipeline.staging import owner as owner_module
 from eo_pipeline.staging.attempt import Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -98,7 +100,7 @@ def test_a_kill_between_two_removals_leaves_what_the_next_one_finds(
     attempt = area.begin(lost)
     staged(attempt)
     with monkeypatch.context() as killed:
-        killed.setattr("eo_pipeline.staging.attempt.remove_tree", interrupted)
+        killed.setattr(attempt_module, "remove_tree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             recover(area, START, winner)
     assert everything(table)
@@ -162,7 +164,7 @@ def test_an_attempt_of_another_kernel_is_left_alone(
     attempt = area.begin(child_of(START))
     assert attempt.owner is not None
     attempt.owner.close()
-    monkeypatch.setattr("eo_pipeline.staging.owner._kernel", lambda: "another one")
+    monkeypatch.setattr(owner_module, "_kernel", lambda: "another one")
     recover(area, START)
     assert attempt.folder.exists()
 

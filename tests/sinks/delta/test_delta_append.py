@@ -19,6 +19,7 @@ from eo_pipeline.errors import CommitUnknownError, FencedError, RefusedError, Sc
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place, name_too
 from eo_pipeline.sinks.delta import append
+from eo_pipeline.sinks.delta import checkpoints as checkpoints_module
 from eo_pipeline.sinks.delta.own import OwnCommits
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.testing import child_of
@@ -72,7 +73,7 @@ def test_checkpoints_of_the_log_are_the_rarer_the_more_files_they_hold(
     world: World, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each holds all files: at equal distances a log would grow with the square."""
-    monkeypatch.setattr("eo_pipeline.sinks.delta.checkpoints.ACTIONS_A_COMMIT", 1)
+    monkeypatch.setattr(checkpoints_module, "ACTIONS_A_COMMIT", 1)
     head = world.forward(rows_of(1))
     with world.sink().open("p") as session:
         for number in range(2, 81):

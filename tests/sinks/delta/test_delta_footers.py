@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eo_pipeline.sinks.delta import rows as rows_module
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.rows import AddActions
 from eo_pipeline.sinks.lake.rows import PublishedFiles
@@ -31,7 +32,7 @@ def test_footers_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.Monke
         together.wait(60)
         return place
 
-    monkeypatch.setattr("eo_pipeline.sinks.delta.rows.parquet_source", asked)
+    monkeypatch.setattr(rows_module, "parquet_source", asked)
     files = tuple(StagedFile(f"part-{n}.parquet", 1, n + 1) for n in range(FILES))
     staged = StagedTable(schema, root=folder, files=files)
     nothing_to_write = cast(PublishedFiles, None)

@@ -25,7 +25,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
-from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.sinks.delta import DeltaSink, publication
 from eo_pipeline.sinks.lake.ledger import LedgerFiles
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
@@ -210,7 +210,7 @@ def test_a_table_that_was_created_and_called_not_created_is_created(
         create_table_with_add_actions(*args, **kwargs)
         raise DeltaError("connection reset")
 
-    monkeypatch.setattr("eo_pipeline.sinks.delta.publication.create_table_with_add_actions", torn)
+    monkeypatch.setattr(publication, "create_table_with_add_actions", torn)
     world.commit(entry, in_memory(rows_of(1)))
     assert world.head() == world.history()[1]
     assert world.checkpoints() == {1: 3}

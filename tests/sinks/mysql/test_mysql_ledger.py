@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from eo_pipeline.embedded import mariadb
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.errors import ConfigError, SetupError
 from eo_pipeline.sinks.mysql import MySqlSink
@@ -87,7 +88,7 @@ class TestConfiguration:
     def test_a_server_that_is_not_installed_is_named_with_its_remedy(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:
-        monkeypatch.setattr("eo_pipeline.embedded.mariadb._ALSO_IN", ())
+        monkeypatch.setattr(mariadb, "_ALSO_IN", ())
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(SetupError, match="apt-get install mariadb-server"):
             EmbeddedMariaDB(tmp_path / "data").start()

@@ -13,6 +13,7 @@ import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
@@ -230,7 +231,7 @@ class TestTheRename:
             raise OSError(errno.ENOSPC, "no space left")
 
         with monkeypatch.context() as patched:
-            patched.setattr("eo_pipeline.sinks.parquet.session.pq.write_table", full)
+            patched.setattr(pq, "write_table", full)
             with pytest.raises(SinkUnavailableError, match="no space"):
                 session.publish(child_of(head, 2), staged(2))
         assert os.listdir(sink.root / "_eo_publishing") == []

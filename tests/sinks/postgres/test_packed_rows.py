@@ -21,6 +21,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.entry import EntryId
 from eo_pipeline.run.materialize import materialize, packed
 from eo_pipeline.sinks.postgres import PostgresSink
+from eo_pipeline.sinks.postgres import rows as rows_module
 from eo_pipeline.sinks.postgres.packing import HEADER, TRAILER, bytes_of
 from eo_pipeline.sinks.postgres.rows import _encoded
 from eo_pipeline.sinks.postgres.types import ColumnType, wire_type
@@ -194,7 +195,7 @@ def test_a_form_of_another_release_is_refused_and_the_records_are_read_again(
     bench.topic.write(50)
     promised(bench)
     with monkeypatch.context() as patched:
-        patched.setattr("eo_pipeline.sinks.postgres.rows.FORM", "postgres-copy-9")
+        patched.setattr(rows_module, "FORM", "postgres-copy-9")
         bench.pipeline().recover()
     assert "staged in the form postgres-copy-1, and this release reads" in caplog.text
     assert bench.table.coordinates().total() == 0

@@ -354,6 +354,6 @@ class TestEmbedded:
             assert server.url() == url
 
     def test_it_says_how_to_get_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("eo_pipeline.embedded.redis._BINARY", "no-such-server")
+        monkeypatch.setattr(redis, "_BINARY", "no-such-server")
         with pytest.raises(SetupError, match="apt-get install redis-server"):
             EmbeddedRedis(tmp_path).start()
