@@ -80,7 +80,6 @@ def write_aborted(topic: Topic) -> None:
     producer.abort_transaction()
 
 
-@pytest.mark.core
 def test_differences_are_named_by_record_and_the_named_replay_repairs_them(bench: Bench) -> None:
     """Filter, explode, dead letters, tombstones and an aborted transaction: all of it passes. Then
     somebody edits the table.

@@ -168,7 +168,6 @@ def test_a_loss_that_is_not_there_and_one_without_a_reason_are_refused(
     assert "there is no loss to accept" in failure(nothing, step)
 
 
-@pytest.mark.core
 def test_an_audit_passes_and_one_that_fails_names_the_repair(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:

@@ -50,6 +50,7 @@ def expected_ids(count: int) -> list[str]:
     return sorted(json.loads(event.value)["flight_id"] for event in flights.events(0, count))
 
 
+@pytest.mark.slow
 def test_every_flight_of_the_year_has_an_id_of_its_own_and_the_next_year_new_ones() -> None:
     ids = [json.loads(event.value)["flight_id"] for event in flights.events(0, flights.FLIGHTS)]
     assert len(flights.flights()) == len(set(ids)) == flights.FLIGHTS
@@ -84,6 +85,7 @@ def test_every_airline_and_most_aircraft_of_the_flights_are_known() -> None:
     assert known.mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_publisher_killed_again_and_again_leaves_every_flight_exactly_once(
     kafka: EmbeddedKafka,
 ) -> None:

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 #: The connection to the JVM works afterwards, and its cores are free: that is the second job.
 _PROGRAM = """
 import os, signal, threading, time

@@ -215,6 +215,7 @@ def test_a_misspelt_topic_named_later_stops_the_run_or_is_left_out_aloud(
     bench.table.assert_holds_once(bench.topic.written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", rest_is_chaos([60, 1000], but=[60]))
 def test_no_look_fails_because_topics_of_the_pattern_come_and_go(
     kafka: EmbeddedKafka, admin: AdminClient, times: int
@@ -251,7 +252,6 @@ def test_no_look_fails_because_topics_of_the_pattern_come_and_go(
         admin.delete_topics([steady])[steady].result()
 
 
-@pytest.mark.core(only=["3153600000000"])
 @pytest.mark.parametrize("retention", [2**63 - 1, 100 * 365 * 24 * 3600 * 1000])
 def test_a_retention_of_a_hundred_years_or_more_keeps_everything(
     bench: Bench, make_topic: MakeTopic, retention: int

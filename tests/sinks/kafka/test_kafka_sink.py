@@ -89,6 +89,7 @@ def test_a_dead_run_holds_back_readers_until_recover(world: World, tmp_path: Pat
     assert world.count() == 6
 
 
+@pytest.mark.slow
 def test_recover_fences_nobody_where_no_reader_is_held_back(world: World) -> None:
     with world.open() as session, world.open() as other:
         head = world.begin(session)
@@ -129,6 +130,7 @@ def test_a_zombie_whose_entry_a_rival_published_is_told_so(world: World) -> None
         assert world.count() == 3
 
 
+@pytest.mark.slow
 def test_a_transaction_that_ran_over_its_timeout_loses_nothing(world: World) -> None:
     """Scenario: the process sleeps longer than the broker waits; the broker aborts, and the commit
     is answered by "fenced". Outcome: not FencedError; the same entry is tried again and lands.
