@@ -115,6 +115,12 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+def is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether the broker knows all partitions of ``topic``, each with a leader."""
+    known = admin.list_topics(topic, timeout=60).topics[topic].partitions
+    return len([each for each in known.values() if each.leader >= 0]) == partitions
+
+
 @pytest.fixture
 def make_topic(kafka: EmbeddedKafka) -> Iterator[MakeTopic]:
     admin = AdminClient({"bootstrap.servers": kafka.start().bootstrap_servers, "log_level": 0})
@@ -125,6 +131,8 @@ def make_topic(kafka: EmbeddedKafka) -> Iterator[MakeTopic]:
         wanted = NewTopic(name, partitions, 1, config=dict(config or {}))
         admin.create_topics([wanted])[name].result()
         made.append(name)
+        # the answer means that the controller knows it; clients ask the broker
+        wait_until(lambda: is_led(admin, name, partitions))
         return name
 
     yield make

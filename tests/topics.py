@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.servers import wait_until
+from tests.servers import is_led, wait_until
 
 
 def add_partitions(admin: AdminClient, topic: str, total: int) -> None:
@@ -33,13 +33,7 @@ def recreate(admin: AdminClient, topic: str, partitions: int = 4) -> None:
     wait_until(lambda: topic not in admin.list_topics(timeout=60).topics)
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
     # the answer means that the controller knows it; clients ask the broker
-    wait_until(lambda: _is_led(admin, topic, partitions))
-
-
-def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
-    known = admin.list_topics(timeout=60).topics.get(topic)
-    led = [p for p in known.partitions.values() if p.leader >= 0] if known else []
-    return len(led) == partitions
+    wait_until(lambda: is_led(admin, topic, partitions))
 
 
 def delete_records(admin: AdminClient, topic: str, partition: int, before: int) -> None:
