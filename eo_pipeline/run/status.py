@@ -19,6 +19,7 @@ from eo_pipeline.run.set_aside import damaged_promises
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import losses_of
+from eo_pipeline.source.marks import validated
 from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import lag, plan
 
@@ -125,7 +126,7 @@ def read_status(open_steps: OpenSteps) -> Status:
 
 def _status(steps: Steps, head: LedgerEntry | None) -> Status:
     blocked = damaged_promises(steps, head)
-    cluster = steps.cluster()
+    cluster = validated(steps.cluster(), head, steps.admin.logs)
     found = losses_of(head, cluster, steps.source) if head else {}
     losses = tuple(loss for _, loss in found.values())
     return Status(steps.pipeline, head, cluster, losses, blocked)

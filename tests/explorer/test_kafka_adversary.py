@@ -20,7 +20,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
 from eo_pipeline.run import accept_loss, forward, targets
 from eo_pipeline.run.rewind import RewindPlan
-from eo_pipeline.source import discovery, losses
+from eo_pipeline.source import discovery, losses, rereading
 from eo_pipeline.source.config import LossKind
 from eo_pipeline.source.discovery import Bounds, Cluster, PastTopics
 from tests.explorer.kafka_pipeline import ViolationError, walk
@@ -66,7 +66,7 @@ def weakened(patch: Patch) -> Patch:
 
 def _everywhere(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> None:
     """Swap a function wherever it was imported."""
-    for module in (discovery, losses, accept_loss, forward, targets):
+    for module in (discovery, losses, rereading, accept_loss, forward, targets):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, function)
 
@@ -213,12 +213,12 @@ def a_rewind_checks_only_where_reading_would_start(monkeypatch: pytest.MonkeyPat
     def starts(ranges: Sequence[OffsetRange], *rest: Any) -> Any:
         return real([replace(r, end=r.start) for r in ranges], *rest)
 
-    monkeypatch.setattr(losses, "lost_ranges", starts)
+    monkeypatch.setattr(rereading, "lost_ranges", starts)
 
 
 @weakened
 def a_rewind_does_not_ask_what_retention_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses.Rereading, "_soon_gone", lambda *_: [])
+    monkeypatch.setattr(rereading.Rereading, "_soon_gone", lambda *_: [])
 
 
 @weakened
