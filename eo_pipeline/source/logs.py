@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from eo_pipeline.errors import SourceUnavailableError
-from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
 from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
@@ -59,29 +60,45 @@ class Logs:
 
     @cached_property
     def _consumer(self) -> Consumer:
+        return self._made(self._source.isolation)
+
+    def _made(self, isolation: str) -> Consumer:
         settings = {
             **TUNING,
             **librdkafka_settings(self._source),
             **DECIDED,
             **_FEW,
             "group.id": "eo-marks",
-            "isolation.level": self._source.isolation,
+            "isolation.level": isolation,
         }
         return Consumer(settings, logger=silent_logger())
 
     def last_records(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, LastRecord]:
         """See :class:`LogReader`; one request for all partitions of a broker."""
-        if not ranges:
-            return {}
-        try:
-            found = collected(self._consumer, ranges)
-            self._consumer.unassign()
-        except (KafkaException, NotFetchedError) as error:
-            raise self._unavailable(error) from error
+        found = self._collected(self._consumer, ranges) if ranges else {}
         return {
             TopicPartition(*place): LastRecord(_int(messages[-1].offset()), digest(messages[-1]))
             for place, messages in found.items()
         }
+
+    def times(self, offsets: Offsets) -> Mapping[TopicPartition, datetime]:
+        """When the records at these offsets were written, those of open transactions too."""
+        ranges = [OffsetRange(*tp, offset, offset + 1) for tp, offset in offsets.items()]
+        found = self._collected(self._made("read_uncommitted"), ranges) if ranges else {}
+        return {
+            TopicPartition(*place): datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+            for place, (message, *_) in found.items()
+        }
+
+    def _collected(
+        self, consumer: Consumer, ranges: Sequence[OffsetRange]
+    ) -> Mapping[tuple[str, int], list[Message]]:
+        try:
+            found = collected(consumer, ranges)
+            consumer.unassign()
+        except (KafkaException, NotFetchedError) as error:
+            raise self._unavailable(error) from error
+        return found
 
     def truncated(self, below: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
         """See :class:`LogReader`: librdkafka asks OffsetsForLeaderEpoch before it fetches."""
