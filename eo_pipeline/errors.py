@@ -15,7 +15,8 @@
     │   ├── UnknownCheckpointError  ... because that version is unknown, or no longer stands
     │   │   └── PrunedError         ... or is not kept any more
     │   ├── RangesGoneError         ... because Kafka no longer holds what would be read again
-    │   └── CompactedError          ... because compaction may have taken some of it
+    │   ├── CompactedError          ... because compaction may have taken some of it
+    │   └── OpenTransactionError    ... until a producer's transaction ends
     ├── PastGoneError               the table as it once was cannot be had back, or not all of it
     ├── ManifestDamagedError        a promise in staging cannot be read, so it cannot be kept
     ├── UnexpectedError             a fault of this package, or of a library it uses
@@ -215,6 +216,24 @@ class PrunedError(UnknownCheckpointError):
 
 class CompactedError(GoingBackError):
     """Compaction may have taken records that would have to be read again."""
+
+
+class OpenTransactionError(GoingBackError):
+    """What would have to be read again belongs to a producer's transaction that is still open."""
+
+    retryable = True
+
+    def __init__(
+        self, pipeline: str, operation: str, topic: str, partition: int, end: int, stable: int
+    ) -> None:
+        self.pipeline = pipeline
+        super().__init__(
+            f"Pipeline {pipeline!r}: {operation} would read {topic}[{partition}] up to offset "
+            f"{end}, and a producer's transaction is open there since offset {stable}. Nothing was "
+            "changed. Try again when it is over: the producer ends it, or the broker after the "
+            "producer's transaction.timeout.ms. Its producer is named by `kafka-transactions.sh "
+            f"describe-producers --topic {topic} --partition {partition}`."
+        )
 
 
 class PastGoneError(EoPipelineError):

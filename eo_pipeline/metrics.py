@@ -29,6 +29,10 @@ _PER_REQUEST = 1_000
 _GAUGES = {
     "eo_up": "1 if the last look at the pipeline's sink and at Kafka worked, else 0.",
     "eo_lag_records": "Kafka offsets that wait to be read: an upper bound on records.",
+    "eo_unstable_records": "Kafka offsets that wait until producers' transactions end; not in the "
+    "lag.",
+    "eo_open_transaction_timestamp_seconds": "When the oldest transaction began that records wait "
+    "for.",
     "eo_version": "Version of the ledger's newest entry.",
     "eo_table_rows": "Rows the pipeline has in its table, by the ledger.",
     "eo_last_commit_timestamp_seconds": "When the newest version was committed.",
@@ -101,6 +105,9 @@ class Observed:
         if self.status is None:
             return
         yield "eo_lag_records", self.status.lag
+        yield "eo_unstable_records", self.status.unstable
+        if transactions := self.status.transactions:
+            yield from _moment("eo_open_transaction_timestamp_seconds", transactions[0].since)
         yield "eo_obstacles", len(self.status.losses) + len(self.status.blocked)
         if head := self.status.head:
             yield "eo_version", head.version

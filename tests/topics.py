@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
@@ -21,6 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from eo_pipeline.embedded.kafka import EmbeddedKafka
 from tests.servers import is_led, wait_until
 
 
@@ -96,3 +99,20 @@ def alter_topic(admin: AdminClient, topic: str, settings: Mapping[str, str]) -> 
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result()
+
+
+def copied(kafka: EmbeddedKafka, topic: str, into: Path) -> None:
+    """The folders of ``topic`` as they are now, while the broker stands still: a backup."""
+    kafka.stop()
+    for folder in (kafka.folder / "data").glob(f"{topic}-*"):
+        shutil.copytree(folder, into / folder.name)
+    kafka.start()
+
+
+def put_back(kafka: EmbeddedKafka, topic: str, copy: Path) -> None:
+    """What was :func:`copied`: the broker comes back with an older disk, its log is truncated."""
+    kafka.stop()
+    for folder in (kafka.folder / "data").glob(f"{topic}-*"):
+        shutil.rmtree(folder)
+        shutil.copytree(copy / folder.name, folder)
+    kafka.start()

@@ -13,7 +13,7 @@ from itertools import islice
 from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, RowKind, Tallies
 from eo_pipeline.audit.judge import Evidence, Findings, judge
 from eo_pipeline.audit.proof import cannot_prove, proves
-from eo_pipeline.audit.ranges import Coverage, block_size, parts, write_ranges
+from eo_pipeline.audit.ranges import Coverage, Part, block_size, parts, write_ranges
 from eo_pipeline.audit.repair import LEDGER_FIRST, repairs
 from eo_pipeline.audit.report import (
     CHECKPOINTS_LISTED_MAX,
@@ -40,6 +40,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.replay import check_replay
 from eo_pipeline.run.targets import head_as_it_is, look_again
 from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.marks import altered_ranges
 from eo_pipeline.staging.scratch import Scratch, scratch
 
 log = logging.getLogger(__name__)
@@ -120,15 +121,19 @@ class Audit:
         topics = {r.topic for each in snapshot.checkpoints for r in each.entry.ranges}
         compacted = self.steps.admin.compacted(topics & cluster.topic_ids.keys())
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
-        counted = coverage.counted(parts(snapshot.checkpoints, cluster, source))
+        altered = altered_ranges(snapshot.checkpoints, cluster, self.steps.admin.logs)
+        held = [*parts(snapshot.checkpoints, cluster, source, altered)]
+        counted = coverage.counted(held)
         write_ranges(counted, files.folder / "ranges.parquet", block, compacted)
         expected = self.steps.lineage and snapshot.rows is not None
         tallies: Tallies = {}
         if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
             compare = self._compare(snapshot, cluster, files, block, expected=expected)
-            tallies = self._compared(compare, snapshot, coverage, cluster)
+            tallies = self._compared(compare, snapshot, coverage, held)
         keeps = self.steps.sink.keeps_every_row
-        return Evidence(snapshot, coverage, tallies, frozenset(compacted), expected, keeps)
+        return Evidence(
+            snapshot, coverage, tallies, frozenset(compacted), expected, keeps, altered=altered
+        )
 
     def _compare(
         self, snapshot: Snapshot, cluster: Cluster, files: Scratch, block: int, *, expected: bool
@@ -149,7 +154,7 @@ class Audit:
         )
 
     def _compared(
-        self, compare: Comparison, snapshot: Snapshot, coverage: Coverage, cluster: Cluster
+        self, compare: Comparison, snapshot: Snapshot, coverage: Coverage, held: Sequence[Part]
     ) -> Tallies:
         """All at once; then those that differ one by one, as their own runs read them."""
         offsets = sum(coverage.readable.values())
@@ -158,23 +163,11 @@ class Audit:
         # with a registry each checkpoint had columns of its own, too
         alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.books else BY_TRANSFORM
         differing = {n for n, kinds in tallies.items() if n is not None and alike & {*kinds}}
-        spans = self._spans(snapshot, cluster, differing)
-        alone = iter(sorted(spans.items()))
+        alone = iter(sorted(_spans(held, differing).items()))
         while some := dict(islice(alone, ONE_BY_ONE)):
             self._say(f"comparing checkpoints {min(some)} to {max(some)} one by one")
             tallies.update(compare.one_by_one(some))
         return tallies
-
-    def _spans(
-        self, snapshot: Snapshot, cluster: Cluster, wanted: Collection[int]
-    ) -> dict[int, list[OffsetRange]]:
-        """What Kafka still holds of these checkpoints, of each alone."""
-        spans: dict[int, list[OffsetRange]] = defaultdict(list)
-        if wanted:
-            for part in parts(snapshot.checkpoints, cluster, self.steps.source):
-                if part.cause is None and part.checkpoint in wanted:
-                    spans[part.checkpoint].append(part.range)
-        return spans
 
     def _report(self, evidence: Evidence, last: int | None) -> AuditReport:
         findings, snapshot = Findings(), evidence.snapshot
@@ -207,6 +200,15 @@ class Audit:
         started = time.perf_counter()
         yield
         self._seconds[phase] = time.perf_counter() - started
+
+
+def _spans(held: Sequence[Part], wanted: Collection[int]) -> dict[int, list[OffsetRange]]:
+    """What Kafka still holds of these checkpoints, of each alone."""
+    spans: dict[int, list[OffsetRange]] = defaultdict(list)
+    for part in held:
+        if part.cause is None and part.checkpoint in wanted:
+            spans[part.checkpoint].append(part.range)
+    return spans
 
 
 def _deleted(before: Cluster, now: Cluster) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
 from eo_pipeline.audit.kafka_records import RecordCounts, records_of
-from eo_pipeline.audit.ranges import Coverage
+from eo_pipeline.audit.ranges import Coverage, ReadRange
 from eo_pipeline.audit.report import (
     EXAMPLES_MAX,
     CheckpointAudit,
@@ -20,6 +21,7 @@ from eo_pipeline.audit.report import (
 from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.audit.values import Proofs, Values
 from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.ledger.marks import Mark
 
 _TEXTS = {
     RowKind.MISSING: "rows are missing: Kafka holds their records and today's transform makes them",
@@ -39,6 +41,11 @@ _STRAY = "rows carry a checkpoint that does not stand: a rewind took it back, or
 _REPLACED = "rows are absent; rows with the same key may have replaced them"
 _LOST = "records are no longer in Kafka, although retention and compaction cannot explain it"
 _ROWS_OF_LOST = "rows came from records that Kafka has lost"
+_ALTERED = (
+    "offsets hold other records than those that were read: the log was truncated and has grown "
+    "again. The table's rows of these offsets are of records that are gone, and the records that "
+    "have them now were not read"
+)
 _COMPACTED = "records were removed by compaction since they were read"
 _MORE_RECORDS = "records are in Kafka beyond those that were counted when their ranges were read"
 _BEYOND = "records were counted beyond one for each offset that was read"
@@ -89,6 +96,16 @@ class Evidence:
     expected: bool
     keeps_every_row: bool
     values: Values = field(default_factory=Values)
+    altered: Collection[ReadRange] = ()
+
+    @cached_property
+    def unaccepted(self) -> Counter[int]:
+        """Offsets that hold other records now, by checkpoint, without an accepted loss."""
+        marks, offsets = self.snapshot.head.identity.marks, Counter[int]()
+        for version, r in self.altered:
+            if r.end > marks.get(r.topic_partition, Mark()).since:
+                offsets[version] += r.span
+        return offsets
 
 
 @dataclass
@@ -157,6 +174,8 @@ def judge(evidence: Evidence, findings: Findings) -> list[CheckpointAudit]:
     for number, kinds in evidence.tallies.items():
         if number not in live:
             _stray(number, kinds, findings)
+    for version, offsets in evidence.unaccepted.items():
+        findings.add(FindingKind.LOST, _ALTERED, offsets, version)
     return audited
 
 
@@ -299,6 +318,7 @@ class _CheckpointCounts:
             or any(self._miscounted_records().values())
             or self._changed
             or any(self._dead_letters().values())
+            or self._evidence.unaccepted[self._checkpoint.version]
         )
 
     def audited(self) -> CheckpointAudit:

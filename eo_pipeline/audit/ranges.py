@@ -7,7 +7,7 @@ that every record Kafka holds belongs to exactly one checkpoint.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
@@ -27,6 +27,7 @@ _RECREATED = "the topic was deleted and created again"
 _VANISHED = "the topic or partition was deleted"
 _EXPIRED = "retention deleted the records"
 _TRUNCATED = "the log was truncated"
+_ALTERED = "the log was truncated, and other records have these offsets"
 _REWRITTEN = "a later checkpoint read these offsets again"
 
 
@@ -47,12 +48,25 @@ class Part:
     cause: str | None = None
 
 
-def parts(found: Sequence[Checkpoint], cluster: Cluster, source: KafkaSource) -> Iterator[Part]:
-    """Every range of ``found``, cut where Kafka's bounds or a newer checkpoint cut it."""
+#: A range that a checkpoint, given by its version, read.
+ReadRange = tuple[int, OffsetRange]
+
+
+def parts(
+    found: Sequence[Checkpoint],
+    cluster: Cluster,
+    source: KafkaSource,
+    altered: Collection[ReadRange] = (),
+) -> Iterator[Part]:
+    """Every range of ``found``, cut where Kafka's bounds or a newer checkpoint cut it; those that
+    were ``altered`` hold other records now.
+    """
     newer: dict[TopicPartition, int] = {}
     for checkpoint in sorted(found, key=lambda each: each.version, reverse=True):
         for r in checkpoint.entry.ranges:
             cause = _cause(r, checkpoint.entry.topic_ids, cluster, source)
+            if (checkpoint.version, r) in altered:
+                cause = _ALTERED
             if cause is not None:
                 yield Part(checkpoint.version, r, cause)
                 continue

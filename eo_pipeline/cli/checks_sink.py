@@ -16,9 +16,11 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.run.status import Status
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
+from eo_pipeline.source.transactions import said_of
 
 #: Entries at the end of the ledger that are looked through.
 LEDGER_ENTRIES = 1_000
@@ -159,7 +161,19 @@ def losses(pipeline: Pipeline) -> Check:
     """Whether Kafka still holds what comes next."""
     status = pipeline.status()
     if not status.losses:
-        return ok("next", f"lag {number(status.lag)}; Kafka holds all that comes next")
+        return _next(status)
     named = "; ".join(map(str, status.losses))
     remedy = "Restore the records (a mirror, tiered storage); or go on past them: `eo accept-loss`."
     return fail("next", named, remedy)
+
+
+def _next(status: Status) -> Check:
+    said = f"lag {number(status.lag)}; Kafka holds all that comes next"
+    head = status.head
+    if head is not None and any(head.offsets.values()) and not head.identity.marks:
+        said += " by its bounds (the ledger's newest entry, of an earlier release, says no more)"
+    if not (transactions := status.transactions):
+        return ok("next", said)
+    said += f"; {said_of(transactions)}"
+    oldest = transactions[0]
+    return warn("next", said, oldest.remedy) if oldest.is_unusual else ok("next", said)

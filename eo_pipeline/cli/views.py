@@ -203,6 +203,8 @@ def show_obstacles(output: Output, status: Status) -> None:
     for each in status.blocked:
         output.say(f"blocked: {each}", "red")
     show_losses(output, status.losses)
+    for transaction in status.transactions:
+        output.say(f"waits: {transaction}", "yellow")
 
 
 def show_run_plan(output: Output, plan: RunPlan) -> None:

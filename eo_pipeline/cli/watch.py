@@ -22,6 +22,7 @@ from eo_pipeline.documents import Document
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.status import Status
+from eo_pipeline.source.transactions import said_of
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -134,6 +135,8 @@ class _Watched:
         if obstacle := next(iter((*self.status.blocked, *self.status.losses)), None):
             return Text(f"stopped: {_sentence(str(obstacle))}", "red")
         state = Text("behind", "yellow") if self.status.lag else Text("up to date", "green")
+        if transactions := self.status.transactions:
+            state.append(f"; {said_of(transactions)}", "yellow")
         if self.last_error:
             state.append(f"; was not: {self.last_error}", "dim")
         return state

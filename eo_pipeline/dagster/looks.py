@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,18 +44,20 @@ def lag_check(declared: DagsterPipeline, topic: dg.AssetKey) -> dg.AssetCheckKey
 class Topic:
     """One topic asset at one moment; offsets are sums over its Kafka partitions.
 
-    ``held`` are the offsets Kafka holds, ``lag`` those of them that wait to be read.
+    ``held`` are the offsets Kafka holds, ``lag`` those of them that wait to be read, ``unstable``
+    those that wait besides until producers' transactions end.
     """
 
     partitions: int
     end: int
     held: int
     lag: int
+    unstable: int = 0
     behind: Mapping[TopicPartition, tuple[int, int, int]] = field(repr=False, default_factory=dict)
 
     @property
     def state(self) -> list[int]:
-        return [self.partitions, self.end, self.lag]
+        return [self.partitions, self.end, self.lag, self.unstable]
 
 
 def topics_of(declared: DagsterPipeline, status: Status) -> dict[dg.AssetKey, Topic]:
@@ -65,16 +67,20 @@ def topics_of(declared: DagsterPipeline, status: Status) -> dict[dg.AssetKey, To
     for tp, held in status.cluster.bounds.items():
         at = positions.get(tp, held.beginning)
         behind[declared.topic(tp.topic)][tp] = (held.beginning, at, held.end)
-    return {key: _topic(behind[key]) for key in declared.topics if key in behind}
+    unstable = Counter[dg.AssetKey]()
+    for tp, held in status.cluster.bounds.items():
+        unstable[declared.topic(tp.topic)] += held.unstable
+    return {key: _topic(behind[key], unstable[key]) for key in declared.topics if key in behind}
 
 
-def _topic(behind: Mapping[TopicPartition, tuple[int, int, int]]) -> Topic:
+def _topic(behind: Mapping[TopicPartition, tuple[int, int, int]], unstable: int) -> Topic:
     every = behind.values()
     return Topic(
         partitions=len(behind),
         end=sum(end for _, _, end in every),
         held=sum(end - beginning for beginning, _, end in every),
         lag=sum(max(0, end - at) for _, at, end in every),
+        unstable=unstable,
         behind=behind,
     )
 
@@ -149,9 +155,13 @@ def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Kafka answers; lag {topic.lag:,}{against}",
-        metadata={"lag": topic.lag},
+        description=f"Kafka answers; lag {topic.lag:,}{against}{_behind_transactions(topic)}",
+        metadata={"lag": topic.lag, "unstable": topic.unstable},
     )
+
+
+def _behind_transactions(topic: Topic) -> str:
+    return f"; {topic.unstable:,} offsets wait behind open transactions" * bool(topic.unstable)
 
 
 def away_result(declared: DagsterPipeline, error: EoPipelineError) -> dg.AssetCheckResult:

@@ -34,6 +34,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.status import Status
 from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.transactions import said_of
 from eo_pipeline.wording import some_of
 
 Tick = dg.SensorResult | dg.SkipReason | dg.RunRequest
@@ -147,9 +148,16 @@ def wanted_run(declared: DagsterPipeline, status: Status) -> dg.RunRequest | dg.
     # without a ledger even an empty topic is worth a run: it writes down where reading starts
     if status.head is not None and status.lag < threshold:
         return dg.SkipReason(
-            f"lag {status.lag:,}, below {threshold:,}; ledger at version {status.head.version}"
+            f"lag {status.lag:,}, below {threshold:,}{_waiting(status)}; ledger at version "
+            f"{status.head.version}"
         )
     return dg.RunRequest(tags=declared.run_tags | {"eo/lag": str(status.lag)})
+
+
+def _waiting(status: Status) -> str:
+    if status.transactions:
+        return f"; {said_of(status.transactions)}"
+    return f"; {status.unstable:,} offsets wait behind open transactions" * bool(status.unstable)
 
 
 def _partition_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, PlainSerializer, TypeAdapter
 
 from eo_pipeline.errors import LedgerDamagedError
+from eo_pipeline.ledger.marks import StoredMarks
 from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
 from eo_pipeline.ledger.schemas import KnownSchemas, LastWritten, ReadWith, WrittenWith
 
@@ -144,7 +145,8 @@ class Identity:
     mean another topic now, by Kafka's topic UUID: what was read once is never read again.
     ``schemas`` are those of a registry that earlier entries were read with, ``key_schemas``
     those of their keys; ``written`` is what the newest of them was written as. ``floor`` is None in
-    a ledger that was never pruned.
+    a ledger that was never pruned. ``marks`` tell the logs that were read from others; an entry of
+    an earlier release has none.
     """
 
     parent: str | None = None
@@ -154,6 +156,7 @@ class Identity:
     key_schemas: KnownSchemas = field(default_factory=KnownSchemas)
     written: LastWritten | None = None
     floor: Floor | None = None
+    marks: StoredMarks = field(default_factory=dict)
 
 
 class Stored(NamedTuple):
@@ -315,6 +318,8 @@ class LedgerEntry:
         for name in ("written", "floor"):
             if getattr(self.identity, name) is None:
                 written["identity"].pop(name)
+        if not self.identity.marks:
+            written["identity"].pop("marks")
         return {**written, "counts": counted}  # what was not counted is left out, as ever
 
     @classmethod

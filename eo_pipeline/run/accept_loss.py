@@ -13,6 +13,7 @@ from eo_pipeline.run.plans import ChangePlan, OpenSteps, counted
 from eo_pipeline.run.targets import current_head, refuse_stale
 from eo_pipeline.source.discovery import Cluster
 from eo_pipeline.source.losses import Losses, losses_of, move_past_losses
+from eo_pipeline.source.marks import validated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class AcceptLossPlan(ChangePlan):
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """A hole may have grown since it was looked at; one of another kind was not looked at."""
         refuse_stale(self.pipeline, self.head, steps.recover())
-        cluster = steps.admin.cluster()
+        cluster = validated(steps.admin.cluster(), self.head, steps.admin.logs)
         now = losses_of(self.head, cluster, steps.source)
         accepted = still_lost(self.found, now)
         if not accepted:
@@ -59,7 +60,8 @@ def plan_accept_loss(open_steps: OpenSteps, topics: Collection[str] | None) -> A
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_accept_loss`."""
     with open_steps() as steps:
         head = current_head(steps)
-        losses = losses_of(head, steps.admin.cluster(), steps.source)
+        cluster = validated(steps.admin.cluster(), head, steps.admin.logs)
+        losses = losses_of(head, cluster, steps.source)
         found = {tp: loss for tp, loss in losses.items() if topics is None or tp.topic in topics}
         if not found:
             raise _nothing_lost(steps.pipeline, topics)
@@ -84,7 +86,7 @@ def entry_past_losses(
         child,
         topic_ids=moved.topic_ids,
         details={**remarks, "holes": holes},
-        identity=replace(child.identity, past_topics=moved.past_topics),
+        identity=replace(child.identity, past_topics=moved.past_topics, marks=moved.marks),
     )
 
 

@@ -60,7 +60,9 @@ class ForkPlan(RereadingPlan):
             f"the fork at {self.target.version}",
             [*self.ranges, *self._begun_at(steps)],
             self.topic_ids,
+            self.checkpoints,
             accept_compacted=self.accept_compacted,
+            target=self.target,
         )
 
     def _begun_at(self, steps: Steps) -> Iterator[OffsetRange]:
@@ -101,7 +103,9 @@ class ForkPlan(RereadingPlan):
             topic_ids=self.target.topic_ids,
             run_id=steps.run_id,
             details={**remarks, "forked_from": origin},
-            identity=Identity(past_topics=self.target.identity.past_topics),
+            identity=Identity(
+                past_topics=self.target.identity.past_topics, marks=self.target.identity.marks
+            ),
             counts=steps.books.carried(self.target, self.head) if steps.books else Counts(),
         )
 

@@ -26,7 +26,13 @@ from functools import partial
 
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import ConfigError, DataLossError
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.ledger.entry import (
+    START_VERSION,
+    Identity,
+    LedgerEntry,
+    Operation,
+    new_transaction_id,
+)
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run.accept_loss import entry_past_losses
 from eo_pipeline.run.ahead import Ahead
@@ -43,6 +49,7 @@ from eo_pipeline.source.discovery import (
     reads_its_own,
 )
 from eo_pipeline.source.losses import losses_of, without_live
+from eo_pipeline.source.marks import marked, start_marks, validated
 from eo_pipeline.source.planner import Batch, lag, plan
 
 log = logging.getLogger(__name__)
@@ -100,6 +107,7 @@ class Runner:
         """Steps 2 to 8 until ``ends`` are reached. Returns the last head, and what Kafka holds."""
         steps = self.steps
         for left in reversed(range(self.checkpoints_max)):
+            cluster = validated(cluster, head, steps.admin.logs)
             head = self._refuse_or_accept_losses(head, cluster)
             with steps.stopwatch.timed("plan"):
                 batch = self._plan(head, cluster, ends)
@@ -107,7 +115,7 @@ class Runner:
             if batch.is_empty:
                 break
             steps.say(_planned(head, batch))
-            entry = entry_of_batch(head, batch, cluster, steps.run_id)
+            entry = self._entry(head, batch, cluster)
             staged = ahead.taken(entry, head.counts)
             promised = steps.promised(head, entry, cluster, head.counts, staged)
             if left:
@@ -123,8 +131,11 @@ class Runner:
     ) -> LedgerEntry | None:
         """What comes on top of ``promised``, if Kafka's answers stay the same; None: nothing."""
         batch = self._plan(promised, cluster, ends)
-        run_id = self.steps.run_id
-        return None if batch.is_empty else entry_of_batch(promised, batch, cluster, run_id)
+        return None if batch.is_empty else self._entry(promised, batch, cluster)
+
+    def _entry(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:
+        entry = entry_of_batch(head, batch, cluster, self.steps.run_id)
+        return marked(entry, cluster, self.steps.admin.logs)
 
     def _refuse_own_topics(self, cluster: Cluster) -> None:
         """A topic that the sink writes is known by its UUID, by whatever address it was reached.
@@ -140,6 +151,7 @@ class Runner:
 
     def _start(self, cluster: Cluster) -> LedgerEntry:
         """The first entry: the start mode as numbers, in the ledger before any record is read."""
+        offsets = self.steps.admin.start_offsets(cluster)
         entry = LedgerEntry(
             pipeline=self.steps.pipeline,
             ledger_id=new_transaction_id(),
@@ -147,9 +159,10 @@ class Runner:
             transaction_id=new_transaction_id(),
             parent=None,
             operation=Operation.START,
-            offsets=self.steps.admin.start_offsets(cluster),
+            offsets=offsets,
             topic_ids=cluster.topic_ids,
             run_id=self.steps.run_id,
+            identity=Identity(marks=start_marks(offsets, cluster)),
         )
         return self.steps.publish_alone(entry)
 
@@ -210,9 +223,14 @@ def entry_of_batch(head: LedgerEntry, batch: Batch, cluster: Cluster, run_id: st
     child = head.child(Operation.FORWARD, run_id, batch.after(head.offsets))
     topic_ids = {**head.topic_ids, **cluster.topic_ids}
     past = without_live(head.identity.past_topics, child.offsets, topic_ids)
+    marks = {
+        tp: mark
+        for tp, mark in head.identity.marks.items()
+        if topic_ids.get(tp.topic) == head.topic_ids.get(tp.topic)
+    }
     return replace(
         child,
         ranges=batch.ranges,
         topic_ids=topic_ids,
-        identity=replace(child.identity, past_topics=past),
+        identity=replace(child.identity, past_topics=past, marks=marks),
     )

@@ -150,6 +150,7 @@ def _check(
         f"the replay of {some_of([each.version for each in found], _NAMED_MAX)}",
         spans(found),
         first_topic_ids([each.entry for each in found]),
+        found,
         accept_compacted=accept_compacted,
     )
 

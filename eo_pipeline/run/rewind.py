@@ -51,7 +51,9 @@ class RewindPlan(RereadingPlan):
             f"the rewind to {self.target.version}",
             self.ranges,
             self.topic_ids,
+            self.checkpoints,
             accept_compacted=self.accept_compacted,
+            target=self.target,
         )
 
     def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
@@ -63,11 +65,13 @@ class RewindPlan(RereadingPlan):
 
     def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
         child = self.head.child(Operation.REWIND, run_id, self.target.offsets)
-        past = self.target.identity.past_topics
+        stood_on = self.target.identity
         return replace(
             child,
             topic_ids=self.target.topic_ids,
-            identity=replace(child.identity, past_topics=past),
+            identity=replace(
+                child.identity, past_topics=stood_on.past_topics, marks=stood_on.marks
+            ),
             target=self.target.version,
             counts=Counts(rows_total=self.head.counts.rows_total - self.rows),
             details={

@@ -19,8 +19,10 @@ from eo_pipeline.run.set_aside import damaged_promises
 from eo_pipeline.run.targets import newest_entries
 from eo_pipeline.source.discovery import Cluster, positions_of
 from eo_pipeline.source.losses import losses_of
+from eo_pipeline.source.marks import validated
 from eo_pipeline.source.parts import VALUE
 from eo_pipeline.source.planner import lag, plan
+from eo_pipeline.source.transactions import OpenTransaction, open_transactions
 
 #: Ledger entries a plan looks at to estimate how long the next run takes.
 ENTRIES_TO_ESTIMATE_BY = 50
@@ -32,6 +34,8 @@ class Status:
 
     ``losses`` is what the head expects next and Kafka no longer holds: the next run stops at it.
     ``blocked`` are promises that cannot be read: the next run stops at them before anything else.
+    ``transactions`` are open, so that what is written behind them waits; nobody asked if it is
+    empty and ``unstable`` is not 0.
     """
 
     pipeline: str
@@ -39,6 +43,12 @@ class Status:
     cluster: Cluster
     losses: tuple[Loss, ...] = ()
     blocked: tuple[ManifestDamagedError, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+
+    @property
+    def unstable(self) -> int:
+        """Offsets that wait until producers' transactions end; none of them is part of the lag."""
+        return sum(bounds.unstable for bounds in self.cluster.bounds.values())
 
     @property
     def lag(self) -> int:
@@ -65,6 +75,8 @@ class Status:
             "age_seconds": None if self.age is None else round(self.age.total_seconds()),
             "offsets": offsets_to_json(head.offsets) if head else {},
             "lag": self.lag,
+            "unstable": self.unstable,
+            "open_transactions": [each.to_json() for each in self.transactions],
             "kafka_partitions": len(self.cluster.bounds),
             "losses": [str(loss) for loss in self.losses],
             "blocked": [str(each) for each in self.blocked],
@@ -125,10 +137,11 @@ def read_status(open_steps: OpenSteps) -> Status:
 
 def _status(steps: Steps, head: LedgerEntry | None) -> Status:
     blocked = damaged_promises(steps, head)
-    cluster = steps.cluster()
+    cluster = validated(steps.cluster(), head, steps.admin.logs)
     found = losses_of(head, cluster, steps.source) if head else {}
     losses = tuple(loss for _, loss in found.values())
-    return Status(steps.pipeline, head, cluster, losses, blocked)
+    transactions = open_transactions(cluster, steps.admin.logs)
+    return Status(steps.pipeline, head, cluster, losses, blocked, transactions)
 
 
 def plan_next_run(open_steps: OpenSteps) -> RunPlan:

@@ -12,13 +12,14 @@ from eo_pipeline.errors import (
     StalePlanError,
     UnknownCheckpointError,
 )
-from eo_pipeline.ledger.branch import checkpoints, live_branch, spans
+from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch, spans
 from eo_pipeline.ledger.chain import follow
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.source.losses import Rereading
+from eo_pipeline.source.marks import validated
+from eo_pipeline.source.rereading import Rereading
 
 #: Operations after which rows are gone, or others.
 _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
@@ -208,12 +209,18 @@ def check_rereading(
     operation: str,
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str],
+    found: Sequence[Checkpoint],
     *,
     accept_compacted: bool,
+    target: LedgerEntry | None = None,
 ) -> tuple[str, ...]:
-    """Warnings about reading ``ranges`` again; see :meth:`Rereading.check`, also for errors."""
+    """Warnings about reading ``ranges`` again; see :meth:`Rereading.check`, also for errors.
+
+    ``target`` is the entry that reading would go on from, if any.
+    """
     wanted = list(ranges)
     if not wanted:
         return ()
-    check = Rereading(steps.pipeline, steps.source, steps.admin, steps.admin.cluster())
-    return check.check(operation, wanted, topic_ids, accept_compacted=accept_compacted)
+    cluster = validated(steps.admin.cluster(), target, steps.admin.logs)
+    check = Rereading(steps.pipeline, steps.source, steps.admin, cluster)
+    return check.check(operation, wanted, topic_ids, found, accept_compacted=accept_compacted)

@@ -17,7 +17,13 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import (
+    ClusterMetadata,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    ResourceType,
+)
 
 from eo_pipeline.errors import SourceError, SourceUnavailableError
 from eo_pipeline.ledger.offsets import Offsets, TopicPartition
@@ -26,6 +32,8 @@ from eo_pipeline.source.client_options import LEADER_MOVES
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import Bounds, Cluster, missing_topics
+from eo_pipeline.source.logs import Logs
+from eo_pipeline.source.retention import retention_in_words
 from eo_pipeline.source.start_offsets import completed, explicit
 from eo_pipeline.source.starts import StartAtGroup, StartAtOffsets, StartAtTimestamp
 
@@ -41,6 +49,8 @@ _ISOLATION = {
 }
 
 _LOOK_AGAIN_S = 0.2
+
+_Answers = dict[TopicPartition, ListOffsetsResultInfo]
 
 
 class _Topic(NamedTuple):
@@ -71,6 +81,7 @@ class KafkaAdmin:
         self._asked = AskedClient(librdkafka_settings(source), source.request_timeout)
         self._client = self._asked.client
         self._ahead: Mapping[str, Future[Any]] | None = None
+        self.logs = Logs(source)
 
     def look_ahead(self) -> None:
         """Ask what :meth:`cluster` asks first, so that the answer comes while something else is
@@ -118,10 +129,7 @@ class KafkaAdmin:
         unsure |= {tp.topic for tp in partitions - answered}
         sure = sorted(tp for tp in partitions if tp.topic not in unsure)
         found = Cluster(
-            # of answers that passed each other the younger one may say that the older is past
-            bounds={
-                tp: Bounds(beginnings[tp], max(beginnings[tp], ends[tp]), highs[tp]) for tp in sure
-            },
+            bounds={tp: _bounds(beginnings[tp].offset, ends[tp], highs[tp].offset) for tp in sure},
             topic_ids={name: topic.uuid for name, topic in after.items() if name not in unsure},
         )
         return found, unsure
@@ -203,7 +211,7 @@ class KafkaAdmin:
     def retention(self, topics: Iterable[str]) -> dict[str, str]:
         """How long each of ``topics`` keeps its records, for people."""
         settings = self._topic_settings(set(topics))
-        return {topic: _kept(values) for topic, values in settings.items()}
+        return {topic: retention_in_words(values) for topic, values in settings.items()}
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """Those of ``topics`` whose ``cleanup.policy`` compacts them."""
@@ -265,7 +273,7 @@ class KafkaAdmin:
             for name, found in self._results(asked, absent=_ABSENT).items()
         }
 
-    def _bounds_of(self, partitions: list[TopicPartition]) -> list[dict[TopicPartition, int]]:
+    def _bounds_of(self, partitions: list[TopicPartition]) -> list[_Answers]:
         """Beginnings, ends and high watermarks; all are asked for before one is waited for."""
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()
         levels = (earliest, None), (latest, None), (latest, "read_uncommitted")
@@ -275,7 +283,8 @@ class KafkaAdmin:
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec
     ) -> dict[TopicPartition, int]:
-        return self._answered(self._ask_offsets(partitions, spec))
+        answers = self._answered(self._ask_offsets(partitions, spec))
+        return {tp: answer.offset for tp, answer in answers.items()}
 
     def _ask_offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: str | None = None
@@ -296,9 +305,7 @@ class KafkaAdmin:
         )
         return futures
 
-    def _answered(
-        self, asked: _Asked, absent: frozenset[int] = frozenset()
-    ) -> dict[TopicPartition, int]:
+    def _answered(self, asked: _Asked, absent: frozenset[int] = frozenset()) -> _Answers:
         """Of all that were ``asked`` for, but for those that answer by one of the errors
         ``absent``.
         """
@@ -312,7 +319,7 @@ class KafkaAdmin:
             if again:
                 time.sleep(_LOOK_AGAIN_S)
             futures = self._ask_once(again, asked.spec, asked.level)
-        return {TopicPartition(tp.topic, tp.partition): a.offset for tp, a in found.items()}
+        return {TopicPartition(tp.topic, tp.partition): answer for tp, answer in found.items()}
 
     def _again(self, futures: Mapping[Any, Future[Any]]) -> set[Any]:
         """Those to ask again, whose leader moves."""
@@ -369,6 +376,11 @@ class KafkaAdmin:
         )
 
 
+def _bounds(beginning: int, end: ListOffsetsResultInfo, high: int) -> Bounds:
+    # of answers that passed each other the younger one may say that the older is past
+    return Bounds(beginning, max(beginning, end.offset), high, end.leader_epoch)
+
+
 def _topic_ids(topics: Mapping[str, _Topic]) -> dict[str, str]:
     return {name: topic.uuid for name, topic in topics.items()}
 
@@ -381,17 +393,3 @@ def _failure(answered: Future[Any]) -> int | None:
 
 def _code(error: Exception) -> int | None:
     return error.args[0].code() if isinstance(error, KafkaException) else None
-
-
-def _kept(settings: Mapping[str, str]) -> str:
-    kept = []
-    if "compact" in settings["cleanup.policy"]:
-        kept.append("compacted: the last record of each key")
-    if "delete" in settings["cleanup.policy"]:
-        milliseconds, size = int(settings["retention.ms"]), int(settings["retention.bytes"])
-        # as days: some keep records for Long.MAX of milliseconds, which is no timedelta
-        days = milliseconds / 86_400_000
-        kept.append("for ever" if milliseconds < 0 else f"{days:,.2f} days")
-        if size >= 0:
-            kept.append(f"at most {size:,} bytes a partition")
-    return ", ".join(kept)

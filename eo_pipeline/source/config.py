@@ -38,7 +38,7 @@ class LossKind(StrEnum):
     """Why the next record cannot be had; each has its own policy in the source."""
 
     RETENTION = "retention"  # the broker deleted records before they were read
-    TRUNCATED = "truncated"  # the log ends before the ledger's offset
+    TRUNCATED = "truncated"  # the log ends before the ledger's offset, or is another below it
     RECREATED = "recreated"  # the topic has another UUID (KIP-516)
     WENT_BACK = "went_back"  # ... one that it had before: no policy can know whom to believe
     VANISHED = "vanished"  # the topic or partition is gone

@@ -8,7 +8,7 @@ the partition is read, and among its past topics once an accepted loss has put i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import Offsets, TopicPartition
@@ -29,25 +29,35 @@ class Bounds:
 
     ``end`` is the last stable offset under read_committed, the high watermark otherwise. ``high``
     is the high watermark where it was asked for as well: what lies between belongs to transactions
-    that are still open.
+    that are still open. ``epoch`` is the leader's (KIP-320), where the broker gives it.
     """
 
     beginning: int
     end: int
     high: int | None = None
+    epoch: int | None = None
 
     @property
     def written(self) -> int:
         """The offset after the last record, of open transactions too."""
         return self.end if self.high is None else max(self.end, self.high)
 
+    @property
+    def unstable(self) -> int:
+        """Offsets that wait until a transaction ends, those behind its records too."""
+        return self.written - self.end
+
 
 @dataclass(frozen=True)
 class Cluster:
-    """The subscribed topics as the broker describes them at one moment."""
+    """The subscribed topics as the broker describes them at one moment.
+
+    ``altered`` are offsets of the ledger below which the log is not the one that was read.
+    """
 
     bounds: Mapping[TopicPartition, Bounds]
     topic_ids: Mapping[str, str]
+    altered: Offsets = field(default_factory=dict)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Where reading may stop, per partition."""

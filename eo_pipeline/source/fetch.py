@@ -41,10 +41,10 @@ _LOOK_S = 0.005
 _AT_ONCE = 10_000
 
 #: ``source.client`` goes before them. A broker need not hold back what it has nothing for.
-_TUNING = {"fetch.wait.max.ms": "1"}
+TUNING = {"fetch.wait.max.ms": "1"}
 
 #: Nothing but the offsets that were planned, and nothing that is not as it was written.
-_DECIDED = {
+DECIDED = {
     "auto.offset.reset": "error",
     "check.crcs": "true",
     "enable.auto.commit": "false",
@@ -80,7 +80,7 @@ class Fetched(NamedTuple):
     runs: tuple[OffsetRange, ...]
 
 
-class _LeftToSparkError(Exception):
+class NotFetchedError(Exception):
     """It could not be had at once and whole."""
 
 
@@ -93,7 +93,7 @@ def fetched(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -
         return None
     try:
         return _table(_messages(source, ranges, pipeline))
-    except (KafkaException, UnicodeDecodeError, _LeftToSparkError) as error:
+    except (KafkaException, UnicodeDecodeError, NotFetchedError) as error:
         log.info("%s: Spark reads what could not be fetched: %s", pipeline, error)
         return None
 
@@ -102,43 +102,53 @@ def _messages(
     source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str
 ) -> Mapping[_Place, Sequence[Message]]:
     """Of each partition the records of its range, by their offsets."""
+    consumer = Consumer(_settings(source, ranges, pipeline), logger=silent_logger())
+    try:
+        return collected(consumer, ranges)
+    finally:
+        consumer.close()
+
+
+def collected(consumer: Consumer, ranges: Sequence[OffsetRange]) -> Mapping[_Place, list[Message]]:
+    """Of each partition the records of its range, by their offsets. It must not end beyond the
+    last stable offset.
+
+    Raises:
+        NotFetchedError: a partition cannot be read, or does not answer; or they are too much.
+    """
     waiting = {(each.topic, each.partition): each for each in ranges}
     found: dict[_Place, list[Message]] = defaultdict(list)
     left, size = sum(each.span for each in ranges), 0
-    consumer = Consumer(_settings(source, ranges, pipeline), logger=silent_logger())
-    try:
-        consumer.assign([ClientTopicPartition(r.topic, r.partition, r.start) for r in ranges])
-        heard = time.monotonic()
-        while waiting:
-            # a look ends with as many as were asked for, or with its time
-            for message in consumer.consume(min(max(left, 1), _AT_ONCE), _LOOK_S):
-                place, offset = _place(message)
-                if (range_ := waiting.get(place)) is None:
-                    continue
-                heard = time.monotonic()
-                if message.error() is None and range_.start <= offset < range_.end:
-                    found[place].append(message)
-                    left -= 1
-                    size += len(message.value() or b"")
-                # the end of the log is heard of as the offset of the next record
-                if offset >= range_.end - (message.error() is None):
-                    del waiting[place]
-            # not so what tells of no partition, a broker that is away, say, again and again
-            if waiting and time.monotonic() - heard > PATIENCE_S:
-                raise _LeftToSparkError(f"{len(waiting)} partitions did not answer")
-            if size > FETCHED_BYTES_MAX:
-                raise _LeftToSparkError(f"more than {FETCHED_BYTES_MAX} bytes")
-        return found
-    finally:
-        consumer.close()
+    consumer.assign([ClientTopicPartition(r.topic, r.partition, r.start) for r in ranges])
+    heard = time.monotonic()
+    while waiting:
+        # a look ends with as many as were asked for, or with its time
+        for message in consumer.consume(min(max(left, 1), _AT_ONCE), _LOOK_S):
+            place, offset = _place(message)
+            if (range_ := waiting.get(place)) is None:
+                continue
+            heard = time.monotonic()
+            if message.error() is None and range_.start <= offset < range_.end:
+                found[place].append(message)
+                left -= 1
+                size += len(message.value() or b"")
+            # the end of the log is heard of as the offset of the next record
+            if offset >= range_.end - (message.error() is None):
+                del waiting[place]
+        # not so what tells of no partition, a broker that is away, say, again and again
+        if waiting and time.monotonic() - heard > PATIENCE_S:
+            raise NotFetchedError(f"{len(waiting)} partitions did not answer")
+        if size > FETCHED_BYTES_MAX:
+            raise NotFetchedError(f"more than {FETCHED_BYTES_MAX} bytes")
+    return found
 
 
 def _settings(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -> dict[str, Any]:
     ahead = {"queued.min.messages": str(max(each.span for each in ranges))}
     return {
-        **_TUNING,
+        **TUNING,
         **librdkafka_settings(source),
-        **_DECIDED,
+        **DECIDED,
         **ahead,
         "group.id": f"eo-{pipeline}-fetch",
         "isolation.level": source.isolation,
@@ -150,21 +160,21 @@ def _place(message: Message) -> tuple[_Place, int]:
     connection that was lost, or a consumer group that we may not ask for and do not need.
 
     Raises:
-        _LeftToSparkError: a partition cannot be read.
+        NotFetchedError: a partition cannot be read.
     """
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     error = message.error()
     if topic is None or partition is None or offset is None:
         return ("", -1), OFFSET_INVALID
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-        raise _LeftToSparkError(f"{topic}[{partition}]: {error}")
+        raise NotFetchedError(f"{topic}[{partition}]: {error}")
     return (topic, partition), offset
 
 
 def _table(found: Mapping[_Place, Sequence[Message]]) -> Fetched:
     messages = [message for place in sorted(found) for message in found[place]]
     if not messages:
-        raise _LeftToSparkError("there is no record")
+        raise NotFetchedError("there is no record")
     records = _records(messages)
     return Fetched(records, tuple(_runs(*map(records.column, ("topic", "partition", "offset")))))
 
@@ -172,7 +182,7 @@ def _table(found: Mapping[_Place, Sequence[Message]]) -> Fetched:
 def _records(messages: Sequence[Message]) -> pa.Table:
     times = [message.timestamp() for message in messages]
     if any(kind == TIMESTAMP_NOT_AVAILABLE for kind, _ in times):
-        raise _LeftToSparkError("a record has no timestamp")
+        raise NotFetchedError("a record has no timestamp")
     columns: Mapping[str, list[Any]] = {
         "key": [message.key() for message in messages],
         "value": [message.value() for message in messages],
@@ -197,7 +207,7 @@ def _runs(*columns: pa.ChunkedArray) -> Iterator[OffsetRange]:
             end += 1
             continue
         if place < (topic, partition, end):
-            raise _LeftToSparkError(f"{topic}[{partition}]: offset {end - 1} came twice")
+            raise NotFetchedError(f"{topic}[{partition}]: offset {end - 1} came twice")
         yield OffsetRange(topic, partition, start, end)
         topic, partition, start = place
         end = start + 1

@@ -2,23 +2,23 @@
 
 Three ask. A run: is the next record of every partition there (:func:`losses_of`)? A checkpoint
 whose ranges are decided: were they taken away meanwhile (:func:`refuse_lost_ranges`)? A rewind,
-replay or fork: is there all of what was read once, and will it stay (:class:`Rereading`)?
+replay or fork: is there all of what was read once, and will it stay (``source/rereading.py``)?
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 
-from eo_pipeline.errors import CompactedError, DataLossError, Loss, RangesGoneError
+from eo_pipeline.errors import DataLossError, Loss, RangesGoneError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.marks import Mark, Marks
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
-from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource, LossKind
 from eo_pipeline.source.discovery import (
     UNKNOWN_TOPIC_ID,
+    Bounds,
     Cluster,
     Discovery,
     PastTopics,
@@ -27,9 +27,6 @@ from eo_pipeline.source.discovery import (
 )
 
 log = logging.getLogger(__name__)
-
-#: How long the records must still stay in Kafka, so that retention does not overtake the reading.
-RETENTION_MARGIN = timedelta(hours=1)
 
 #: What is lost, per Kafka partition, and why.
 Losses = Mapping[TopicPartition, tuple[LossKind, Loss]]
@@ -44,6 +41,10 @@ _CAUSES = {
     ),
     LossKind.VANISHED: "the topic or partition was deleted",
 }
+_GROWN_AGAIN = (
+    "the log was truncated and has grown again (unclean leader election or restored broker?), so "
+    "that the records below its end are not those that were read"
+)
 
 
 # What comes next.
@@ -95,6 +96,8 @@ def kinds_of_loss(
         elif tp in head.offsets:
             kind = kind_of_loss(tp, position, head.topic_ids, cluster)
             kinds |= {} if kind is None else {tp: kind}
+        elif position >= cluster.altered.get(tp, position + 1):
+            kinds[tp] = LossKind.TRUNCATED
         elif position < cluster.bounds[tp].beginning:
             # a replaced topic is accepted as a whole, with the partitions it did not have before
             kinds[tp] = LossKind.RECREATED if tp.topic in replaced else LossKind.RETENTION
@@ -108,7 +111,8 @@ def kind_of_loss(
 
     ``topic_ids`` are the topics' UUIDs in the ledger. That the offsets up to ``expected`` belong
     to transactions that are open again, since somebody changed the isolation, is no loss: they
-    were read, and reading waits.
+    were read, and reading waits. A log that is another below ``expected`` has lost what was read,
+    and holds in its place what was not.
     """
     if _replaced(tp.topic, topic_ids, cluster):
         return LossKind.RECREATED
@@ -117,7 +121,7 @@ def kind_of_loss(
         return LossKind.VANISHED
     if expected < bounds.beginning:
         return LossKind.RETENTION
-    if expected > bounds.written:
+    if expected > bounds.written or expected >= cluster.altered.get(tp, expected + 1):
         return LossKind.TRUNCATED
     return None
 
@@ -144,8 +148,12 @@ def describe_loss(tp: TopicPartition, kind: LossKind, expected: int, cluster: Cl
         expected=expected,
         beginning=bounds.beginning if bounds else None,
         end=bounds.end if bounds else None,
-        cause=_CAUSES[kind],
+        cause=_GROWN_AGAIN if _grew_again(kind, expected, bounds) else _CAUSES[kind],
     )
+
+
+def _grew_again(kind: LossKind, expected: int, bounds: Bounds | None) -> bool:
+    return kind is LossKind.TRUNCATED and bounds is not None and expected <= bounds.written
 
 
 # Where reading goes on.
@@ -158,6 +166,7 @@ class Moved:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
     past_topics: PastTopics
+    marks: Marks
 
 
 def move_past_losses(
@@ -167,7 +176,8 @@ def move_past_losses(
 
     No position ever goes down. A partition that cannot be read on from its position is put aside
     with it: one that is gone, one whose log ends before it, and all those of a topic that another
-    took the place of. It is read on from there if it is ever shown again.
+    took the place of. It is read on from there if it is ever shown again. Of a log that was
+    truncated what is read from now on belongs to another one.
     """
     past = head.identity.past_topics
     topics = {tp.topic for tp in kinds}
@@ -184,7 +194,24 @@ def move_past_losses(
         for tp, at in head.offsets.items()
         if tp.topic in replaced or (tp in kinds and tp not in offsets)
     }
-    return Moved(offsets, topic_ids, _kept(past, aside, head.topic_ids, offsets, topic_ids))
+    positions = {**head.offsets, **offsets}
+    marks = {
+        tp: _mark_past(kinds.get(tp), mark, positions.get(tp, 0), cluster.bounds.get(tp))
+        for tp, mark in head.identity.marks.items()
+        if tp.topic not in replaced
+    }
+    past = _kept(past, aside, head.topic_ids, offsets, topic_ids)
+    return Moved(offsets, topic_ids, past, marks)
+
+
+def _mark_past(kind: LossKind | None, mark: Mark, position: int, bounds: Bounds | None) -> Mark:
+    """``mark`` of a log of which that kind of loss was accepted, if any was."""
+    if kind is None or bounds is None:
+        return mark
+    if kind is not LossKind.TRUNCATED:
+        return Mark(bounds.epoch, since=mark.since)
+    # of a log that has yet to grow its epoch would say that it was truncated, and that is accepted
+    return Mark(bounds.epoch if position <= bounds.end else None, since=position)
 
 
 def _resumed_at(
@@ -244,9 +271,8 @@ def lost_ranges(
     lost = []
     for r in ranges:
         kind = kind_of_loss(r.topic_partition, r.start, topic_ids, cluster)
-        bounds = cluster.bounds.get(r.topic_partition)
-        if kind is None and bounds is not None and r.end > bounds.end:
-            kind = LossKind.TRUNCATED
+        # where reading could go on from: the end of what was read
+        kind = kind or kind_of_loss(r.topic_partition, r.end, topic_ids, cluster)
         if kind is not None:
             lost.append(describe_loss(r.topic_partition, kind, r.start, cluster))
     return lost
@@ -263,77 +289,3 @@ def refuse_lost_ranges(entry: LedgerEntry, cluster: Cluster) -> None:
         raise RangesGoneError(entry.pipeline, f"the replay of {entry.target}", lost)
     if lost:
         raise DataLossError(entry.pipeline, lost)
-
-
-@dataclass(frozen=True)
-class Rereading:
-    """Whether ranges can be read again, for one pipeline and one look at the cluster."""
-
-    pipeline: str
-    source: KafkaSource
-    admin: KafkaAdmin
-    cluster: Cluster
-
-    def check(
-        self,
-        operation: str,
-        ranges: Sequence[OffsetRange],
-        topic_ids: Mapping[str, str],
-        *,
-        accept_compacted: bool,
-    ) -> tuple[str, ...]:
-        """Warnings about ``ranges``, if all of them can be read again.
-
-        Args:
-            operation: in words, for errors: ``the rewind to 3``.
-            ranges: what would be read again; an empty one asks only that reading can start there.
-            topic_ids: the topics' UUIDs when the ranges were first read.
-            accept_compacted: a compacted topic is a warning instead of an error.
-
-        Raises:
-            RangesGoneError: they are gone, will be soon, or belong to another or no topic.
-            CompactedError: compaction may have taken some of them.
-            SourceUnavailableError: Kafka does not answer, or does not show its topics' settings.
-        """
-        lost = self._unsubscribed(ranges)
-        lost = lost or lost_ranges(ranges, topic_ids, self.cluster) or self._soon_gone(ranges)
-        if lost:
-            raise RangesGoneError(self.pipeline, operation, lost)
-        return self._compacted(operation, ranges, accept=accept_compacted)
-
-    def _unsubscribed(self, ranges: Sequence[OffsetRange]) -> list[Loss]:
-        cause = "the pipeline no longer reads this topic, and would not read it again"
-        return [
-            Loss(r.topic, r.partition, r.start, None, None, cause)
-            for r in ranges
-            if not self.source.matches(r.topic)
-        ]
-
-    def _soon_gone(self, ranges: Sequence[OffsetRange]) -> list[Loss]:
-        partitions = [r.topic_partition for r in ranges if r.span]
-        floors = self.admin.offsets_kept_for(partitions, RETENTION_MARGIN)
-        lost = []
-        for r in ranges:
-            floor = floors.get(r.topic_partition)
-            if floor is not None and r.span and r.start < floor:
-                bounds = self.cluster.bounds[r.topic_partition]
-                cause = f"retention may delete offsets below {floor} within {RETENTION_MARGIN}"
-                lost.append(
-                    Loss(r.topic, r.partition, r.start, bounds.beginning, bounds.end, cause)
-                )
-        return lost
-
-    def _compacted(
-        self, operation: str, ranges: Sequence[OffsetRange], *, accept: bool
-    ) -> tuple[str, ...]:
-        compacted = sorted(self.admin.compacted({r.topic for r in ranges if r.span}))
-        if not compacted:
-            return ()
-        what = f"{', '.join(compacted)}: compaction may have taken records, so that fewer come back"
-        if accept:
-            return (what,)
-        raise CompactedError(
-            f"Pipeline {self.pipeline!r}: {operation} would read a compacted topic again. {what}. "
-            "Nothing was changed. If that is what you want, say so: accept_compacted=True, "
-            "`--accept-compacted`."
-        )

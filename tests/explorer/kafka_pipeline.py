@@ -12,14 +12,14 @@ from datetime import timedelta
 from random import Random
 from typing import Any, cast
 
-from eo_pipeline.errors import DataLossError, RangesGoneError
+from eo_pipeline.errors import DataLossError, GoingBackError
 from eo_pipeline.ledger.branch import checkpoints, live_branch
 from eo_pipeline.ledger.contiguity import contiguity_errors
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import START_VERSION, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.run import accept_loss, forward, targets
 from eo_pipeline.run.rewind import RewindPlan
-from eo_pipeline.source import discovery, losses, planner
+from eo_pipeline.source import discovery, losses, marks, planner, rereading
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.discovery import Cluster
 from tests.explorer.kafka_world import Record, World
@@ -54,7 +54,7 @@ class _Admin:
     """What a rewind asks of Kafka."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self._world = self.logs = world
 
     def offsets_kept_for(
         self, partitions: Iterable[TopicPartition], _: timedelta
@@ -111,11 +111,15 @@ class Explored:
             {name: uuid for name, uuid in shown.topic_ids.items() if asked(name)},
         )
 
+    def _validated(self, at: LedgerEntry | None = None) -> Cluster:
+        return marks.validated(self.look(), at or self.head, self.world)
+
     def run(self, policy: str, *, stale: bool = False, disturbed: bool = True) -> None:
         """A run of one checkpoint, as :class:`eo_pipeline.run.forward.Runner` goes about it."""
         source, cluster = _SOURCES[self.pattern, policy], self.look(stale=stale)
         if not self.ledger:
             return self._start(cluster)
+        cluster = marks.validated(cluster, self.head, self.world)
         found = losses.losses_of(self.head, cluster, source)
         if any(source.policy(kind) == "fail" for kind, _ in found.values()):
             return None
@@ -127,6 +131,8 @@ class Explored:
         if batch.is_empty:
             return None
         entry = forward.entry_of_batch(self.head, batch, cluster, "run")
+        entry = marks.marked(entry, cluster, self.world)
+        self._check_same_logs(entry)
         if disturbed and self.random.random() < 0.3:
             self.events.append(f"meanwhile {self.world.step()}")
         read = self.world.read(entry.ranges)
@@ -145,11 +151,11 @@ class Explored:
     def accept_losses(self, topic: str | None, *, disturbed: bool = True) -> None:
         """Somebody looks at what is lost, of one topic or of all, and accepts it a while later."""
         source = _SOURCES[self.pattern, "fail"]
-        found = losses.losses_of(self.head, self.look(), source)
+        found = losses.losses_of(self.head, self._validated(), source)
         chosen = {tp: loss for tp, loss in found.items() if topic in (None, tp.topic)}
         if disturbed:
             self.world.step()
-        cluster = self.look()
+        cluster = self._validated()
         now = losses.losses_of(self.head, cluster, source)
         if accepted := accept_loss.still_lost(chosen, now):
             entry = accept_loss.entry_past_losses(self.head, accepted, cluster, "run", {})
@@ -159,13 +165,14 @@ class Explored:
         """Back to ``target``, if what leaves the table can be read again."""
         later = self.ledger[target.version + 1 :]
         ranges = targets.ranges_since(target, self.head, later)
-        ids, cluster = targets.first_topic_ids([target, *later]), self.look()
+        ids, cluster = targets.first_topic_ids([target, *later]), self._validated(target)
+        found = checkpoints(later)
         source, admin = _SOURCES[self.pattern, "fail"], cast(Any, _Admin(self.world))
-        check = losses.Rereading("p", source, admin, cluster)
+        check = rereading.Rereading("p", source, admin, cluster)
         try:
             if ranges:
-                check.check("the rewind", ranges, ids, accept_compacted=False)
-        except RangesGoneError:
+                check.check("the rewind", ranges, ids, found, accept_compacted=False)
+        except GoingBackError:
             return
         removed = set(self._records()) - set(self._records(target.version))
         plan = RewindPlan(
@@ -173,7 +180,7 @@ class Explored:
             open_steps=cast(Any, None),
             head=self.head,
             target=target,
-            checkpoints=checkpoints(later),
+            checkpoints=found,
             ranges=ranges,
             topic_ids=ids,
         )
@@ -204,7 +211,7 @@ class Explored:
 
     def check(self) -> None:
         """Every record at most once, and each that was skipped in a loss that was told."""
-        records = self._records()
+        records = [(uuid, number, offset) for uuid, number, offset, _ in self._records()]
         if len(records) != len(set(records)):
             raise ViolationError("a record was read twice")
         if said := contiguity_errors(self.ledger):
@@ -215,6 +222,30 @@ class Explored:
         for owner, position in self._positions():
             if gap := set(range(position)) - covered[owner]:
                 raise ViolationError(f"{owner} skipped {sorted(gap)} below {position}, untold")
+
+    def _check_same_logs(self, entry: LedgerEntry) -> None:
+        """What ``entry`` is about to read goes on where the logs hold what was read of them before,
+        as they were looked at; but for what an accepted loss says was truncated.
+        """
+        accepted = self._truncated()
+        for r in entry.ranges:
+            topic, tp = self.world.looked_at[r.topic], r.topic_partition
+            log, since = topic.logs[r.partition], accepted.get((topic.uuid, tp), 0)
+            for uuid, partition, offset, number in self._records():
+                ours = (uuid, partition) == (topic.uuid, r.partition)
+                there = ours and max(since, log.begin) <= offset < r.start
+                if there and log.written[offset].number != number:
+                    raise ViolationError(f"{r} is read of another log than {offset} was")
+
+    def _truncated(self) -> dict[Owner, int]:
+        """Up to where somebody accepted that logs were truncated."""
+        found: dict[Owner, int] = {}
+        for entry in live_branch(self.ledger):
+            for hole in entry.details.get("holes", []):
+                tp = TopicPartition(hole["topic"], hole["partition"])
+                if hole["cause"].startswith("the log was truncated"):
+                    found[entry.topic_ids[tp.topic], tp] = hole["expected"]
+        return found
 
     def _start(self, cluster: Cluster) -> None:
         if cluster.bounds:
@@ -228,6 +259,7 @@ class Explored:
                     operation=Operation.START,
                     offsets=cluster.beginnings(),
                     topic_ids=cluster.topic_ids,
+                    identity=Identity(marks=marks.start_marks(cluster.beginnings(), cluster)),
                 )
             )
 
@@ -270,7 +302,7 @@ class Explored:
     def _check_readable(self, records: Collection[Record], source: KafkaSource) -> None:
         floors = self.world.floors()
         there = {
-            (topic.uuid, number, offset)
+            (topic.uuid, number, offset, log.written[offset].number)
             for name, topic in self.world.topics.items()
             if source.matches(name)
             for number, log in enumerate(topic.logs)

@@ -20,10 +20,11 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
 from eo_pipeline.run import accept_loss, forward, targets
 from eo_pipeline.run.rewind import RewindPlan
-from eo_pipeline.source import discovery, losses
+from eo_pipeline.source import discovery, losses, marks, rereading
 from eo_pipeline.source.config import LossKind
 from eo_pipeline.source.discovery import Bounds, Cluster, PastTopics
 from tests.explorer.kafka_pipeline import ViolationError, walk
+from tests.explorer.kafka_world import World
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +54,7 @@ def test_every_record_is_read_at_most_once_and_every_hole_is_told() -> None:
     log.info("%d walks: %s", WALKS, dict(seen))
     # all of it happened, or the walks prove nothing
     assert {*seen} >= {"forward", "accept_loss", "rewind"}
+    assert seen["the log was truncated and has grown again"]
     assert len({*seen} & {cause.partition(" (")[0] for cause in losses._CAUSES.values()}) == 5
 
 
@@ -68,7 +70,7 @@ def weakened(patch: Patch) -> Patch:
 
 def _everywhere(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> None:
     """Swap a function wherever it was imported."""
-    for module in (discovery, losses, accept_loss, forward, targets):
+    for module in (discovery, losses, rereading, accept_loss, forward, targets):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, function)
 
@@ -215,12 +217,12 @@ def a_rewind_checks_only_where_reading_would_start(monkeypatch: pytest.MonkeyPat
     def starts(ranges: Sequence[OffsetRange], *rest: Any) -> Any:
         return real([replace(r, end=r.start) for r in ranges], *rest)
 
-    monkeypatch.setattr(losses, "lost_ranges", starts)
+    monkeypatch.setattr(rereading, "lost_ranges", starts)
 
 
 @weakened
 def a_rewind_does_not_ask_what_retention_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses.Rereading, "_soon_gone", lambda *_: [])
+    monkeypatch.setattr(rereading.Rereading, "_soon_gone", lambda *_: [])
 
 
 @weakened
@@ -239,6 +241,37 @@ def open_transactions_make_an_end_and_the_position_follows(
 ) -> None:
     monkeypatch.setattr(Bounds, "written", property(lambda bounds: bounds.end))
     a_log_that_ends_earlier_is_read_again_from_its_end(monkeypatch)
+
+
+@weakened
+def logs_are_known_by_their_bounds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "validated", lambda cluster, *_: cluster)
+
+
+@weakened
+def logs_are_known_by_their_leaders_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "last_records", lambda *_: {})
+
+
+@weakened
+def logs_are_compared_only_where_the_leaders_epoch_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = marks._has_other_epoch
+    monkeypatch.setattr(marks, "_is_changed", lambda _, mark, bounds: changed(mark, bounds))
+
+
+@weakened
+def a_rewind_compares_no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rereading, "altered_ranges", lambda *_: [])
+
+
+@weakened
+def a_log_is_taken_for_one_although_its_truncation_was_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = losses._mark_past
+    monkeypatch.setattr(losses, "_mark_past", lambda *given: real(*given)._replace(since=0))
 
 
 @pytest.mark.parametrize("rule", WEAKENED)

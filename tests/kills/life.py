@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import statistics
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from polars.exceptions import PolarsError
 from tests.kills import faults
 from tests.kills.history import History
 from tests.kills.judge import Ends, Fault, Finding, Judge, Record, Row, Topic, ends_of
-from tests.kills.plan import PARTITIONS, Step
+from tests.kills.plan import PARTITIONS, Step, grown_beyond
 from tests.kills.processes import Operation, Outcome
 from tests.kills.targets import Target
 from tests.kills.world import World
@@ -53,6 +54,8 @@ _LEAVE_ALONE = ("none", "kill", "kill at a point")
 _USUAL: dict[tuple[str, str], deque[float]] = {}
 _GUESS_S = 3.0
 _LEAST_RECORDS = 20
+#: What a truncated log loses.
+_LOST_RECORDS = 10
 #: What readers of files say of a table that is not whole, and how often they may try.
 UNREADABLE = (
     DeltaError,
@@ -109,14 +112,7 @@ class Life:
         self._forks: list[_Fork] = []
         self._staging = target.folder / "staging" / self._name
         self._make_topic()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": world.broker.bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "log_level": 0,
-            }
-        )
+        self._producer = self._new_producer()
 
     # ---- what a plan asks for ----
 
@@ -289,7 +285,48 @@ class Life:
         self._found(self._judge.exact(rows))
         for fork in self._forks:
             self._end_of(fork)
+        if (more := grown_beyond(self.seed)) is not None:
+            self._truncate(more)
         self._clean()
+
+    def _truncate(self, more: int) -> None:
+        """The broker comes back with an older log of a partition, which then grows past what was
+        read by so many records: the next run reads nothing, and says why.
+        """
+        log = self.world.broker.folder / "data" / f"{self._name}-0"
+        older, ends = self.folder / "older", self.topic.ends()
+        self._while_the_broker_is_away(lambda: shutil.copytree(log, older))
+        self.write(_LOST_RECORDS * self._partitions)
+        if not self._comes_through(self._config(), "run"):
+            return
+
+        def put_back() -> None:
+            shutil.rmtree(log)
+            shutil.copytree(older, log)
+
+        self._while_the_broker_is_away(put_back)
+        for offset in range(ends[0], self.topic.ends()[0]):
+            del self.topic.records[0, offset]
+        self._producer = self._new_producer()  # the older log does not know how far that one wrote
+        self.write((_LOST_RECORDS + more) * self._partitions)
+        self.happened("log truncated")
+        for _ in range(_LAST_TRIES):
+            outcome = self._begun(self._config(), {"operation": "run"}).wait()
+            if outcome.ok or outcome.value.get("error") not in _AWAY:
+                break
+        said = outcome.value.get("error")
+        self.history.note("info", "run on a truncated log", ok=outcome.ok, said=said)
+        if outcome.ok:
+            text = "records of a log that was truncated and had grown again, without a word"
+            self._found([Finding(Fault.LOST, _LOST_RECORDS, text)])
+        elif said != "DataLossError":
+            self.sums.odd[str(said)] += 1
+
+    def _while_the_broker_is_away(self, act: Callable[[], object]) -> None:
+        with self.world.changing:
+            self.world.broker.kill()
+            act()
+            self.world.broker.start()
 
     def _end_of(self, fork: _Fork) -> None:
         """A fork goes on from where it was made: with everything since, and nothing before."""
@@ -408,6 +445,16 @@ class Life:
     def _not_tried(self, why: str) -> None:
         self.sums.not_tried.append(why)
         self.history.note("info", "not tried", why=why)
+
+    def _new_producer(self) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self.world.broker.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
 
     def _make_topic(self) -> None:
         asked = NewTopic(self._name, self._partitions, 1)

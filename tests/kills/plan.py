@@ -108,6 +108,13 @@ def steps(seed: str, count: int, able: Abilities) -> Iterator[Step]:
         )
 
 
+def grown_beyond(seed: str) -> int | None:
+    """How many records more than were lost a partition of that life gets when its log has been
+    truncated at the end; None: it is not.
+    """
+    return random.Random(f"{seed}/truncated").choice([None, None, 0, 1, 15])
+
+
 def _draw(chance: random.Random, weights: dict[str, int], among: Collection[str]) -> str:
     names = [name for name in weights if name in among]
     return chance.choices(names, [weights[name] for name in names])[0]

@@ -15,7 +15,7 @@ from tests.kills.__main__ import order
 from tests.kills.disks import Disk
 from tests.kills.figures import Run
 from tests.kills.life import Sums
-from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, Abilities, steps
+from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, Abilities, grown_beyond, steps
 from tests.kills.processes import ROOT
 from tests.kills.report import BEGIN, END, publish
 
@@ -36,6 +36,12 @@ def test_a_store_meets_only_what_can_be_done_with_it() -> None:
     drawn = list(steps("any", 300, able))
     assert {step.fault for step in drawn} == {"kill", "freeze"}
     assert {step.operation for step in drawn} == {"run", "add partitions", "maintain"}
+
+
+def test_some_lives_end_with_a_log_that_was_truncated_and_has_grown_again() -> None:
+    drawn = [grown_beyond(f"{n}/PostgreSQL, append/0") for n in range(100)]
+    assert {*drawn} == {None, 0, 1, 15}
+    assert drawn == [grown_beyond(f"{n}/PostgreSQL, append/0") for n in range(100)]
 
 
 def test_short_runs_of_several_seeds_together_get_to_every_store() -> None:

@@ -66,6 +66,13 @@ def test_somebody_else_listens(somebody_else: str) -> None:
     assert "ends each connection at once" in told(somebody_else)
 
 
+def test_the_broker_is_frozen() -> None:
+    """Its machine takes the connection, and nobody there reads it."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        said = told(f"127.0.0.1:{frozen.getsockname()[1]}")
+    assert "takes connections and does not answer. Nothing was read. Check whether the" in said
+
+
 def test_the_broker_speaks_no_tls(kafka: EmbeddedKafka) -> None:
     said = told(kafka.bootstrap_servers, client={"security.protocol": "SSL"})
     assert "SSL" in said
