@@ -58,6 +58,7 @@ _TAG = re.compile(r"<[^>]+>")
 _SHOWN_MAX = 300
 
 _HANGS_UP = "Correct the address or security.protocol; a proxy needs a broker behind it."
+_SILENT = "See whether the brokers are frozen or overloaded."
 _REMEDY = "Check that the brokers run, the address, and the client's credentials."
 
 
@@ -173,6 +174,8 @@ class AskedClient:
         """The same in words, and what to do about it."""
         told = self.meant(error)
         if told is None and self._heard.all_down:
+            if looks.is_silent(str(self._settings.get("bootstrap.servers", ""))):
+                return Why("it accepts connections, but does not respond", _SILENT)
             return Why("who listens there ends each connection at once", _HANGS_UP)
         unanswered = told is None or told.code() in _NO_ANSWER
         if unanswered and (trouble := self._look_at_endpoint()):

@@ -55,6 +55,28 @@ def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Trouble | None
     )
 
 
+#: Which versions of its requests a broker takes (KIP-35), asked by nobody: the first thing that any
+#: client asks.
+_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+
+
+def is_silent(brokers: str) -> bool:
+    """Whether one of ``brokers`` (``host:port,...``) takes a connection and then says nothing to a
+    question, and does not end it either: it is frozen, or has too much to do.
+    """
+    for address in brokers.split(","):
+        host, _, port = address.rpartition("://")[2].rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[] "), int(port)), _LOOK_S) as link:
+                link.sendall(_VERSIONS)
+                link.recv(1)
+        except TimeoutError:
+            return True
+        except (OSError, ValueError):
+            continue
+    return False
+
+
 def _context(settings: Mapping[str, Any], location: str, pem: str) -> ssl.SSLContext:
     """Whoever the settings trust; the system's authorities if they name none."""
     return ssl.create_default_context(cadata=text_of(settings, location, pem))
