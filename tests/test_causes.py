@@ -244,5 +244,5 @@ def test_two_fields_of_avro_that_differ_only_in_case_are_refused_by_name() -> No
 
 def test_a_wrong_policy_is_told_without_pythons_own_marks() -> None:
     with pytest.raises(ConfigError, match="'evolve', 'quarantine' or 'freeze'") as told:
-        SchemaChanges(dropped_field="rescue")  # type: ignore[arg-type]
+        SchemaChanges(dropped_field="rescue")
     assert "<Policy" not in str(told.value)

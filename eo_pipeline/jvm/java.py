@@ -53,7 +53,7 @@ class Java:
     @property
     def start(self) -> list[str]:
         """The words that a command with it begins with, in a locale that it has all names in."""
-        return ["env", *(f"{k}={v}" for k, v in UTF8_LOCALE.items()), str(self.command)]
+        return ["/usr/bin/env", *(f"{k}={v}" for k, v in UTF8_LOCALE.items()), str(self.command)]
 
     def __str__(self) -> str:
         but = f"; {self.passed_over}" if self.passed_over else ""
