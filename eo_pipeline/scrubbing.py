@@ -49,6 +49,10 @@ _PATTERNS = (
 #: Colours and cursor moves (ECMA-48), for terminals only.
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
+#: The lines of tables that libraries draw in their errors.
+_DRAWN = re.compile("[\u2500-\u257f]+")
+_BLANKS = re.compile("[ \\t]{2,}")
+
 #: What a terminal obeys or turns around, and what UTF-8 has nothing for; line ends and tabs are not
 #: among it.
 _OBEYED = re.compile(
@@ -67,8 +71,10 @@ def printable_json(text: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """``text`` without what may be a secret, and without terminal codes."""
+    """``text`` without what may be a secret, without terminal codes and drawn lines."""
     text = _TERMINAL.sub("", text)
+    if _DRAWN.search(text):
+        text = _BLANKS.sub(" ", _DRAWN.sub(" ", text))
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)
     return text

@@ -161,11 +161,19 @@ class SparkSettings(Settings):
 
     def _started(self, remote: str | None, *, of_ours: bool) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
+        from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
 
         from eo_pipeline.jvm.driver import driver_is_dead, start_driver
+        from eo_pipeline.spark.failures import first_lines
 
-        running = not driver_is_dead() and SparkSession.getActiveSession() is not None
+        try:
+            running = not driver_is_dead() and SparkSession.getActiveSession() is not None
+        except (Py4JError, OSError) as error:
+            raise SparkUnavailableError(
+                "The JVM of this process ended while it was asked for its session. Nothing was "
+                f"read; run again, which starts another: {first_lines(error)}"
+            ) from error
         if running and not remote:
             return self._built(self.launch())
         with phase(f"Spark is starting ({remote or self.master})"):
