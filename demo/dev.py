@@ -79,6 +79,7 @@ def archiving(state: State, lock: int, servers: Servers) -> Iterator[None]:
     """
     process = GuardedProcess.start(
         ["nice", "-n", str(_NICE), *servers.client("eo_pipeline.cli", *_ARCHIVE)],
+        variables=servers.environment,
         log=state.logs / "archive.log",
         keep=[lock],
     )
@@ -99,6 +100,7 @@ class DagsterUi:
         options = ["-w", str(PROJECT / "workspace.yaml"), "-h", HOST, "-p", str(port)]
         self._process = GuardedProcess.start(
             servers.client("dagster", "dev", *options),
+            variables=servers.environment,
             log=self.log,
             keep=[lock],
             stop_signal=signal.SIGINT,  # SIGTERM would leave its children behind

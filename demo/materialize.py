@@ -64,6 +64,7 @@ class RunProcess:
             arguments = [str(self._result), f"--wait-for={waits}", *options]
             self._process = GuardedProcess.start(
                 servers.client(module, *arguments),
+                variables=servers.environment,
                 log=self._log,
                 keep=[lock, waits],
                 stop_signal=signal.SIGINT,

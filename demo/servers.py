@@ -80,19 +80,20 @@ class Servers:
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         programs = f"{Path(sys.executable).parent}:{self.postgres.programs}"
         lines.append(f'export PATH={shlex.quote(programs)}:"$PATH"')
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)  # it has Spark's token
         path.write_text("\n".join([*lines, ""]))
         try:
             yield path
         finally:
             path.unlink(missing_ok=True)
 
-    def client(self, module: str, *arguments: str) -> list[str]:
-        """The command for a Python module that uses these servers.
-
-        The variables go to it alone: a Spark server that knew of itself would not start.
+    @staticmethod
+    def client(module: str, *arguments: str) -> list[str]:
+        """The command for a Python module that uses these servers, with :attr:`environment`: that
+        goes to it alone, since a Spark server that knew of itself would not start.
         """
-        variables = [f"{name}={value}" for name, value in self.environment.items()]
-        return ["env", *variables, sys.executable, "-m", module, *arguments]
+        return [sys.executable, "-m", module, *arguments]
 
     def revive(self) -> list[str]:
         """Start again what has died; the names.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from eo_pipeline.errors import EoPipelineError, SetupError, SinkUnavailableError, UnexpectedError
+from eo_pipeline.files import passes
 from eo_pipeline.scrubbing import scrubbed
 from eo_pipeline.stores.base import StoreUnreachableError
 
@@ -82,6 +83,11 @@ def _ours(what: str, error: Exception) -> EoPipelineError:
         return SetupError(
             f"{what}: {error.filename or 'a file'} cannot be written or read: {error.strerror}. "
             "Free space there, or let this process have it; what was reported as committed stays."
+        )
+    if isinstance(error, OSError) and passes(error):
+        return SinkUnavailableError(
+            f"{what}: {error.filename or 'a file'} cannot be written or read just now: "
+            f"{error.strerror}. What was reported as committed stays; try again."
         )
     if isinstance(error, StoreUnreachableError):
         return SinkUnavailableError(

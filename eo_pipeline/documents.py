@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,23 +20,10 @@ if TYPE_CHECKING:
 
 #: The Dagster component of a pipeline; a class that extends it is told by its attributes.
 COMPONENT = "KafkaPipelineComponent"
+#: What is wrong, at which field.
+Fault = tuple[tuple[Any, ...], str]
+
 _OF_A_PIPELINE = frozenset({"name", "source", "sink"})
-
-
-def read_document(path: Path | str) -> Any:
-    """The values of one YAML document, with the environment filled in.
-
-    ``${NAME}`` in a text is the environment variable, ``${NAME:-default}`` with a default.
-
-    Raises:
-        ConfigError: no such file, not YAML, or a variable is not set.
-    """
-    try:
-        return with_whole_paths(expanded(yaml.safe_load(Path(path).read_text())), Path(path).parent)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: {_not_yaml(error)}") from error
-    except (OSError, UnicodeDecodeError, expandvars.ExpandvarsException) as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -49,6 +37,10 @@ class Document:
 
     path: Path
     raw: Mapping[str, Any]
+    #: the line of each value, by where it stands
+    lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    #: keys that are given twice
+    twice: Sequence[Fault] = ()
 
     @property
     def is_component(self) -> bool:
@@ -87,10 +79,25 @@ class Document:
         Raises:
             ConfigError: a variable is not set, or a template is malformed.
         """
-        chosen = dict(self.fields)
+        return dict(with_whole_paths(self._values(known), self.path.parent))
+
+    def faults(self, known: Collection[str]) -> list[Fault]:
+        """What is wrong with the document that its values do not show; see :meth:`config`."""
+        return [*self.twice, *left_behind(self._values(known), self.path.parent)]
+
+    def line_of(self, field: Sequence[int | str]) -> int | None:
+        """The line of ``field``, or of what that is missing from."""
+        above = ("attributes",) if self.is_component else ()
+        at = (*above, *map(str, field))
+        found = (self.lines.get(at[:length]) for length in range(len(at), len(above), -1))
+        return next(filter(None, found), None)
+
+    def _values(self, known: Collection[str]) -> Mapping[str, Any]:
+        chosen = self.fields
         if self.is_component:
             chosen = {k: v for k, v in self.fields.items() if k in known and v is not None}
-        return dict(with_whole_paths(self.filled(chosen), self.path.parent))
+        filled = self.filled(chosen)
+        return filled if isinstance(filled, Mapping) else {}
 
     def filled(self, value: Any) -> Any:
         """``value``, written as in this document, with the environment filled in.
@@ -117,7 +124,7 @@ class Document:
         """The document with other ``fields``, templates and all."""
         changed = {**self.fields, **fields}
         raw = {**self.raw, "attributes": changed} if self.is_component else changed
-        return Document(self.path, raw)
+        return replace(self, raw=raw)
 
     def text(self) -> str:
         """As YAML, for wherever it is written to; comments are gone."""
@@ -131,22 +138,132 @@ class Document:
         )
 
 
+#: Fields of a sink that are a file or folder of this machine, by its type.
+_SINK_PATHS: Mapping[str, tuple[str, ...]] = {
+    "console": ("ledger",),
+    "iceberg": ("location", "warehouse"),
+    "mysql": ("ssl_ca", "ssl_cert", "ssl_key"),
+}
+
+#: Those where a table is, with what they are if they are left out.
+_TABLES = {
+    "path": None,
+    "location": None,
+    "ledger": ".eo/console",
+    "warehouse": ".eo/warehouse",
+}
+
+#: A table's name in a catalog of three levels, which could be a folder's name too.
+_CATALOG_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*){2}")
+
+#: A template, a URL.
+_NO_PATH = re.compile(r"\$|\{|[A-Za-z][A-Za-z0-9+.-]*:")
+
+
 def with_whole_paths(fields: Any, folder: Path) -> Any:
-    """A pipeline's ``fields``, of which those of the source that name a file (``{file: PATH}``)
-    name it from here, and not from the document's ``folder``. A path that begins with a template is
-    left as it is.
+    """A pipeline's ``fields``, of which those that name a file or folder start at the document's
+    ``folder``, and not at this process's. A path that begins with a template is left as it is.
     """
-    source = fields.get("source") if isinstance(fields, Mapping) else None
-    if not isinstance(source, Mapping):
+    if not isinstance(fields, Mapping):
         return fields
-    found = {
-        name: {"file": str(folder / value["file"])}
-        for name, value in source.items()
-        if isinstance(value, Mapping)
-        and value.keys() == {"file"}
-        and not str(value["file"]).startswith(("$", "{{"))
-    }
-    return {**fields, "source": {**source, **found}} if found else fields
+    made = dict(fields)
+    for (section, *names), path in _paths(fields):
+        whole = os.path.normpath(folder.absolute() / path)
+        made[section] = _with(made.get(section), names, whole)
+    return made
+
+
+def begun_here(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """``fields``, whose paths start at this process's folder, for a document in ``folder``."""
+    made = dict(fields)
+    for (section, *names), path in _paths(fields):
+        if not names or names[0] in made[section]:
+            made[section] = _with(made[section], names, os.path.relpath(path, folder))
+    return made
+
+
+def left_behind(fields: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
+    """Tables that stand where a path of ``fields`` leads to from this process's folder, as it was
+    once taken, and not where it leads to from the document's ``folder``.
+    """
+    sink = fields.get("sink")
+    name = str(sink.get("table", "")) if isinstance(sink, Mapping) else ""
+    for at, path in _paths(fields):
+        if at[0] != "sink" or at[-1] not in _TABLES:
+            continue
+        table = Path(*name.split(".")) if at[-1] == "warehouse" else Path()
+        before, now = (Path(os.path.normpath(p / path)) for p in (Path.cwd(), folder.absolute()))
+        is_here, is_there = _holds_something(before / table), _holds_something(now / table)
+        if before != now and is_here and not is_there:
+            yield (
+                at,
+                f"{path} starts at the document, and at {now / table} there is no table; there is "
+                f"one at {before / table}, where it began when paths started at the working "
+                f"folder. Write {os.path.relpath(before, folder)}, or move it",
+            )
+
+
+def _holds_something(place: Path) -> bool:
+    return place.is_file() or (place.is_dir() and any(place.iterdir()))
+
+
+def _paths(fields: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """The relative paths among ``fields``, and where they stand."""
+
+    def found(*at: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+        value: Any = fields
+        for name in at:
+            value = value[name] if isinstance(value, list) else value.get(name)
+            if not isinstance(value, Mapping | list | str):
+                return
+        if isinstance(value, list):
+            for number in range(len(value)):
+                yield from found(*at, number)
+        elif isinstance(value, Mapping):
+            for name in value:
+                if str(name) == "file" or str(name).endswith(".location"):
+                    yield from found(*at, name)
+        elif _is_relative(value) and not (at[-1] == "path" and _CATALOG_NAME.fullmatch(value)):
+            yield at, value
+
+    sections = {name: value for name, value in fields.items() if isinstance(value, Mapping)}
+    for name, value in sections.get("source", {}).items():
+        if isinstance(value, Mapping) and (value.keys() == {"file"} or name == "client"):
+            yield from found("source", name)
+    sink = sections.get("sink", {})
+    for name in _SINK_PATHS.get(str(sink.get("type")), ("path",)) if sink else ():
+        yield from found("sink", name)
+        if (default := _TABLES.get(name)) and sink.keys().isdisjoint((name, "catalog")):
+            yield ("sink", name), default
+    yield from found("sink", "client") if sink else ()
+    yield from found("staging")
+    yield from found("spark", "py_files") if "spark" in sections else ()
+
+
+def _is_relative(path: str) -> bool:
+    return bool(path.strip()) and not Path(path).is_absolute() and not _NO_PATH.match(path)
+
+
+def _with(value: Any, names: Sequence[Any], path: str) -> Any:
+    """``value`` with ``path`` where ``names`` lead to."""
+    if not names:
+        return path
+    first, *rest = names
+    if isinstance(value, list):
+        return [_with(v, rest, path) if n == first else v for n, v in enumerate(value)]
+    return {**value, first: _with(value.get(first), rest, path)}
+
+
+def one_document(path: Path | str) -> Document:
+    """The one pipeline document of a file.
+
+    Raises:
+        ConfigError: no such file, not YAML, or it holds another number of documents.
+    """
+    found = list(_documents(Path(path)))
+    if len(found) != 1:
+        raise ConfigError(f"{path}: it holds {len(found)} pipelines, and one is needed")
+    return found[0]
 
 
 def documents_in(path: Path) -> Iterator[Document]:
@@ -155,14 +272,53 @@ def documents_in(path: Path) -> Iterator[Document]:
     Raises:
         ConfigError: no such file, or not YAML.
     """
+    return (document for document in _documents(path) if document.is_a_pipeline)
+
+
+def _documents(path: Path) -> list[Document]:
     try:
-        found = list(yaml.safe_load_all(path.read_text()))
+        loader = yaml.SafeLoader(path.read_text())
+        found = []
+        while loader.check_node():
+            node = loader.get_node()
+            lines: dict[tuple[str, ...], int] = {}
+            twice = list(_placed(node, (), lines, set()))
+            raw = loader.construct_document(node)
+            if isinstance(raw, Mapping):
+                found.append(Document(path, raw, lines, twice))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_not_yaml(error)}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    documents = (Document(path, raw) for raw in found if isinstance(raw, Mapping))
-    return (document for document in documents if document.is_a_pipeline)
+    return found
+
+
+def _placed(
+    node: yaml.Node | None,
+    at: tuple[str, ...],
+    lines: dict[tuple[str, ...], int],
+    seen: set[yaml.Node],
+) -> Iterator[Fault]:
+    """Write into ``lines`` where the values of ``node`` stand; keys that are given twice."""
+    if node is None or node in seen:  # an alias
+        return
+    seen.add(node)
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _placed(item, (*at, str(number)), lines, seen)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
+            continue
+        here, line = (*at, key.value), key.start_mark.line + 1
+        if first := lines.get(here):
+            fields = here[1:] if here[0] == "attributes" else here
+            yield (fields, f"is given twice, in line {first} and in line {line}")
+            for below in [each for each in lines if each[: len(here)] == here]:
+                del lines[below]  # of the one that does not count
+        lines[here] = line
+        yield from _placed(value, here, lines, seen)
 
 
 def _not_yaml(error: yaml.YAMLError) -> str:

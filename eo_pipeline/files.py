@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import uuid
@@ -11,6 +12,22 @@ from pathlib import Path
 
 #: A moment for all files of an archive: the first that one can hold.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
+
+
+#: What a file system answers for a while: a disk or a server that does not answer, too many open
+#: files, a folder in which somebody still writes.
+_PASSES = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+        *(errno.EBUSY, errno.EINTR, errno.ETIMEDOUT, errno.ENOTEMPTY, errno.EHOSTDOWN),
+        *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET, errno.EDEADLK),
+    }
+)
+
+
+def passes(error: OSError) -> bool:
+    """Whether time may mend ``error``."""
+    return error.errno in _PASSES
 
 
 def sync(path: Path) -> None:

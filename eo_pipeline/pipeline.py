@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_vali
 
 from eo_pipeline.boundary import boundary, callers, callers_block
 from eo_pipeline.bucket import BucketPath
-from eo_pipeline.documents import load_transform, read_document
+from eo_pipeline.documents import Document, load_transform, one_document
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.chain import Damage, damages
 from eo_pipeline.ledger.entry import (
@@ -36,7 +36,7 @@ from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.run.targets import kept_from, newest_entries
-from eo_pipeline.settings import Settings, told_as_config_error
+from eo_pipeline.settings import Problem, Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.maintenance import Maintenance
 from eo_pipeline.sinks.registry import SinkField
@@ -120,10 +120,27 @@ class Pipeline(Changes, Settings):
         Raises:
             ConfigError: no such file, not YAML, a variable is not set, or a field is wrong.
         """
+        return cls.from_document(one_document(path))
+
+    @classmethod
+    def from_document(cls, document: Document) -> Self:
+        """A pipeline from a document that was read.
+
+        Raises:
+            ConfigError: names the file, and every wrong field with its line.
+        """
+        known = cls.model_fields.keys()
         try:
-            return cls.from_config(read_document(path))
+            with told_as_config_error(
+                "the pipeline's configuration",
+                more=[Problem(*each) for each in document.faults(known)],
+                line_of=lambda problem: document.line_of(problem.location),
+            ):
+                return cls.model_validate(document.config(known))
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+            text = str(error)
+            path = str(document.path)
+            raise ConfigError(text if text.startswith(path) else f"{path}: {text}") from error
 
     @property
     def code_version(self) -> str | None:

@@ -1,4 +1,5 @@
-"""What may be a secret, taken out of texts that other programs wrote.
+"""What may be a secret, taken out of texts that other programs wrote; and what a terminal would
+obey, shown in its place.
 
 Drivers, Spark and Kafka quote whole settings in their errors. Every error of this package takes
 its text through here (:class:`eo_pipeline.errors.EoPipelineError`), so that it need not be thought
@@ -48,10 +49,32 @@ _PATTERNS = (
 #: Colours and cursor moves (ECMA-48), for terminals only.
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
+#: The lines of tables that libraries draw in their errors.
+_DRAWN = re.compile("[\u2500-\u257f]+")
+_BLANKS = re.compile("[ \\t]{2,}")
+
+#: What a terminal obeys or turns around, and what UTF-8 has nothing for; line ends and tabs are not
+#: among it.
+_OBEYED = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""``text`` as it may be shown to a person: ``\x1b`` for an escape character, and the like."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def printable_json(text: str) -> str:
+    r"""The same of JSON, in its own escapes: its values stay what they are."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
 
 def scrubbed(text: str) -> str:
-    """``text`` without what may be a secret, and without terminal codes."""
+    """``text`` without what may be a secret, without terminal codes and drawn lines."""
     text = _TERMINAL.sub("", text)
+    if _DRAWN.search(text):
+        text = _BLANKS.sub(" ", _DRAWN.sub(" ", text))
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)
     return text

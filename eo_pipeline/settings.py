@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -27,6 +28,10 @@ else:
 _PREFIX = "Value error, "
 
 
+#: A member of an enumeration as Python shows it.
+_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
+
+
 class Problem(NamedTuple):
     """One thing that is wrong: at which field, and how."""
 
@@ -40,25 +45,43 @@ class Problem(NamedTuple):
 def problems(error: ValidationError) -> list[Problem]:
     """Everything that is wrong. Values are left out: they may be secrets."""
     found = error.errors(include_input=False, include_url=False, include_context=False)
-    return [Problem(each["loc"], each["msg"].removeprefix(_PREFIX)) for each in found]
+    return [Problem(each["loc"], _in_words(each["msg"])) for each in found]
+
+
+def _in_words(text: str) -> str:
+    """Without the marks of Python's own."""
+    return _MEMBER.sub(r"\1", text.removeprefix(_PREFIX))
 
 
 @contextmanager
-def told_as_config_error(what: str, *, below: tuple[str, ...] = ()) -> Iterator[None]:
+def told_as_config_error(
+    what: str,
+    *,
+    below: tuple[str, ...] = (),
+    more: Iterable[Problem] = (),
+    line_of: Callable[[Problem], int | None] = lambda _: None,
+) -> Iterator[None]:
     """Pydantic's errors as ours.
 
     Args:
         what: is not valid, says the first line; a line follows for each problem.
         below: the field that what is validated belongs to.
+        more: problems that were found before.
+        line_of: the line of a document in which a problem stands.
 
     Raises:
         ConfigError: names every wrong field, and never shows a value.
     """
+    found, cause = [*more], None
     try:
         yield
     except ValidationError as error:
-        lines = [f"  {Problem((*below, *at), text)}" for at, text in problems(error)]
-        raise ConfigError("\n".join([f"{what} is not valid:", *lines])) from error
+        found += [Problem((*below, *at), text) for at, text in problems(error)]
+        cause = error
+    if found:
+        placed = sorted((line_of(each) or 0, number) for number, each in enumerate(found))
+        lines = [f"  line {n}: {found[i]}" if n else f"  {found[i]}" for n, i in placed]
+        raise ConfigError("\n".join([f"{what} is not valid:", *lines])) from cause
 
 
 class _Constructor(ModelMetaclass):

@@ -62,6 +62,12 @@ def test_terminal_codes_are_for_terminals() -> None:
     assert str(EoPipelineError("\x1b[31mit\x1b[0m failed")) == "it failed"
 
 
+def test_a_drawn_table_becomes_a_sentence() -> None:
+    drawn = "Mismatch:\n┏━━━┳━━━━┓\n┃ a ┃ id  ┃\n└───┴────┘"
+    assert str(EoPipelineError(drawn)) == "Mismatch:\n \n a id \n "
+    assert scrubbed("a   b") == "a   b"
+
+
 def test_an_error_survives_being_sent_to_another_process() -> None:
     error = pickle.loads(pickle.dumps(SinkUnavailableError("password=x")))
     assert str(error) == "password=***"

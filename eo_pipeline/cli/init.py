@@ -25,7 +25,7 @@ from eo_pipeline.cli.output import Output, number
 from eo_pipeline.cli.sampling import InferredSchema, infer_schema
 from eo_pipeline.cli.telling import note
 from eo_pipeline.cli.topic import Sample, sample
-from eo_pipeline.documents import expanded
+from eo_pipeline.documents import begun_here, expanded
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.registry import sink_class, sink_names
@@ -111,9 +111,9 @@ def init(
     inferred = infer_schema(read.values)
     if registry:
         login = pairs(registry_client, "--registry-client")
-        found = registry_format(source, registry, subject, login)
+        found = registry_format(source, registry, subject, login, read.values)
         found |= registry_policies(inferred)
-        of_keys, more = registry_keys(source | found, infer_schema(read.keys))
+        of_keys, more = registry_keys(source | found, read.keys)
     else:
         found = _format(inferred, not_null=not_null)
         of_keys, more = json_keys(infer_schema(read.keys), inferred)
@@ -127,6 +127,7 @@ def init(
         Pipeline.from_config(expanded(values))
     remarks = registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
     remarks += more
+    values["sink"] = begun_here(values, path.parent)["sink"]
     text = document_text(_kept(values, inferred, schema_file, path, force, not_null), remarks)
     _write(path, text, target)
     _tell(output, path, values, inferred, read, unset, remarks)

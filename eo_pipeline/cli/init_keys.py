@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from eo_pipeline.cli.init_registry import message_of
 from eo_pipeline.cli.output import number
-from eo_pipeline.cli.sampling import InferredSchema
+from eo_pipeline.cli.sampling import InferredSchema, infer_schema
 from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.kinds import format_of_type, is_plain, kind_of
 from eo_pipeline.source.parts import KEY, VALUE
-from eo_pipeline.source.registry import latest_reader, type_of_latest
+from eo_pipeline.source.registry import RegistryClient, latest_reader, type_of_latest
 
 #: The fields of a source, and sentences for people.
 Found = tuple[dict[str, Any], list[str]]
@@ -32,14 +33,15 @@ def json_keys(keys: InferredSchema, values: InferredSchema) -> Found:
     return {"key_format": "json", "key_schema": schema}, [said]
 
 
-def registry_keys(source: Mapping[str, Any], keys: InferredSchema) -> Found:
-    """The fields for keys whose schemas the registry of ``source`` has; none if it has none.
+def registry_keys(source: Mapping[str, Any], sampled: Sequence[bytes | None]) -> Found:
+    """The fields for ``sampled`` keys whose schemas the registry of ``source`` has; none if it has
+    none.
 
     Raises:
         RegistryUnavailableError: the registry does not answer, or does not let us in.
         SetupError: the packages it takes are not installed.
     """
-    asked = KafkaSource(**expanded(dict(source)))
+    asked, keys = KafkaSource(**expanded(dict(source))), infer_schema(sampled)
     if asked.registry is None or len(asked.topics) != 1:
         return NOTHING
     subject = KEY.subject(asked.topics[0])
@@ -56,22 +58,25 @@ def registry_keys(source: Mapping[str, Any], keys: InferredSchema) -> Found:
             "number of a schema: keys stay bytes."
         ]
     try:
-        taken = _names_of_both(asked, subject, kind)
+        latest = RegistryClient(asked.registry, kind, part=KEY).latest(subject)
+        message = message_of(kind, latest.text, sampled)
+        taken = _names_of_both(asked, subject, kind, message)
     except ConfigError as error:
         return {}, [f"Keys stay bytes: {error}."]
     if taken:
         return {}, [f"Keys stay bytes: keys and values both have a column {', '.join(taken)}."]
-    return {"key_format": key_format}, [f"The keys' columns are those of {subject}."]
+    found = {"key_format": key_format} | ({"key_message": message} if message else {})
+    return found, [f"The keys' columns are those of {subject}."]
 
 
-def _names_of_both(source: KafkaSource, subject: str, kind: str) -> list[str]:
+def _names_of_both(source: KafkaSource, subject: str, kind: str, message: str) -> list[str]:
     """Columns that keys and values would both have."""
     assert source.registry is not None
-    key = latest_reader(source.registry, subject, kind, part=KEY)
+    key = latest_reader(source.registry, subject, kind, message, part=KEY)
     value = latest_reader(
         source.registry, source.subject_of(VALUE), source.schema_type, source.message
     )
-    names = kind_of(kind).field_names(key.text)
+    names = kind_of(kind, message).field_names(key.text)
     plain = is_plain(kind, key.text)
     columns = {(name if plain else f"{source.key_prefix}{name}").lower() for name in names}
     of_value = kind_of(source.schema_type, source.message).field_names(value.text)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eo_pipeline.cli.output import number
 from eo_pipeline.cli.sampling import InferredSchema
 from eo_pipeline.documents import expanded
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.ledger.schemas import PROTOBUF
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.kinds import format_of_type
-from eo_pipeline.source.registry import latest_reader, type_of_latest
+from eo_pipeline.source.registry import RegistryClient, latest_reader, type_of_latest
 
 
 def registry_format(
-    source: Mapping[str, Any], url: str, subject: str | None, client: Mapping[str, str]
+    source: Mapping[str, Any],
+    url: str,
+    subject: str | None,
+    client: Mapping[str, str],
+    values: Sequence[bytes | None],
 ) -> dict[str, Any]:
-    """The fields by which ``source`` reads so, in the format of the subject's latest schema.
+    """The fields by which ``source`` reads so, in the format of the subject's latest schema; with
+    the message that the sampled ``values`` name, if that is one and not the first.
 
     Raises:
         RegistryUnavailableError: the registry does not answer, or does not let us in.
@@ -37,8 +43,24 @@ def registry_format(
         raise ConfigError(
             f"the latest schema of {asked.subject} is {schema_type}, which is unknown"
         )
-    latest_reader(asked.registry, asked.subject, schema_type)
-    return {"value_format": value_format, "registry": registry}
+    found = {"value_format": value_format, "registry": registry}
+    latest = RegistryClient(asked.registry, schema_type).latest(asked.subject)
+    if message := message_of(schema_type, latest.text, values):
+        found["message"] = message
+    latest_reader(asked.registry, asked.subject, schema_type, message)
+    return found
+
+
+def message_of(schema_type: str, text: str, values: Sequence[bytes | None]) -> str:
+    """What ``message`` has to say where all that ``values`` name is one, and not the first of the
+    schema ``text``; empty: nothing.
+    """
+    if schema_type != PROTOBUF:
+        return ""
+    from eo_pipeline.source.protobuf_schema import Protobuf, messages_named
+
+    named = messages_named(text, values)
+    return named[0] if len(named) == 1 and Protobuf(named[0]).indexes(text) != (0,) else ""
 
 
 def registry_policies(sample: InferredSchema) -> dict[str, Any]:

@@ -56,7 +56,13 @@ def metrics(
     registry.register(PipelineMetrics(observed))
     if textfile is not None:
         look_at_all(observed)
-        write_to_textfile(str(textfile), registry)
+        try:
+            write_to_textfile(str(textfile), registry)
+        except OSError as error:
+            raise SetupError(
+                f"--textfile {textfile} cannot be written: {error.strerror}. Make its folder, or "
+                "name another."
+            ) from error
         return
     try:
         server, thread = start_http_server(port, host, registry)

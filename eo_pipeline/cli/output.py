@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eo_pipeline.cli.telling import now, phases_are_shown
+from eo_pipeline.scrubbing import printable
 
 #: Wide enough that a table which is piped is never folded or cut.
 _PIPED_WIDTH = 10_000
@@ -78,12 +79,12 @@ class Output:
 
     def say(self, text: str = "", style: str = "") -> None:
         """A sentence on stdout, never folded; nothing with ``--json``."""
-        self.styled(Text(text, style))
+        self.styled(Text(printable(text), style))
 
     def styled(self, text: Text) -> None:
         """The same with colours of its own."""
         if not self.as_json:
-            _console().print(text, soft_wrap=True)
+            _console().print(_shown(text), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """A table without a frame; nothing with ``--json``."""
@@ -153,10 +154,19 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         number = column in NUMBERS
-        table.add_column(column, justify="right" if number else "left", no_wrap=number)
+        table.add_column(printable(column), justify="right" if number else "left", no_wrap=number)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_shown(cell, in_a_line=True) for cell in row))
     return table
+
+
+def _shown(cell: Cell, *, in_a_line: bool = False) -> Text:
+    """``cell`` with nothing that a terminal obeys: it may be of a record."""
+    text = cell if isinstance(cell, Text) else Text("")
+    plain = printable(cell.plain if isinstance(cell, Text) else cell)
+    if in_a_line:
+        plain = plain.replace("\n", "\\n").replace("\t", "\\t")
+    return text if plain == text.plain else Text(plain, text.style)
 
 
 def number(value: int) -> str:

@@ -32,7 +32,7 @@ class What(StrEnum):
 
 
 _MEANS = {
-    Policy.EVOLVE: "the table follows",
+    Policy.EVOLVE: "the table follows; a run is refused if its store cannot",
     Policy.RESCUE: "the column stays; what does not fit goes into _unknown_fields",
     Policy.QUARANTINE: "the column stays; records that need it are bad",
     Policy.FREEZE: "the run is refused",

@@ -70,15 +70,7 @@ def load(document: Document) -> Pipeline:
         ConfigError: the document is not valid; the message names the file and every wrong field.
     """
     _make_importable(document.path)
-    try:
-        return Pipeline.from_config(document.config(Pipeline.model_fields.keys()))
-    except ConfigError as error:
-        raise ConfigError(_with_path(document.path, error)) from error
-
-
-def _with_path(path: Path, error: ConfigError) -> str:
-    text = str(error)
-    return text if text.startswith(str(path)) else f"{path}: {text}"
+    return Pipeline.from_document(document)
 
 
 def _by_name(found: Sequence[Document]) -> dict[str, Document]:

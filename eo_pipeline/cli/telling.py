@@ -10,7 +10,7 @@ from rich.console import Console
 
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.progress import Phase
-from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.scrubbing import printable, scrubbed
 
 _ENGINE = "eo_pipeline"
 #: What librdkafka says by itself; silent unless somebody sets its level.
@@ -22,7 +22,8 @@ _VERBOSE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 def note(text: str) -> None:
     """A sentence on stderr."""
-    Console(stderr=True, markup=False, highlight=False, emoji=False).print(text, soft_wrap=True)
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    console.print(printable(text), soft_wrap=True)
 
 
 class _Lines(logging.Handler):

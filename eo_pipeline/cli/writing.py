@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from eo_pipeline.errors import ConfigError, SetupError
+from eo_pipeline.scrubbing import printable, printable_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,7 @@ def _json_lines(batches: Iterable[pa.RecordBatch], file: IO[bytes]) -> int:
     rows = 0
     for batch in batches:
         for row in batch.to_pylist():
-            file.write(json.dumps(row, default=text_of, ensure_ascii=False).encode() + b"\n")
+            file.write(_as_json(row).encode() + b"\n")
         rows += batch.num_rows
     file.flush()
     return rows
@@ -94,7 +95,7 @@ def _csv(batches: Iterable[pa.RecordBatch], file: IO[bytes]) -> int:
 
     rows, writer = 0, None
     for batch in _alike(batches):
-        flat = _flat(batch)
+        flat = _flat(batch, shown=file.isatty())
         writer = writer or csv.CSVWriter(file, flat.schema)
         writer.write_batch(flat)
         rows += batch.num_rows
@@ -135,14 +136,21 @@ def _alike(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With what CSV has no form for as text: nested values and bytes."""
+def _flat(batch: pa.RecordBatch, *, shown: bool) -> pa.RecordBatch:
+    """With what CSV has no form for as text: nested values and bytes. ``shown`` on a terminal it
+    has nothing that the terminal obeys; anybody else gets the values.
+    """
     import pyarrow as pa
 
     arrays, names = [], []
     for field, values in zip(batch.schema, batch.columns, strict=True):
         plain = not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type))
-        arrays.append(values if plain else pa.array(map(_as_text, values.to_pylist()), pa.string()))
+        if not plain:
+            values = pa.array(map(_as_text, values.to_pylist()), pa.string())
+        if shown and values.type in (pa.string(), pa.large_string()):
+            texts = (None if v is None else printable(v) for v in values.to_pylist())
+            values = pa.array(texts, pa.string())
+        arrays.append(values)
         names.append(field.name)
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
@@ -150,7 +158,11 @@ def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _as_text(value: Any) -> str | None:
     if value is None or isinstance(value, bytes):
         return value.hex() if value is not None else None
-    return json.dumps(value, default=text_of, ensure_ascii=False)
+    return _as_json(value)
+
+
+def _as_json(value: Any) -> str:
+    return printable_json(json.dumps(value, default=text_of, ensure_ascii=False))
 
 
 def text_of(value: Any) -> str:

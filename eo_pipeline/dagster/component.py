@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +23,9 @@ from eo_pipeline.dagster.yaml_values import (
     told_with_places,
     unset_variables,
 )
-from eo_pipeline.documents import with_whole_paths
+from eo_pipeline.documents import documents_in, left_behind, with_whole_paths
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.settings import Problem, problems
+from eo_pipeline.settings import Problem, did_you_mean, problems
 
 Fields = dict[str, Any]
 
@@ -114,6 +115,9 @@ class KafkaPipelineComponent(Automation, dg.Component):
     #: As it is written, for the document of a fork.
     _document: Fields | None = PrivateAttr(None)
 
+    #: Where its relative paths start.
+    _folder: Path | None = PrivateAttr(None)
+
     def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
         """What becomes of each asset; override it in a subclass to say it in Python.
 
@@ -143,7 +147,10 @@ class KafkaPipelineComponent(Automation, dg.Component):
         """Called for every document. What is wrong with it is told with file, line and field."""
         folder = _folder_of(context)
         written = with_whole_paths(model.model_dump(exclude_unset=True), folder)
-        found = list(unset_variables((), written))
+        found = [*unset_variables((), written), *_given_twice(context)]
+        for name in model.model_extra or ():
+            meant = did_you_mean(name, type(model).model_fields)
+            found.append(Problem((name,), f"there is no such field;{meant}".rstrip(";")))
         if found:  # go on, for whatever else is wrong
             context = context.with_scope(env=Placeholders())
         component: KafkaPipelineComponent | None = None
@@ -156,16 +163,14 @@ class KafkaPipelineComponent(Automation, dg.Component):
             tell(lines)
             return _Broken()
         if component is not None:
-            component._document = written
-            component.source.update(
-                with_whole_paths({"source": component.source}, folder)["source"]
-            )
+            component._document, component._folder = written, folder
         return component
 
     def pipeline_config(self) -> dict[str, Any]:
         """The fields that are the engine's; what was not given keeps the engine's default."""
         names = Pipeline.model_fields.keys()
-        return self.model_dump(include=set(names), exclude_none=True)
+        config = self.model_dump(include=set(names), exclude_none=True)
+        return dict(with_whole_paths(config, self._folder)) if self._folder else config
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """Everything of this one pipeline."""
@@ -191,9 +196,23 @@ def _folder_of(context: dg.ResolutionContext) -> Path:
 def _problems_of_pipeline(context: dg.ResolutionContext, written: Fields) -> list[Problem]:
     """What the engine finds wrong, whatever is wrong with Dagster's own fields."""
     fields = {name: value for name, value in written.items() if name in Pipeline.model_fields}
+    found: list[Problem] = []
     try:
-        filled = resolve_texts(context, fields)
-        Pipeline.model_validate(with_whole_paths(filled, _folder_of(context)))
+        filled, folder = resolve_texts(context, fields), _folder_of(context)
+        found += [Problem(*each) for each in left_behind(filled, folder)]
+        Pipeline.model_validate(with_whole_paths(filled, folder))
     except ValidationError as error:
-        return problems(error)
+        found += problems(error)
+    return found
+
+
+def _given_twice(context: dg.ResolutionContext) -> Sequence[Problem]:
+    """Keys that the document has twice, of which Dagster has taken the last."""
+    tree = context.source_position_tree
+    if tree is None or not Path(tree.position.filename).is_file():
+        return []
+    line = tree.position.start.line
+    for document in documents_in(Path(tree.position.filename)):
+        if min(document.lines.values()) <= line <= max(document.lines.values()):
+            return [Problem(*each) for each in document.twice]
     return []

@@ -32,7 +32,9 @@ class _Told(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         schema = handler(core_schema)
-        fields = handler.resolve_ref_schema(schema)["properties"]
+        whole = handler.resolve_ref_schema(schema)
+        whole["additionalProperties"] = False
+        fields = whole["properties"]
         for name, told in _TOLD.items():
             fields[name].update(told())
         return schema
@@ -40,5 +42,12 @@ class _Told(BaseModel):
 
 @cache
 def told_when_asked(model: type[BaseModel]) -> type[BaseModel]:
-    """``model`` of a document, with what its parts hold."""
-    return create_model(model.__name__, __base__=(_Told, model), __module__=model.__module__)
+    """``model`` of a document, with what its parts hold. It takes fields that it does not have, so
+    that they are told with whatever else is wrong.
+    """
+    return create_model(
+        model.__name__,
+        __base__=(_Told, model),
+        __module__=model.__module__,
+        __cls_kwargs__={"extra": "allow"},
+    )

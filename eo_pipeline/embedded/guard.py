@@ -26,7 +26,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,12 +66,14 @@ class GuardedProcess:
         account: Account | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
         grace_s: float = 10.0,
+        variables: Mapping[str, str] | None = None,
     ) -> GuardedProcess:
         """Start ``command``; its output is appended to ``log``.
 
-        It inherits the descriptors ``keep`` (see :func:`eo_pipeline.jvm.locks.hold`), and
-        runs as ``account`` if one is given, which takes root. To stop, it gets ``stop_signal``
-        and, ``grace_s`` later, SIGKILL.
+        It has the environment's ``variables`` besides: what a command's words say everybody on
+        this machine can read. It inherits the descriptors ``keep`` (see
+        :func:`eo_pipeline.jvm.locks.hold`), and runs as ``account`` if one is given, which takes
+        root. To stop, it gets ``stop_signal`` and, ``grace_s`` later, SIGKILL.
 
         Raises:
             OSError: ``command`` could not be started; the reason is in ``log``.
@@ -86,6 +88,7 @@ class GuardedProcess:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 pass_fds=keep,
+                env={**os.environ, **(variables or {})},
                 start_new_session=True,  # Ctrl-C at the terminal is the owner's to handle
             )
         return cls(guard, _read_pid(guard, command[0], log), grace_s)

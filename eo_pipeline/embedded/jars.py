@@ -248,7 +248,7 @@ def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
     retrieve = into / "[artifact]-[revision](-[classifier]).[ext]"
     java = find_java()
     trusting = trust_options(java, log.with_suffix(".p12"))
-    command = [str(java.command), *trusting, "-jar", str(ivy), "-cache", str(cache)]
+    command = [*java.start, *trusting, "-jar", str(ivy), "-cache", str(cache)]
     if artefact.classifier:
         wanted = into / "ivy.xml"
         wanted.write_text(_CLASSIFIED.format(artefact))

@@ -169,7 +169,7 @@ class EmbeddedKafka(EmbeddedServer):
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         jars = self._jars if self._jars is not None else kafka_broker_jars(self.folder.parent)
         return [
-            str(find_java().command),
+            *find_java().start,
             "-Xms128m",
             "-Xmx768m",
             "-XX:+ExitOnOutOfMemoryError",

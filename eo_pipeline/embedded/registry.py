@@ -64,7 +64,7 @@ class EmbeddedRegistry(EmbeddedServer):
                 f"jdbc:h2:file:{self.folder / 'schemas'};WRITE_DELAY=0"
             )
         return [
-            str(find_java().command),
+            *find_java().start,
             *("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *(f"-D{name}={value}" for name, value in settings.items()),
             *("-jar", str(jar)),

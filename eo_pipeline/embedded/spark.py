@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import uuid
@@ -24,6 +25,8 @@ from eo_pipeline.jvm.submit import (
 )
 from eo_pipeline.spark.launch import jars_settings
 
+_TOKEN = "spark.connect.authenticate.token"  # noqa: S105 - a setting's name
+
 #: A setting by which a server is known, and seconds to answer.
 _OWNER = "spark.eo.owner"
 _ANSWER_S = 5.0
@@ -34,10 +37,10 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class EmbeddedSpark(EmbeddedServer):
     """A Spark Connect server with the Kafka connector on its class path.
 
-    It lets in whoever reaches its port, so it listens on the loopback address only. ``jars`` is
-    the connector; without it the jars are resolved beside ``folder``. ``settings`` are any further
-    ones of Spark. With a ``master`` it is the driver of executors elsewhere, which get the jars
-    from it; else it has ``cores`` of its own.
+    It lets in whoever has its token, who may run any code as this user; it listens on the loopback
+    address only. ``jars`` is the connector; without it the jars are resolved beside ``folder``.
+    ``settings`` are any further ones of Spark. With a ``master`` it is the driver of executors
+    elsewhere, which get the jars from it; else it has ``cores`` of its own.
     """
 
     NAME: ClassVar[str] = "Spark Connect"
@@ -59,12 +62,15 @@ class EmbeddedSpark(EmbeddedServer):
         self._master = master or f"local[{cores}]"
         self._memory = memory
         self._settings = dict(settings or {})
+        self._token = self._settings.pop(_TOKEN, secrets.token_urlsafe(32))
         self._owner = uuid.uuid4().hex
 
     @property
     def remote(self) -> str:
-        """What ``SparkSettings.remote`` or SPARK_REMOTE takes."""
-        return f"sc://{HOST}:{self._port}"
+        """What ``SparkSettings.remote`` or SPARK_REMOTE takes: a secret. pyspark sends a token
+        without TLS to localhost alone.
+        """
+        return f"sc://localhost:{self._port}/;token={self._token}"
 
     def _ports(self) -> Sequence[int]:
         return (self._port,)
@@ -103,12 +109,16 @@ class EmbeddedSpark(EmbeddedServer):
         variables = (f"{name}={value}" for name, value in environment.items())
         # this one is a server, not another one's client
         unset = (f"--unset={name}" for name in CLIENT_VARIABLES)
-        return [
-            "env",
-            *unset,
-            *variables,
-            *with_archive(submit_command(find_java(), home, arguments)),
-        ]
+        java, *command = with_archive(submit_command(find_java(), home, arguments))
+        return ["env", *unset, *variables, java, f"@{self._secrets()}", *command]
+
+    def _secrets(self) -> Path:
+        """A file of Java's own arguments: everybody on this machine sees those of a command."""
+        file = self.folder / "java.secret"
+        file.unlink(missing_ok=True)
+        file.touch(mode=0o600)
+        file.write_text(f"-D{_TOKEN}={self._token}\n")
+        return file
 
     def _answers(self) -> bool:
         """Another program may have taken the port between our look and our start: the one that
@@ -124,11 +134,10 @@ class EmbeddedSpark(EmbeddedServer):
         asked = ConfigRequest(session_id=str(uuid.uuid4()))
         asked.user_context.user_id = _OWNER
         asked.operation.get_option.keys.append(_OWNER)
-        token = self._settings.get("spark.connect.authenticate.token", "")
         with grpc.insecure_channel(f"{HOST}:{self._port}") as channel:
             try:
                 stub = SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]
-                metadata = [("authorization", f"Bearer {token}")]
+                metadata = [("authorization", f"Bearer {self._token}")]
                 told = stub.Config(asked, timeout=_ANSWER_S, metadata=metadata)
             except grpc.RpcError:
                 return False

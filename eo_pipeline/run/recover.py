@@ -24,7 +24,8 @@ The rules, each found necessary by the protocol explorer in the tests:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from eo_pipeline.errors import (
@@ -84,12 +85,20 @@ class Recovery:
         if head is not None:
             self.staging.witnesses.remember(head)
             self.delete_decided_attempts(head)
-            self._delete_abandoned_attempts(head)
-            self.staging.sweep(head)
+            with _or_later():
+                self._delete_abandoned_attempts(head)
+            with _or_later():
+                self.staging.sweep(head)
         return head, committed
 
     def delete_decided_attempts(self, head: LedgerEntry) -> None:
-        """Delete the attempts whose version the ledger positively holds, by the rules above."""
+        """Delete the attempts whose version the ledger positively holds, by the rules above; what
+        cannot be deleted just now, a later run deletes.
+        """
+        with _or_later():
+            self._delete_decided_attempts(head)
+
+    def _delete_decided_attempts(self, head: LedgerEntry) -> None:
         for attempt in self.staging.attempts_at(head.ledger_id):
             if attempt.id.version > head.version:
                 continue
@@ -187,6 +196,17 @@ class Recovery:
             found = "was changed: it is not what staging saw committed"
             raise LedgerDamagedError(self.pipeline, held.version, found)
         return True
+
+
+@contextmanager
+def _or_later() -> Iterator[None]:
+    """Deletes what nobody needs any more. A lost attempt's job may still write there, and a file
+    system may not answer for a moment: neither is a reason to end a run.
+    """
+    try:
+        yield
+    except OSError as error:
+        log.warning("what is left of earlier attempts stays for a later run: %s", error)
 
 
 def _is_pruned(confirmed: Witness, head: LedgerEntry | None) -> bool:

@@ -26,7 +26,7 @@ from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
 from eo_pipeline.source.schema_changes import Decisions, SchemaChanges
-from eo_pipeline.source.shapes import changes
+from eo_pipeline.source.shapes import ChangeKind, changes
 from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import interruptible
 
@@ -289,11 +289,12 @@ class SchemaBook:
     def _refuse_frozen(self, known: KnownSchemas, decided: Decisions) -> None:
         if decided.frozen:
             kinds = sorted({each.change.kind.value for each in decided.frozen})
+            others = "evolve" if ChangeKind.DROPPED_FIELD in kinds else "evolve, rescue"
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: schema {self._latest.keys[0]} of "
                 f"{self._subject} changes what source.schema_changes freezes since schema "
                 f"{known.reader}: {'; '.join(str(each.change) for each in decided.frozen)}. "
-                "Nothing was read or written. If the change is meant, say evolve, rescue or "
+                f"Nothing was read or written. If the change is meant, say {others} or "
                 f"quarantine for {', '.join(kinds)} there; if not, correct the subject in the "
                 "registry."
             )

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -54,11 +53,12 @@ from eo_pipeline.source.json_schema import is_one as is_json_schema
 from eo_pipeline.source.ordinary import trial
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
-from eo_pipeline.source.typed import parsed_schema
+from eo_pipeline.source.typed import schema_json
 from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     job_error,
+    keep_staging_settings,
     send_modules,
     server_is_lost,
     staging_settings,
@@ -85,12 +85,6 @@ _CONSUMERS = 16
 _AGAIN = "overwrite"
 
 log = logging.getLogger(__name__)
-
-
-@lru_cache(maxsize=16)
-def _schema_json(ddl: str) -> str:
-    """Under :data:`STAGING_SETTINGS` the same for good."""
-    return parsed_schema(ddl).json()
 
 
 @contextmanager
@@ -160,7 +154,8 @@ class Stager:
             with staging_settings(spark), origins(told=False):
                 return self._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
-            raise job_error(spark, error, job, attempt.data if attempt else None) from error
+            told = (spark, error, job, attempt.data if attempt else None)
+            raise job_error(*told, transformed=self.transform is not None) from error
         except TransformError as error:
             cause = error.__cause__  # a transform may use Spark itself, and lose it
             if isinstance(cause, SPARK_ERRORS) and server_is_lost(spark):
@@ -304,7 +299,7 @@ class Stager:
             ("key", str(source.key_format), source.key_schema),
         )
         typed = {
-            f"{name}_schema": _schema_json(t)
+            f"{name}_schema": schema_json(t)
             for name, kind, t in parts
             if t and kind == "json" and not is_json_schema(t)
         }
@@ -325,6 +320,8 @@ class Stager:
         send_modules(good, self.transform)
         with _calling_the_users_code(), origins(told=True):
             result = self.transform(good) if self.transform else good
+        if self.transform is not None:
+            keep_staging_settings(good.sparkSession)
         if not isinstance(result, DataFrame):
             raise TransformError(
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
@@ -390,11 +387,14 @@ class Stager:
         result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
         frame = result.frame if result else letters
         table = materialize(frame, attempt, Attempt.dead_letters_folder)
+        made = result.rows if result and result.was_counted() else bad
+        if made == bad and (result or not table.rows):
+            refuse_other_rows(made, table, entry.checkpoint)
         if table.rows != bad:
             raise SparkJobError(
                 f"{bad} bad records were counted and {table.rows} found on the second look: the "
                 "topic lost records in between. Nothing was committed; run again."
             )
-        if hashed and result and result.was_counted() and result.rows == bad:
+        if hashed and result and result.rows == bad:
             return table, hashed.checksum(result)
         return table, None

@@ -13,6 +13,7 @@ every sink, and what survives a crash between them is the manifest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 
@@ -170,7 +171,8 @@ class SinkTransaction:
         """Drop what was staged. Only before :meth:`pre_commit`: a promise is not taken back."""
         self._move(TransactionState.ABORTED)
         if self._attempt is not None:
-            self._attempt.delete()
+            with suppress(OSError):  # a job may still write there; nothing of it was promised
+                self._attempt.delete()
 
     def _move(self, state: TransactionState) -> None:
         if state not in _MOVES[self.state]:

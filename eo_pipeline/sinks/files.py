@@ -37,6 +37,19 @@ def folder(path: str) -> Path:
     return found
 
 
+def refuse_file(root: Place, field: str) -> None:
+    """Refuse a table's folder that is a file, or below one.
+
+    Raises:
+        ConfigError: ``field`` of the sink says where it is.
+    """
+    if isinstance(root, BucketPath):
+        return
+    there = next((place for place in (root, *root.parents) if place.exists()), root.parent)
+    if not there.is_dir():
+        raise ConfigError(f"sink.{field}: {root} cannot be a folder: {there} is a file")
+
+
 def refuse_misread(root: Place, misread: re.Pattern[str], field: str) -> None:
     """Refuse a table's folder that its format's library would take for another one.
 

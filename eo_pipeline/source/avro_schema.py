@@ -153,6 +153,10 @@ def _faults(
             yield path, f"is a decimal of more than {_DECIMAL_DIGITS_MAX} digits"
         if schema["type"] in RECORD:
             around |= {schema["name"]}
+            lower: dict[str, str] = {}
+            for name in (field["name"] for field in schema["fields"]):
+                if (first := lower.setdefault(name.lower(), name)) != name:
+                    yield (*path, name), f"differs from {first} only in case"
     for name, part in _parts(schema):
         if not (isinstance(schema, list) and part == "null"):
             yield from _faults(part, (*path, name) if name else path, around)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
     PositiveInt,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
 from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 from eo_pipeline.settings import Settings, one_or_more
-from eo_pipeline.source import json_schema
+from eo_pipeline.source import ddl, json_schema
 from eo_pipeline.source.client_options import ClientSettings, refuse_spark_options
 from eo_pipeline.source.discovery import reads_its_own
 from eo_pipeline.source.kinds import SchemaKind, kind_of, plain_or_record, type_of_format
@@ -28,6 +28,7 @@ from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.planner import Limits
 from eo_pipeline.source.registry import Registry
 from eo_pipeline.source.schema_changes import SchemaChanges, SchemaChangesField
+from eo_pipeline.source.schema_text import SchemaText
 from eo_pipeline.source.starts import Start
 
 if TYPE_CHECKING:
@@ -67,41 +68,6 @@ FORBIDDEN_CLIENT_SETTINGS = frozenset(
         "value.deserializer",
     }
 )
-
-
-class SchemaFile(Settings):
-    """A schema that stands in a file of its own.
-
-    Args:
-        file: its path; in a document relative to that.
-    """
-
-    file: str = Field(min_length=1)
-
-
-#: What an object has that is a schema itself: a StructType, one of Avro, a JSON Schema.
-_OF_A_SCHEMA = frozenset({"fields", "type", "properties", "$ref", "allOf", "$schema"})
-
-
-def _schema_text(value: Any) -> Any:
-    """Accept a pyspark ``StructType`` by its JSON form, and ``{file: PATH}`` by what is in it."""
-    if isinstance(value, Mapping) and value.keys() & _OF_A_SCHEMA:
-        return json.dumps(value)  # what Dagster makes of JSON in a document
-    if isinstance(value, Mapping):
-        value = SchemaFile.model_validate(value)
-    if isinstance(value, SchemaFile):
-        try:
-            return Path(value.file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{value.file} cannot be read: {error}") from None
-    to_json = getattr(value, "json", None)
-    return to_json() if callable(to_json) else value
-
-
-_SchemaText = Annotated[
-    str | None,
-    BeforeValidator(_schema_text, json_schema_input_type=str | SchemaFile | None),
-]
 
 
 class KafkaSource(Settings):
@@ -168,9 +134,9 @@ class KafkaSource(Settings):
     ] = ()
     topic_pattern: str | None = None
     value_format: Literal["json", "avro", "protobuf", "raw"] = "json"
-    value_schema: _SchemaText = None
+    value_schema: SchemaText = None
     key_format: Literal["raw", "text", "json", "avro", "protobuf"] = "raw"
-    key_schema: _SchemaText = None
+    key_schema: SchemaText = None
     key_message: str = ""
     key_prefix: str = "key_"
     message: str = ""
@@ -191,6 +157,14 @@ class KafkaSource(Settings):
     request_timeout: float = Field(default=30.0, gt=0)
     client: ClientSettings = Field(default_factory=dict, repr=False)
     spark_options: ClientSettings = Field(default_factory=dict, repr=False)
+
+    @field_validator("value_schema", "key_schema")
+    @classmethod
+    def _names_types_of_spark(cls, text: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get(str(info.field_name).replace("schema", "format"))
+        if text and cls._is_ddl(str(kind), text) and (fault := ddl.fault_of(text)):
+            raise ValueError(fault)
+        return text
 
     @model_validator(mode="after")
     def _check(self) -> Self:

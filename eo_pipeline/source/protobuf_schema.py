@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -319,6 +319,25 @@ def prefixes(indexes: Sequence[int] | None) -> list[bytes]:
         return []
     written = b"".join(_varint(each) for each in (len(indexes), *indexes))
     return [b"\x00", written] if tuple(indexes) == (0,) else [written]
+
+
+def messages_named(text: str, values: Iterable[bytes | None]) -> list[str]:
+    """Names of the messages of a schema's own file that ``values`` say they are, which begin with a
+    registry's number: as ``message`` takes them, in the file's order.
+    """
+    bodies = [value[5:] for value in values if value and value[:1] == b"\x00"]
+    named = []
+    for name in _names(own_file(text).message_types_by_name.values()):
+        begins = tuple(prefixes(Protobuf(name).indexes(text)))
+        if any(body.startswith(begins) for body in bodies):
+            named.append(name)
+    return named
+
+
+def _names(messages: Iterable[Any], outer: str = "") -> Iterator[str]:
+    for each in messages:
+        yield outer + each.name
+        yield from _names(each.nested_types, f"{outer}{each.name}.")
 
 
 def _varint(number: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
@@ -40,8 +41,15 @@ def parsed_schema(text: str) -> StructType:
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text))
         schema = StructType.fromDDL(text)
-    except (AnalysisException, ValueError, KeyError) as error:
-        raise ConfigError(f"source.value_schema is not a Spark schema: {error}") from error
+    except (AnalysisException, AssertionError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).partition("== SQL")[0].split())
+        raise ConfigError(f"source.value_schema is not a Spark schema: {reason}") from error
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
     return schema
+
+
+@lru_cache(maxsize=16)
+def schema_json(text: str) -> str:
+    """:func:`parsed_schema` in its JSON form; under the settings of staging the same for good."""
+    return parsed_schema(text).json()

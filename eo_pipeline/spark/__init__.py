@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from eo_pipeline.spark.paths import as_written, options_of, path_to_read, path_to_write
     from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
     from eo_pipeline.spark.session import SparkProvider, SparkSettings
-    from eo_pipeline.spark.staging import STAGING_SETTINGS, parquet_options, staging_settings
+    from eo_pipeline.spark.staging import (
+        STAGING_SETTINGS,
+        keep_staging_settings,
+        parquet_options,
+        staging_settings,
+    )
 
 __all__ = [
     "ACTION",
@@ -31,6 +36,7 @@ __all__ = [
     "end_left_job",
     "interruptible",
     "job_error",
+    "keep_staging_settings",
     "options_of",
     "parquet_options",
     "path_to_read",
@@ -82,6 +88,7 @@ _HOMES = {
     ),
     "eo_pipeline.spark.staging": (
         "STAGING_SETTINGS",
+        "keep_staging_settings",
         "parquet_options",
         "staging_settings",
     ),

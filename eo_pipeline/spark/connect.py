@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import cast
 
@@ -213,11 +213,28 @@ def _created(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkS
             f"{_details(error)}. Correct the address, or the token behind it: spark.remote or "
             "SPARK_REMOTE."
         ) from error
-    # in one request, which passes over what only a server can be started with
-    pairs = [proto.KeyValue(key=key, value=value) for key, value in config.items()]
-    wanted = proto.ConfigRequest.Set(pairs=pairs, silent=True)
-    _of_connect(made).client.config(proto.ConfigRequest.Operation(set=wanted))
+    apply_settings(made, config)
     return made
+
+
+def apply_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    """Set ``settings``, in one request, which passes over what only a server can be started with,
+    and unset, in another, those that are None.
+    """
+    asked = _of_connect(spark).client.config
+    pairs = [proto.KeyValue(key=k, value=v) for k, v in settings.items() if v is not None]
+    if pairs:
+        wanted = proto.ConfigRequest.Set(pairs=pairs, silent=True)
+        asked(proto.ConfigRequest.Operation(set=wanted))
+    if absent := [key for key, value in settings.items() if value is None]:
+        asked(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=absent)))
+
+
+def settings_of(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
+    """The settings ``keys``, with Spark's defaults, in one request; None: not set."""
+    wanted = proto.ConfigRequest.GetOption(keys=list(keys))
+    operation = proto.ConfigRequest.Operation(get_option=wanted)
+    return dict(_of_connect(spark).client.config(operation).pairs)
 
 
 #: What a server says that will say it again: wrong token, not allowed, no such service.

@@ -12,11 +12,13 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.errors import (
+    ConfigError,
     EoPipelineError,
     SetupError,
     SparkJobError,
     SparkUnavailableError,
     TransformError,
+    UnexpectedError,
 )
 from eo_pipeline.jvm.driver import driver_is_dead
 from eo_pipeline.places import Place
@@ -51,6 +53,15 @@ _NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*)\"|PYTHON_VERSION_MISMATC
 #: An executor that looks for a file where only this machine has it.
 _NOT_SHARED = re.compile(r"File file:(\S+) does not exist")
 
+#: The same of a server, about a folder, which may also be one of a transform's.
+_NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: file:(\S+?)\.? ")
+
+#: A Java that was not started in a UTF-8 locale, and a name that it has no letters for.
+_NO_LETTERS = re.compile(r"Malformed input or input contains unmappable characters: (.*)")
+
+#: What Kafka's client for Java says of settings that do not fit together.
+_CONTRADICTION = re.compile(r"kafka\.common\.config\.ConfigException: (.*)")
+
 #: A full heap of Java's, in an exception or in how an executor ended (``SparkExitCode.OOM``).
 _HEAP_FULL = re.compile(r"java\.lang\.OutOfMemoryError|\bcode 52\b")
 
@@ -68,13 +79,19 @@ _MAY_NOT_WRITE = re.compile(
 
 
 def job_error(
-    spark: SparkSession, error: Exception, job: str, folder: Place | None = None
+    spark: SparkSession,
+    error: Exception,
+    job: str,
+    folder: Place | None = None,
+    *,
+    transformed: bool = True,
 ) -> EoPipelineError:
     """The error of ours for one that ``job`` on ``spark`` ended with.
 
     Args:
         job: the subject of its sentence: ``Pipeline 'p': the audit's Spark job``.
         folder: where it wrote files.
+        transformed: there is a transform, which may be to blame.
     """
     if server_is_lost(spark):
         return _lost(spark, error, job)
@@ -87,6 +104,23 @@ def job_error(
         )
     if elsewhere := _of_other_machines(error, job):
         return elsewhere
+    if found := _NO_LETTERS.search(str(error)):
+        return SetupError(
+            f"{job} failed: Spark's Java does not know the letters of {found[1].strip()}. Nothing "
+            "was committed. Start the Spark that this session is of with LC_ALL=C.UTF-8 in its "
+            "environment, on executors' machines as well."
+        )
+    if found := _CONTRADICTION.search(str(error)):
+        return ConfigError(
+            f"{job} could not begin: Kafka's client does not take its settings: "
+            f"{found[1].strip()}. Nothing was committed. Correct source.client or "
+            "source.spark_options."
+        )
+    if _is_deterministic(error, condition) and not transformed:
+        return UnexpectedError(
+            f"{job} failed, and will fail again: {first_lines(error)} Nothing was committed. There "
+            "is no transform, so this is a fault in reading. Please report it, with this text."
+        )
     if _is_deterministic(error, condition):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
@@ -137,7 +171,10 @@ def _of_other_machines(error: Exception, job: str) -> SetupError | None:
             "set PYSPARK_PYTHON, or spark.pyspark.python in spark.config, to where they have it; "
             "for a Spark Connect server in the server's environment."
         )
-    if missing := _NOT_SHARED.search(text):
+    missing = _NOT_SHARED.search(text)
+    if missing is None and (there := _NOT_THERE.search(text)) and Path(there[1]).exists():
+        missing = there
+    if missing:
         return SetupError(
             f"{job} failed: Spark's executors do not find {missing[1]}, which is on this machine. "
             "Nothing was committed. Set Pipeline.staging (for a lake table, the table's path) to a "
@@ -220,4 +257,5 @@ def first_lines(error: Exception, lines_max: int = 6) -> str:
     if isinstance(error, PythonException):
         filled = [line for line in lines if line.strip()]
         return "\n".join(filled[-lines_max:])[-2000:]
-    return "\n".join(lines[:lines_max])[:2000]
+    causes = [line for line in lines[lines_max:] if line.startswith("Caused by: ")]
+    return "\n".join([*lines[:lines_max], *causes[-1:]])[:2000]

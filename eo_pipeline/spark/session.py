@@ -22,13 +22,15 @@ from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.launch import NAME, is_local, launch_settings, submit_arguments
 from eo_pipeline.spark.little import fit, launched_for
 from eo_pipeline.spark.pandas_later import without_pandas
-from eo_pipeline.spark.staging import STAGING_SETTINGS
+from eo_pipeline.spark.staging import SPARKS_DEFAULTS, STAGING_SETTINGS
 from eo_pipeline.spark.warm.finding import has_warm_server, tell_that_it_fails, warm_server
 
 # what takes pyspark is imported where it is used: a run that finds nothing new needs the settings
 # alone
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 SparkProvider = Callable[[], "SparkSession"]
 
@@ -53,7 +55,8 @@ class SparkSettings(Settings):
             Spark's Python workers must find, wherever they run. What a transform's functions use of
             the modules beside it is sent without being named.
         config: any further Spark setting, but those that decide what a time becomes
-            (:data:`STAGING_SETTINGS`): batches are always staged in UTC.
+            (:data:`STAGING_SETTINGS`): batches are always staged in UTC. Others of
+            :data:`SPARKS_DEFAULTS` do not count while a batch is staged.
     """
 
     master: str = "local[*]"
@@ -82,6 +85,9 @@ class SparkSettings(Settings):
             SparkUnavailableError: the Spark Connect server did not answer.
         """
         session = self._found(of_ours=of_ours and process_is_ours())
+        for key, value in SPARKS_DEFAULTS.items():
+            if self.config.get(key, value) != value:
+                log.warning("spark.config: %s is %s while a batch is staged", key, value)
         fit(session, self.config)
         if self.py_files:
             from eo_pipeline.spark.modules import send_files
@@ -142,7 +148,7 @@ class SparkSettings(Settings):
 
     def _of_session(self) -> dict[str, str]:
         """With what staging would otherwise lend it, and take back, in every checkpoint."""
-        return {**STAGING_SETTINGS, **self.config}
+        return {**STAGING_SETTINGS, **SPARKS_DEFAULTS, **self.config}
 
     def _refuse_what_staging_decides(self) -> None:
         for key, value in STAGING_SETTINGS.items():
@@ -155,11 +161,19 @@ class SparkSettings(Settings):
 
     def _started(self, remote: str | None, *, of_ours: bool) -> SparkSession:
         """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
+        from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
 
         from eo_pipeline.jvm.driver import driver_is_dead, start_driver
+        from eo_pipeline.spark.failures import first_lines
 
-        running = not driver_is_dead() and SparkSession.getActiveSession() is not None
+        try:
+            running = not driver_is_dead() and SparkSession.getActiveSession() is not None
+        except (Py4JError, OSError) as error:
+            raise SparkUnavailableError(
+                "The JVM of this process ended while it was asked for its session. Nothing was "
+                f"read; run again, which starts another: {first_lines(error)}"
+            ) from error
         if running and not remote:
             return self._built(self.launch())
         with phase(f"Spark is starting ({remote or self.master})"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +34,45 @@ STAGING_SETTINGS: Mapping[str, str] = {
 }
 
 
+#: Spark's own defaults that decoding, judging and writing rest on. A caller's session may have
+#: other values, carried along from older jobs.
+SPARKS_DEFAULTS: Mapping[str, str] = {
+    # LEGACY takes 2026-02-30, EXCEPTION ends the job at it
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    # which texts and numbers a JSON field takes, and what becomes of the others beside a wrong one
+    "spark.sql.legacy.json.allowEmptyString.enabled": "false",
+    "spark.sql.json.enablePartialResults": "true",
+    "spark.sql.json.enableExactStringParsing": "true",
+    # what a schema's text means
+    "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
+    "spark.sql.legacy.charVarcharAsString": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    # a name between backquotes is a name
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    # bytes in front of bytes are bytes: the header of a record in a registry's format
+    "spark.sql.function.concatBinaryAsString": "false",
+    # days before 1582 in Avro
+    "spark.sql.avro.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.avro.datetimeRebaseModeInWrite": "CORRECTED",
+    # JSON that is written, kept fields and a bad record's words among it
+    "spark.sql.jsonGenerator.ignoreNullFields": "true",
+    # Parquet as it is written, and as an audit or a preview reads it
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    # a batch that is staged once more takes the place of all that was staged before
+    "spark.sql.sources.partitionOverwriteMode": "STATIC",
+    # Arrow's types are those of the sinks
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+
+_ALL = {**STAGING_SETTINGS, **SPARKS_DEFAULTS}
+
 #: Bytes of a column's distinct values, beyond which Parquet writes them as they come.
 _DICTIONARY_SETTING = "parquet.dictionary.page.size"
 _DICTIONARY_BYTES = 128 * 1024
@@ -53,13 +92,14 @@ _parquet: WeakKeyDictionary[SparkSession, Mapping[str, str]] = WeakKeyDictionary
 
 @contextmanager
 def staging_settings(spark: SparkSession) -> Iterator[None]:
-    """:data:`STAGING_SETTINGS` on ``spark`` for a while, and then what its caller had.
+    """:data:`STAGING_SETTINGS` and :data:`SPARKS_DEFAULTS` on ``spark`` for a while, and then what
+    its caller had.
 
     Several threads may stage in one session: the last one gives back what the first one found.
     """
     with _lock:
         loan = _loans.get(spark)
-        before = loan.before if loan else _set(spark, STAGING_SETTINGS)
+        before = loan.before if loan else _set(spark, _ALL)
         _loans[spark] = _Loan(loan.borrowers + 1 if loan else 1, before)
     try:
         yield
@@ -73,30 +113,56 @@ def staging_settings(spark: SparkSession) -> Iterator[None]:
 
                 # a session that is lost has nothing to be given back
                 with suppress(*SPARK_ERRORS):
-                    _set(spark, loan.before)
+                    _apply(spark, loan.before)
 
 
-def _set(spark: SparkSession, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
+def keep_staging_settings(spark: SparkSession) -> None:
+    """Set again, within :func:`staging_settings`, what a transform has set otherwise: its plan is
+    lazy, and Spark reads the settings when it runs it.
+    """
+    _set(spark, _ALL)
+
+
+def _set(spark: SparkSession, wanted: Mapping[str, str]) -> dict[str, str | None]:
     """Set what differs. Returns what these settings were."""
-    if not wanted:
-        return {}
-    now = _now(spark, wanted)
-    before = {key: now[key] for key, value in wanted.items() if now[key] != value}
-    for key in before:
-        value = wanted[key]
+    before = _others(spark, wanted)
+    _apply(spark, {key: wanted[key] for key in before})
+    return before
+
+
+def _others(spark: SparkSession, wanted: Mapping[str, str]) -> dict[str, str | None]:
+    """Those of the settings ``wanted`` that are others now; None: not set."""
+    if is_connect(spark):
+        from eo_pipeline.spark.connect import settings_of
+
+        now = settings_of(spark, wanted)
+        return {key: now[key] for key, value in wanted.items() if now[key] != value}
+    # in one call of Java's, which has no defaults among them
+    there = f", {spark.conf._jconf.getAllAsJava().toString()[1:-1]}, "
+    doubtful = {
+        key: value
+        for key, value in wanted.items()
+        if f", {key}={value}, " not in there
+        and (key not in SPARKS_DEFAULTS or f", {key}=" in there)
+    }
+    now = {key: spark.conf.get(key, None) for key in doubtful}
+    return {key: now[key] for key, value in doubtful.items() if now[key] != value}
+
+
+def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    """Set ``settings``; None: unset."""
+    if not settings:
+        return
+    if is_connect(spark):
+        from eo_pipeline.spark.connect import apply_settings
+
+        apply_settings(spark, settings)
+        return
+    for key, value in settings.items():
         if value is None:
             spark.conf.unset(key)
         else:
             spark.conf.set(key, value)
-    return before
-
-
-def _now(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
-    """None: not set. Over Spark Connect each question is a request, and all settings are one."""
-    if is_connect(spark):
-        told = spark.conf.getAll
-        return {key: told.get(key) for key in keys}
-    return {key: spark.conf.get(key, None) for key in keys}
 
 
 def parquet_options(spark: SparkSession) -> Mapping[str, str]:

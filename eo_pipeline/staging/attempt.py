@@ -19,6 +19,7 @@ from typing import IO
 from eo_pipeline import side_by_side
 from eo_pipeline.arrow import pa, pq
 from eo_pipeline.errors import ManifestDamagedError, SetupError
+from eo_pipeline.files import passes
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.places import (
     Found,
@@ -264,6 +265,8 @@ class StagingArea:
         except StoreUnreachableError:
             raise  # nobody need set anything right
         except OSError as error:
+            if passes(error):
+                raise
             raise SetupError(
                 f"the staging folder {self._folder} cannot be used: {error.strerror}. Free space "
                 "or set Pipeline.staging to a folder this process may write."

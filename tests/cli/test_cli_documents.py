@@ -131,6 +131,124 @@ def test_a_document_written_elsewhere_still_finds_its_schemas_file(
     assert KafkaSource(**source).value_schema == "id BIGINT"
 
 
+def test_all_that_is_wrong_with_a_document_is_told_at_once_each_in_its_line(write: Write) -> None:
+    wrong = PLAIN.replace("id BIGINT", "id BIGINTT").replace("${SECRET_DSN}", "dbname=x")
+    path = write("it.yaml", wrong + "sinc: {}\nname: [2]\nsink: {type: console, tabel: x}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(next(documents_in(path)))
+    assert str(caught.value).splitlines() == [
+        f"{path}: the pipeline's configuration is not valid:",
+        "  line 6: source.value_schema: field 'id' has the type BIGINTT, which Spark lacks; did "
+        "you mean BIGINT?",
+        "  line 11: sinc: Extra inputs are not permitted; did you mean sink?",
+        "  line 12: name: is given twice, in line 2 and in line 12",
+        "  line 12: name: Input should be a valid string",
+        "  line 13: sink: is given twice, in line 7 and in line 13",
+        "  line 13: sink.tabel: Extra inputs are not permitted",
+    ]
+    with pytest.raises(ConfigError, match="given twice"):
+        Pipeline.from_yaml(path)
+
+
+def test_a_key_that_is_given_twice_is_the_only_fault_there_is(write: Write) -> None:
+    twice = PLAIN.replace("${SECRET_DSN}", "dbname=x").replace(
+        "  topics: [orders]\n", "  topics: [orders]\n  topics: [returns]\n"
+    )
+    with pytest.raises(ConfigError, match=r"line 6: source.topics: is given twice, in line 5 and"):
+        load(next(documents_in(write("it.yaml", twice))))
+    anchors = "base: &base {topics: [orders], value_schema: id BIGINT}\n" + PLAIN.replace(
+        "source:\n", "source:\n  <<: *base\n"
+    )
+    document = next(documents_in(write("merged.yaml", anchors)))
+    assert document.twice == []
+    endless = next(documents_in(write("endless.yaml", PLAIN + "more: &more [*more]\n")))
+    assert endless.twice == []
+
+
+#: A document with every field that is a path.
+PATHS = """
+name: paths
+source:
+  bootstrap_servers: localhost:9092
+  topics: [orders]
+  value_schema: {file: schemas/order.v1.ddl}
+  client: {ssl.ca.location: ca.pem, security.protocol: ssl}
+sink: SINK
+staging: rows
+spark: {py_files: [lib.zip, /opt/more.zip]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sink", "field", "value"),
+    [
+        ("{type: delta, path: tables/t}", "path", "tables/t"),
+        ("{type: parquet, path: ../t}", "path", "../t"),
+        ("{type: iceberg, table: a.b, warehouse: lake}", "warehouse", "lake"),
+        ("{type: iceberg, table: a.b}", "warehouse", ".eo/warehouse"),
+        ("{type: iceberg, table: a.b, location: lake/b}", "location", "lake/b"),
+        ("{type: console}", "ledger", ".eo/console"),
+        ("{type: mysql, user: u, database: d, table: t, ssl_ca: ca.pem}", "ssl_ca", "ca.pem"),
+    ],
+)
+def test_a_relative_path_starts_at_the_document(
+    write: Write, tmp_path: Path, sink: str, field: str, value: str
+) -> None:
+    write("a/b/schemas/order.v1.ddl", "id BIGINT")
+    for name in ("a/b/p.yaml", "a/b/../b/p.yaml"):
+        path = write(name, PATHS.replace("SINK", sink))
+        (document,) = documents_in(path.relative_to(tmp_path))
+        pipeline = load(document)
+        folder = tmp_path / "a" / "b"
+        assert str(getattr(pipeline.sink, field)) == str((folder / value).resolve())
+        assert pipeline.staging == folder / "rows"
+        certificate = pipeline.source.client["ssl.ca.location"].get_secret_value()
+        assert certificate == str(folder / "ca.pem")
+        assert pipeline.source.value_schema == "id BIGINT"
+        assert pipeline.spark.py_files == (str(folder / "lib.zip"), "/opt/more.zip")
+
+
+@pytest.mark.parametrize(
+    ("value", "whole"),
+    [
+        ("s3://lake/t", "s3://lake/t"),
+        ("file:///lake/t", "file:///lake/t"),
+        ("/lake/t", "/lake/t"),
+        ("${EO_LAKE:-/lake}/t", "/lake/t"),
+        # a table of a catalog, which is refused as one
+        ("main.sales.orders", "main.sales.orders"),
+    ],
+)
+def test_a_path_that_starts_elsewhere_is_left_alone(write: Write, value: str, whole: str) -> None:
+    sink = f"{{type: delta, path: '{value}'}}"
+    (document,) = documents_in(write("a/p.yaml", PATHS.replace("SINK", sink)))
+    assert document.config(Pipeline.model_fields)["sink"]["path"] == whole
+
+
+@pytest.mark.parametrize(
+    ("sink", "field", "table"),
+    [
+        ("{type: delta, path: t}", "path", "t"),
+        ("{type: iceberg, table: a.b}", "warehouse", ".eo/warehouse/a/b"),
+        ("{type: console}", "ledger", ".eo/console"),
+    ],
+)
+def test_a_table_that_began_at_the_working_folder_is_not_begun_anew(
+    write: Write, tmp_path: Path, sink: str, field: str, table: str
+) -> None:
+    write("docs/schemas/order.v1.ddl", "id BIGINT")
+    (document,) = documents_in(write("docs/p.yaml", PATHS.replace("SINK", sink)))
+    load(document)
+    write(f"{table}/_ledger/1", "")
+    with pytest.raises(ConfigError, match=rf"line 8: sink\.{field}: ") as caught:
+        load(document)
+    assert str(tmp_path / table) in str(caught.value)
+    assert str(tmp_path / "docs" / table) in str(caught.value)
+    assert "Write ../" in str(caught.value)
+    write(f"docs/{table}/_ledger/1", "")
+    load(document)
+
+
 def test_files_are_found_in_this_order(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="eo init"):
         names()

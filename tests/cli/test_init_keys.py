@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from eo_pipeline.cli.init_keys import NOTHING, json_keys, registry_keys
+from eo_pipeline.cli.init_registry import registry_format
 from eo_pipeline.cli.sampling import infer_schema
 from tests.registry import record
 
@@ -17,7 +18,10 @@ SOURCE: dict[str, Any] = {
     "value_format": "avro",
     "registry": {"url": "http://h"},
 }
-FRAMED = infer_schema([b"\0\0\0\0\1\2", None])
+FRAMED: list[bytes | None] = [b"\0\0\0\0\1\2", None]
+#: Of the second message of a file.
+SECOND: list[bytes | None] = [b"\0\0\0\0\1\2\2\x08\1"]
+PROTO = 'syntax = "proto3"; message A { int64 id = 1; } message B { int32 zip = 1; }'
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ def test_keys_with_a_schema_become_columns(
     [
         ('"long"', FRAMED, "both have a column key"),
         (record(("city", "string")), FRAMED, "both have a column key_city"),
-        (record(("zip", "int")), infer_schema([b"plain"]), "none begins with the number"),
+        (record(("zip", "int")), [b"plain"], "none begins with the number"),
         (record(("_kafka", "int")), FRAMED, "a name that is taken"),
     ],
 )
@@ -68,6 +72,21 @@ def test_keys_that_cannot_become_columns_stay_bytes_and_it_is_said(
     fields, sentences = registry_keys(SOURCE, sample)
     assert fields == {}
     assert said in sentences[0]
+
+
+def test_the_message_of_the_sampled_records_is_named(client: SchemaRegistryClient) -> None:
+    client.register_schema("t-key", Schema(PROTO, "PROTOBUF"))
+    named = registry_keys(SOURCE, SECOND)[0]
+    assert named == {"key_format": "protobuf", "key_message": "B"}
+    client.register_schema("p-value", Schema(PROTO, "PROTOBUF"))
+    source = {"bootstrap_servers": "h:1", "topics": ["p"]}
+    for values, message in ((SECOND, {"message": "B"}), (FRAMED, {})):
+        found = registry_format(source, "http://h", None, {}, values)
+        assert found == {
+            "value_format": "protobuf",
+            "registry": {"url": "http://h"},
+            **message,
+        }
 
 
 def test_json_keys_without_a_registry_keep_the_schema_inferred() -> None:

@@ -108,6 +108,27 @@ def test_all_that_is_wrong_is_told_at_once_each_at_its_line() -> None:
     assert [place for place in places if f"{place}: " not in str(caught.value)] == []
 
 
+def test_an_unknown_field_hides_nothing_else(mine: Path) -> None:
+    wrong = (MINIMAL % SECRET).replace("raw", "jsn") + "shedule: '* * * * *'\nname: twice\n"
+    package = write_project(mine, wrong)
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        load_pipelines(package)
+    told = str(caught.value)
+    assert "attributes.shedule: there is no such field; did you mean schedule?" in told
+    assert "attributes.source.value_format: " in told
+    assert "attributes.name: is given twice, in line 4 and in line 14" in told
+    assert "pydantic" not in told
+    assert SECRET not in told
+
+
+def test_relative_paths_start_at_the_document(mine: Path) -> None:
+    paths = (MINIMAL % SECRET) + "staging: rows\n"
+    (definitions,) = [load_pipelines(write_project(mine, paths))]
+    assert definitions.resolve_job_def("orders_job")
+    component = KafkaPipelineComponent.resolve_from_yaml(paths)
+    assert Pipeline.from_config(component.pipeline_config()).staging == Path.cwd() / "rows"
+
+
 def test_all_that_is_wrong_in_all_documents_is_told_at_once(mine: Path) -> None:
     wrong = (MINIMAL % SECRET).replace("raw", "jsn") + "lag_threshold: nope\n"
     another = (MINIMAL % SECRET).replace("name: orders", "name: returns")

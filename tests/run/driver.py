@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going, reaching
-from eo_pipeline.documents import read_document
+from eo_pipeline.documents import one_document
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.run.reports import CheckpointReport
 from eo_pipeline.testing import crash_at
@@ -27,7 +27,11 @@ def say(report: CheckpointReport) -> None:
 
 
 def configuration(text: str) -> Any:
-    return json.loads(text) if text.startswith("{") else read_document(text)
+    return (
+        json.loads(text)
+        if text.startswith("{")
+        else one_document(text).config(Pipeline.model_fields)
+    )
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
-from eo_pipeline.source.ddl import Field, fields_of
+from eo_pipeline.source.ddl import Field, fault_of, fields_of
 
 
 def test_names_types_and_comments_are_those_of_the_document() -> None:
@@ -35,3 +36,35 @@ def test_a_struct_type_is_read_by_its_json_form() -> None:
 def test_what_cannot_be_told_without_spark_is_not_guessed() -> None:
     for schema in (None, "", "BIGINT", "{}", "{", "struct<a: int>"):
         assert fields_of(schema) == ()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "id BIGINT NOT NULL COMMENT 'the order (a <copy>\\'s>) id', `odd ``name` struct<x: int>",
+        "a:INT",
+        "struct<a: int>",
+        "s STRING COLLATE UTF8_LCASE, v VARCHAR(3), i INTERVAL YEAR TO MONTH, w timestamp_ntz",
+        "m MAP<STRING, ARRAY<STRUCT<a:DECIMAL(3,1), `b c`: DATE NOT NULL>>>, d decimal(12,  2)",
+        """a ARRAY<INT> COMMENT 'x, FOO<y>', b MAP<STRING,INT> comment "a > b, c FOO" """,
+        "a-b INT, naïve INT",
+        StructType([StructField("id", LongType(), False)]).json(),
+    ],
+)
+def test_nothing_is_wrong_with_what_spark_reads(schema: str) -> None:
+    assert fault_of(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ("id BIGINTT NOT NULL", "field 'id' has the type BIGINTT, which Spark lacks; did you mean"),
+        ("a INT, b STRUCT<x:INT, y: ARRAY<STRIN>>", "field 'b.y' has the type STRIN"),
+        ("m MAP<STRING, strng> COMMENT 'x'", "field 'm' has the type strng"),
+        ("id BIGINT, name", "field 'name' has no type"),
+        ('{"type": "struct", "fields": [{"name": "id", "type": "longg"}]}', "JSON form"),
+        ("{", "it is not the JSON form of a StructType"),
+    ],
+)
+def test_a_type_that_spark_lacks_is_told_without_it(schema: str, fault: str) -> None:
+    assert fault in (fault_of(schema) or "")

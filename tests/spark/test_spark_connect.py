@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
 
 def with_token(server: EmbeddedSpark, token: str) -> str:
     """The address for one who has ``token``; pyspark sends it without TLS to localhost alone."""
-    return f"{server.start().remote.replace(HOST, 'localhost')}/;token={token}"
+    return f"{server.start().remote.partition('/;')[0]}/;token={token}"
 
 
 class Runner:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from eo_pipeline.scrubbing import printable
 from eo_pipeline.staging.rows import StagedTable
 
 
@@ -30,4 +31,4 @@ def _rows(staged: StagedTable, rows_max: int) -> Iterator[list[Any]]:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else escape(str(value))
+    return "" if value is None else escape(printable(str(value)))

@@ -145,6 +145,7 @@ class LedgerFiles:
 
         Raises:
             LedgerDamagedError: the file is not there or not whole: somebody changed the folder.
+            SinkUnavailableError: it cannot be read just now.
         """
         return self._cached(pointer)
 
@@ -154,7 +155,15 @@ class LedgerFiles:
             with _reached():
                 text = path.read_text()
             return LedgerFile.from_json(json.loads(text))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            found = f"has no ledger file: {path} is gone"
+            raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
+        except OSError as error:
+            raise SinkUnavailableError(
+                f"the ledger file {path} cannot be read: {error.strerror or error}. Nothing was "
+                "read or written; the next run looks again."
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
             found = f"cannot be read, in the ledger file {path}: {error}"
             raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
 

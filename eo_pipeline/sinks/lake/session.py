@@ -5,6 +5,7 @@ A format fills in how its table is opened, and what its one commit is.
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.places import Place, folders_in, name_too, remove_all
-from eo_pipeline.sinks.files import refuse_misread, remove_folder
+from eo_pipeline.sinks.files import refuse_file, refuse_misread, remove_folder
 from eo_pipeline.sinks.lake.dead_letters import DeadLetterFiles
 from eo_pipeline.sinks.lake.ledger import (
     FIRST,
@@ -42,6 +43,8 @@ _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 #: The format's handle on one version of its table; None where the table does not exist yet.
 Handle = TypeVar("Handle")
+
+log = logging.getLogger(__name__)
 
 #: Above every version: asked for the rows since then, a table gives those of no checkpoint.
 NO_CHECKPOINT = 2**62
@@ -70,6 +73,7 @@ class LakeSession(SinkSession, Generic[Handle]):
         if root.is_file():
             raise ConfigError(f"sink: {root} is not a folder")
         super().__init__(pipeline)
+        refuse_file(root, self.folder_field)
         refuse_misread(root, self.misread, self.folder_field)
         self.root = root
         self.ledger = LedgerFiles(root, pipeline)
@@ -82,8 +86,11 @@ class LakeSession(SinkSession, Generic[Handle]):
             return None
         over = [at for at in self.ledger.tried() if at.version <= head.at.version]
         folders = self.dead_letters.folder, *self._side_folders()
-        remove_all([file for at in over for file in self.ledger.left_by(head, at, *folders)])
-        self.ledger.end(*over)
+        try:
+            remove_all([file for at in over for file in self.ledger.left_by(head, at, *folders)])
+            self.ledger.end(*over)
+        except OSError as error:
+            log.warning("%s: what attempts left stays for a later run: %s", self.pipeline, error)
         return head.entry
 
     def remove_lost(self) -> None:

@@ -24,13 +24,14 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
-from eo_pipeline.sinks.files import remove_folder
+from eo_pipeline.sinks.files import refuse_file, remove_folder
 from eo_pipeline.sinks.parquet.config import ParquetSink
 from eo_pipeline.sinks.parquet.exchange import locked
 from eo_pipeline.sinks.parquet.lineage import queries, read_lineage, read_values
 from eo_pipeline.sinks.parquet.rows import write_rows
 from eo_pipeline.sinks.parquet.store import (
     DEAD_LETTERS_FOLDER,
+    ENTRY_FILE,
     HINT_FILE,
     CheckpointFolders,
     EntryFile,
@@ -72,8 +73,7 @@ class ParquetSession(SinkSession):
         super().__init__(pipeline)
         self.root = sink.root
         self.folders = CheckpointFolders(sink.root)
-        if self.root.exists() and not self.root.is_dir():
-            raise ConfigError(f"sink.path: {self.root} is not a folder")
+        refuse_file(self.root, "path")
         head = self.folders.newest()
         if head is not None and head.entry.pipeline != pipeline:
             raise ConfigError(
@@ -360,13 +360,12 @@ class RenamePublication(_FolderPublication):
                 f"{path}: whether the folder was renamed is not known: {error}"
             ) from error
 
-    def _not_renamed(self, path: Path) -> SinkUnavailableError:
-        return SinkUnavailableError(
-            f"{path} exists and has no ledger file: it was not made by this pipeline. Nothing was "
-            "published; move it away."
-            if path.exists()
-            else f"{path} could not be made. Nothing was published; the next run tries again."
-        )
+    def _not_renamed(self, path: Path) -> EoPipelineError:
+        if path.exists() and not (path / ENTRY_FILE).exists():
+            found = f"has a folder without its ledger file: {path / ENTRY_FILE} is gone"
+            return LedgerDamagedError(self.session.pipeline, self.entry.version, found)
+        said = f"{path} could not be made. Nothing was published; the next run tries again."
+        return SinkUnavailableError(said)
 
     def _remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
