@@ -12,6 +12,8 @@ import pytest
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.spark import SparkSettings
 
+pytestmark = pytest.mark.slow
+
 _PIPELINE = {
     "name": "p",
     "source": {"bootstrap_servers": "n:1", "topics": ["t"], "value_schema": "id BIGINT"},

@@ -15,6 +15,8 @@ from eo_pipeline.spark import SparkSettings, little
 from tests.engine import Bench
 from tests.servers import STATE
 
+pytestmark = pytest.mark.slow
+
 _COMPILED = "Code generated in"
 
 

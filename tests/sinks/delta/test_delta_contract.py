@@ -127,6 +127,7 @@ class TestUpsert(UpsertContract, GoingBackContract, OnDelta):
         )
 
 
+@pytest.mark.slow
 class TestTableThatIsThereAlready(OnDelta):
     """Somebody else made the table, and a folder with a space in its name, given as a URL."""
 
@@ -140,6 +141,7 @@ class TestTableThatIsThereAlready(OnDelta):
         return DeltaSink(path=root.as_uri())
 
 
+@pytest.mark.slow
 class TestPartitioned(GoingBackContract, OnDelta):
     """A table laid out by a column of its rows, which is in the files too."""
 

@@ -16,6 +16,8 @@ from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.servers import STATE
 from tests.sinks.delta.delta_world import World, rows_of
 
+pytestmark = pytest.mark.slow
+
 DELTA = Artefact("io.delta", "delta-spark_2.13", "4.0.0")
 
 #: A session of its own: the extension cannot be added to a running one.

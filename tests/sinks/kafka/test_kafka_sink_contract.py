@@ -109,6 +109,7 @@ class TestExactlyOnce(IdentityContract, ExactlyOnceContract):
         assert self.visible(sink) == self.rows_of(1, 2)
 
 
+@pytest.mark.slow
 class TestAtLeastOnce(SinkContract):
     """The ledger is exact; rows are there before it moves, and again after a retry."""
 
@@ -134,6 +135,7 @@ def test_what_promises_nothing_writes_rows_and_ledger_too(kafka: EmbeddedKafka, 
     assert [row["id"] for row in read_topic(sink)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 class TestNone(TestAtLeastOnce):
     """Differs in how rows are sent, not in the ledger, which the contract is about."""

@@ -58,6 +58,7 @@ def sharded(kafka: EmbeddedKafka, topic: str, shards: int = SHARDS) -> KafkaSink
     return KafkaSink(bootstrap_servers=kafka.bootstrap_servers, topic=topic, shards=shards)
 
 
+@pytest.mark.slow
 class TestSeveralShards(ExactlyOnceContract):
     """The contract, with every checkpoint in files, so that three shards publish it."""
 

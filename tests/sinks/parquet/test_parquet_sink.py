@@ -13,7 +13,6 @@ import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
@@ -28,6 +27,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.parquet import ParquetSink
+from eo_pipeline.sinks.parquet import session as parquet_session
 from eo_pipeline.sinks.parquet.session import ParquetSession
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
@@ -231,7 +231,8 @@ class TestTheRename:
             raise OSError(errno.ENOSPC, "no space left")
 
         with monkeypatch.context() as patched:
-            patched.setattr(pq, "write_table", full)
+            # by the name that the sink has: a module that is imported when it is used
+            patched.setattr(vars(parquet_session)["pq"], "write_table", full)
             with pytest.raises(SinkUnavailableError, match="no space"):
                 session.publish(child_of(head, 2), staged(2))
         assert os.listdir(sink.root / "_eo_publishing") == []

@@ -11,6 +11,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from eo_pipeline.embedded import redis as embedded_redis
 from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.errors import (
@@ -354,6 +355,6 @@ class TestEmbedded:
             assert server.url() == url
 
     def test_it_says_how_to_get_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(redis, "_BINARY", "no-such-server")
+        monkeypatch.setattr(embedded_redis, "_BINARY", "no-such-server")
         with pytest.raises(SetupError, match="apt-get install redis-server"):
             EmbeddedRedis(tmp_path).start()
