@@ -146,12 +146,7 @@ _SINK_PATHS: Mapping[str, tuple[str, ...]] = {
 }
 
 #: Those where a table is, with what they are if they are left out.
-_TABLES = {
-    "path": None,
-    "location": None,
-    "ledger": ".eo/console",
-    "warehouse": ".eo/warehouse",
-}
+_TABLES = {"path": None, "location": None, "ledger": ".eo/console", "warehouse": ".eo/warehouse"}
 
 #: A table's name in a catalog of three levels, which could be a folder's name too.
 _CATALOG_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*){2}")
@@ -223,7 +218,7 @@ def _paths(fields: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
             for name in value:
                 if str(name) == "file" or str(name).endswith(".location"):
                     yield from found(*at, name)
-        elif _is_relative(value) and not (at[-1] == "path" and _CATALOG_NAME.fullmatch(value)):
+        elif _is_relative(at[-1], value):
             yield at, value
 
     sections = {name: value for name, value in fields.items() if isinstance(value, Mapping)}
@@ -240,7 +235,11 @@ def _paths(fields: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
     yield from found("spark", "py_files") if "spark" in sections else ()
 
 
-def _is_relative(path: str) -> bool:
+def _is_relative(name: Any, path: str) -> bool:
+    if name == "path" and _CATALOG_NAME.fullmatch(path):
+        return False
+    if name == "ssl.ca.location" and path == "probe":  # librdkafka's word for the usual places
+        return False
     return bool(path.strip()) and not Path(path).is_absolute() and not _NO_PATH.match(path)
 
 

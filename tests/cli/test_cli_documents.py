@@ -221,8 +221,11 @@ def test_a_relative_path_starts_at_the_document(
 )
 def test_a_path_that_starts_elsewhere_is_left_alone(write: Write, value: str, whole: str) -> None:
     sink = f"{{type: delta, path: '{value}'}}"
-    (document,) = documents_in(write("a/p.yaml", PATHS.replace("SINK", sink)))
-    assert document.config(Pipeline.model_fields)["sink"]["path"] == whole
+    probes = PATHS.replace("SINK", sink).replace("ca.pem", "probe")
+    (document,) = documents_in(write("a/p.yaml", probes))
+    config = document.config(Pipeline.model_fields)
+    assert config["sink"]["path"] == whole
+    assert config["source"]["client"]["ssl.ca.location"] == "probe"
 
 
 @pytest.mark.parametrize(
