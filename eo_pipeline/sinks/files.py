@@ -47,7 +47,7 @@ def refuse_file(root: Place, field: str) -> None:
         return
     there = next((place for place in (root, *root.parents) if place.exists()), root.parent)
     if not there.is_dir():
-        raise ConfigError(f"sink.{field}: {root} cannot be a folder: {there} is a file")
+        raise ConfigError(f"sink.{field}: {root} is not a folder: {there} is a file")
 
 
 def refuse_misread(root: Place, misread: re.Pattern[str], field: str) -> None:

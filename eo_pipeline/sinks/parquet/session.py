@@ -362,7 +362,8 @@ class RenamePublication(_FolderPublication):
 
     def _not_renamed(self, path: Path) -> EoPipelineError:
         if path.exists() and not (path / ENTRY_FILE).exists():
-            found = f"has a folder without its ledger file: {path / ENTRY_FILE} is gone"
+            found = f"has no ledger file: {path / ENTRY_FILE} is gone, or {path} was not made by "
+            found += "this pipeline, and is to be moved away"
             return LedgerDamagedError(self.session.pipeline, self.entry.version, found)
         said = f"{path} could not be made. Nothing was published; the next run tries again."
         return SinkUnavailableError(said)

@@ -217,8 +217,9 @@ class TestTheRename:
         head = publish(session, 0)
         (sink.root / "checkpoint=1").mkdir()
         (sink.root / "checkpoint=1" / "mine.txt").touch()
-        with pytest.raises(LedgerDamagedError, match="without its ledger file"):
+        with pytest.raises(LedgerDamagedError, match="not made by this pipeline, and") as told:
             session.publish(child_of(head, 2), staged(1))
+        assert not told.value.retryable, "it stays until a person moves it away"
         shutil.rmtree(sink.root / "checkpoint=1")
         publish(session, 1, head)
 
