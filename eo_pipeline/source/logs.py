@@ -21,7 +21,12 @@ from eo_pipeline.source.fetch import DECIDED, PATIENCE_S, TUNING, NotFetchedErro
 
 #: Bytes of a partition in one answer. One batch is enough, and most are smaller: with less than a
 #: batch the broker answers for one partition at a time, with more it sends what nobody looks at.
-_FEW = {"fetch.message.max.bytes": str(64 * 1024), "queued.min.messages": "1"}
+#: Once it has more the client pauses, a whole second by default, which outlives an assignment.
+_FEW = {
+    "fetch.message.max.bytes": str(64 * 1024),
+    "queued.min.messages": "1",
+    "fetch.queue.backoff.ms": "2",
+}
 
 _LOOK_S = 0.005
 

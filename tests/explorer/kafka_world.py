@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
+from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.source.discovery import Bounds, Cluster
 from eo_pipeline.source.logs import LastRecord
@@ -183,7 +184,9 @@ class World:
         found = {}
         for r in ranges:
             log = self.looked_at[r.topic].logs[r.partition]
-            assert log.begin <= r.start < r.end <= log.high, "nobody would ever answer"
+            assert r.start < r.end <= log.high, "nobody would ever answer"
+            if r.start < log.begin:
+                raise SourceUnavailableError(f"{r} is not there")
             number = log.written[r.end - 1].number
             found[r.topic_partition] = LastRecord(r.end - 1, str(number))
         return found

@@ -37,7 +37,7 @@ FIRST_SEED = int(os.environ.get("EO_EXPLORER_SEED", "1"))
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of runs have nothing to say to anybody; the tests after them have."""
-    for name in ("losses", "config"):
+    for name in ("losses", "marks", "config"):
         monkeypatch.setattr(logging.getLogger(f"eo_pipeline.source.{name}"), "disabled", True)
 
 

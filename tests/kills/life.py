@@ -325,8 +325,10 @@ class Life:
     def _while_the_broker_is_away(self, act: Callable[[], object]) -> None:
         with self.world.changing:
             self.world.broker.kill()
-            act()
-            self.world.broker.start()
+            try:
+                act()
+            finally:
+                self.world.broker.start()
 
     def _end_of(self, fork: _Fork) -> None:
         """A fork goes on from where it was made: with everything since, and nothing before."""
