@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.engine import Topic
 from tests.servers import wait_until
 
 
@@ -47,6 +48,15 @@ def delete_records(admin: AdminClient, topic: str, partition: int, before: int) 
     asked = TopicPartition(topic, partition, before)
     for deleted in admin.delete_records([asked]).values():
         deleted.result()
+
+
+def stand_at(topic: Topic, group: str, offset: int) -> None:
+    """A consumer group has read the first partition of ``topic`` up to ``offset``."""
+    consumer = Consumer({"bootstrap.servers": topic.bootstrap_servers, "group.id": group})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic.name, 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
 
 
 @contextmanager
