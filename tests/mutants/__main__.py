@@ -23,8 +23,8 @@ from tests import shared, tiers
 from tests.mutants import ROOT, Mutant
 from tests.mutants.all import MUTANTS
 
-#: Seconds that one test may take: a mutant may wait for ever.
-_TEST_S = 120
+#: Seconds that one test may take, with the start of its servers: a mutant may wait for ever.
+_TEST_S = 300
 
 _FIRST_TIER = "not slow and not chaos"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _UPSERT = "tests/sinks/sql/test_sql_upsert.py::TestUpsert"
+_POSTGRES = "tests/sinks/postgres/test_postgres_failures.py::TestServer"
 _SQL = "eo_pipeline/sinks/sql"
 
 MUTANTS = (
@@ -25,7 +26,10 @@ MUTANTS = (
         f"{_SQL}/rows.py",
         "        if inserted != staged.rows and not self._acts:\n",
         "        if False:\n",
-        ("tests/sinks/postgres/test_postgres_counts.py",),
+        (
+            "tests/sinks/postgres/test_postgres_counts.py::TestInsert::"
+            "test_another_number_than_the_database_says_it_took_is_missed",
+        ),
     ),
     Mutant(
         "database-keeps-the-step",
@@ -35,7 +39,7 @@ MUTANTS = (
         "            AND version > parent_version))\n",
         (
             "tests/sinks/sql/test_sql_ledger.py::TestLedger::"
-            "test_the_database_itself_takes_only_the_next_version",
+            "test_the_database_itself_takes_only_the_next_version[postgres-2-0-'0'-eo_ledger_step]",
         ),
     ),
     Mutant(
@@ -54,8 +58,11 @@ MUTANTS = (
         "The entry goes in only if its parent, by transaction id, is there.",
         f"{_SQL}/ledger.py",
         'AND transaction_id = {self.mark}"',
-        'AND transaction_id >= {self.mark}"',
-        ("tests/sinks/sql/test_sql_ledger.py::TestLedger",),
+        "AND transaction_id <> '' AND {self.mark}::text <> ''\"",
+        (
+            "tests/sinks/sql/test_sql_ledger.py::TestLedger::"
+            "test_a_parent_that_is_another_by_now_is_fenced_by_the_commit[postgres-False]",
+        ),
     ),
     Mutant(
         "entry-in-the-rows-transaction",
@@ -65,7 +72,7 @@ MUTANTS = (
         "    def enter(self) -> None:\n",
         (
             "tests/sinks/sql/test_sql_failures.py::TestServer::"
-            "test_an_entry_never_lands_alone_after_the_server_ended_the_transaction",
+            "test_an_entry_never_lands_alone_after_the_server_ended_the_transaction[postgres]",
         ),
     ),
     Mutant(
@@ -74,7 +81,7 @@ MUTANTS = (
         "eo_pipeline/sinks/postgres/store.py",
         '        if tag != "COMMIT":\n',
         "        if False:\n",
-        ("tests/sinks/postgres/test_postgres_failures.py",),
+        (f"{_POSTGRES}::test_a_commit_that_the_server_answers_by_a_rollback_is_none",),
     ),
     Mutant(
         "lock-timeout",
@@ -82,7 +89,10 @@ MUTANTS = (
         "eo_pipeline/sinks/postgres/store.py",
         "        self.execute(_LIMITS, lock, lock, whole)\n",
         '        self.execute(_LIMITS, "0", lock, whole)\n',
-        ("tests/sinks/postgres/test_postgres_failures.py",),
+        (
+            f"{_POSTGRES}::"
+            "test_what_a_transaction_may_hold_up_is_bounded_and_what_it_commits_is_durable",
+        ),
     ),
     Mutant(
         "durable-commit",
@@ -90,7 +100,10 @@ MUTANTS = (
         "eo_pipeline/sinks/postgres/store.py",
         "WHEN 'off' THEN 'on'",
         "WHEN 'off' THEN 'off'",
-        ("tests/sinks/postgres/test_postgres_failures.py",),
+        (
+            f"{_POSTGRES}::"
+            "test_what_a_transaction_may_hold_up_is_bounded_and_what_it_commits_is_durable",
+        ),
     ),
     Mutant(
         "rewind-takes-what-came-after",
@@ -131,7 +144,7 @@ MUTANTS = (
         f"{_SQL}/upsert.py",
         '{quoted(name)} DESC" for name in rule.age_columns(columns)',
         '{quoted(name)} ASC" for name in rule.age_columns(columns)',
-        (f"{_UPSERT}::test_the_newest_of_one_checkpoint_wins_whatever_its_place",),
+        (f"{_UPSERT}::test_the_newest_of_one_checkpoint_wins_whatever_its_place[postgres]",),
     ),
     Mutant(
         "upsert-older-changes-nothing",
@@ -139,7 +152,7 @@ MUTANTS = (
         f"{_SQL}/upsert.py",
         "    return f\"({', '.join(mine)}) <= ({', '.join(theirs)}) OR {unknown}\"\n",
         '    return "true"\n',
-        (f"{_UPSERT}::test_an_older_row_that_comes_late_changes_nothing",),
+        (f"{_UPSERT}::test_an_older_row_that_comes_late_changes_nothing[postgres]",),
     ),
     # lakes
     Mutant(
@@ -148,7 +161,19 @@ MUTANTS = (
         "eo_pipeline/sinks/delta/commit.py",
         "            custom_metadata=words_of(entry, told),\n            max_commit_retries=0,\n",
         "            custom_metadata=words_of(entry, told),\n            max_commit_retries=9,\n",
-        ("tests/sinks/delta/test_delta_sink.py::test_a_second_run_of_ours_between_is_fenced",),
+        (
+            "tests/sinks/delta/test_delta_sink.py",
+            "tests/sinks/delta/test_delta_going_back.py",
+            "tests/sinks/delta/test_delta_upsert.py",
+        ),
+    ),
+    Mutant(
+        "delta-maintenance-no-retries",
+        "Maintenance of a Delta table does not retry its commit: rows would be there twice.",
+        "eo_pipeline/sinks/delta/commit.py",
+        '            custom_metadata={MAINTENANCE: "true"},\n            max_commit_retries=0,\n',
+        '            custom_metadata={MAINTENANCE: "true"},\n            max_commit_retries=9,\n',
+        ("tests/sinks/delta/test_delta_maintain.py",),
     ),
     Mutant(
         "iceberg-no-retries",
@@ -191,11 +216,16 @@ MUTANTS = (
     # Kafka
     Mutant(
         "kafka-fences",
-        "A Kafka publication shuts out every other producer of the pipeline before it compares.",
+        "All runs of a pipeline have one transactional id: the newer shuts out the older.",
         "eo_pipeline/sinks/kafka/transaction.py",
-        "            self._producer.init(self._sink.request_timeout)\n",
-        "            pass\n",
-        ("tests/sinks/kafka/test_kafka_sink.py",),
+        '"transactional.id": sink.transactional_id(pipeline, shard),',
+        '"transactional.id": f"{sink.transactional_id(pipeline, shard)}-{id(self)}",',
+        (
+            "tests/sinks/kafka/test_kafka_sink.py::"
+            "test_a_dead_run_holds_back_readers_until_recover",
+            "tests/sinks/kafka/test_kafka_sink.py::"
+            "test_a_zombie_that_was_fenced_asks_the_ledger_who_won",
+        ),
     ),
     Mutant(
         "kafka-compares-the-head",
@@ -243,13 +273,25 @@ MUTANTS = (
     ),
     # stores that the first tier has not
     Mutant(
+        "mysql-tables-first",
+        "MySQL's tables are made before the transaction: CREATE TABLE would commit what is open.",
+        "eo_pipeline/sinks/mysql/store.py",
+        "    has_ddl_in_transactions = False\n",
+        "    has_ddl_in_transactions = True\n",
+        (
+            "tests/sinks/mysql/test_mysql_contract.py::TestAppend::"
+            "test_an_abort_leaves_nothing_and_a_retry_lands_once",
+        ),
+        only_slow="the rule is MySQL's own",
+    ),
+    Mutant(
         "redis-tries-first",
         "The script of Redis tries every type and permission before its first write.",
         "eo_pipeline/sinks/redis/script.py",
         "  found = obstacle(KEYS[i]) or moved(KEYS[i], origins[i - first_key + 1])\n",
         "  found = moved(KEYS[i], origins[i - first_key + 1])\n",
         (
-            "tests/sinks/redis/test_redis_sink.py::TestRefusals::test_a_key_that_holds_something_else",
+            "tests/sinks/redis/test_redis_sink.py::TestRefused::test_a_key_that_holds_something_else",
         ),
         only_slow="the rule is a script that a Redis server runs",
     ),
@@ -259,7 +301,9 @@ MUTANTS = (
         "eo_pipeline/sinks/redis/script.py",
         "if (redis.call('HGET', ledger, 'head') or '') ~= parent then\n",
         "if false then\n",
-        ("tests/sinks/redis/test_redis_contract.py",),
+        (
+            "tests/sinks/redis/test_redis_contract.py::TestHashes::test_a_number_alone_does_not_match",
+        ),
         only_slow="the rule is a script that a Redis server runs",
     ),
 )
