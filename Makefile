@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # a network that is away for a minute is waited for
 export PIP_RETRIES := 8
 
-.PHONY: help setup run dev stop clean servers servers-up servers-down test test-all chaos correctness bench bench-quick bench-growth lint docs
+.PHONY: help setup run dev stop clean servers servers-up servers-down test test-all chaos correctness mutants bench bench-quick bench-growth lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ chaos: servers ## kills at every point in every store, random moments, long live
 
 correctness: servers ## an hour of random kills on every store, judged from outside (MINUTES=60 SEED=)
 	@$(BIN)/python -m tests.kills --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+mutants: $(VENV)/.ready-dev ## break each rule of the engine once, and see that `make test` notices it (ARGS: names, --list, --slow)
+	@$(DEMO) setup
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: an hour or more
 	@$(DEMO) setup

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
+from tests.engine import Topic
 from tests.servers import is_led, wait_until
 
 
@@ -44,6 +45,15 @@ def delete_records(admin: AdminClient, topic: str, partition: int, before: int) 
     asked = TopicPartition(topic, partition, before)
     for deleted in admin.delete_records([asked]).values():
         deleted.result()
+
+
+def stand_at(topic: Topic, group: str, offset: int) -> None:
+    """A consumer group has read the first partition of ``topic`` up to ``offset``."""
+    consumer = Consumer({"bootstrap.servers": topic.bootstrap_servers, "group.id": group})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic.name, 0, offset)], asynchronous=False)
+    finally:
+        consumer.close()
 
 
 @contextmanager

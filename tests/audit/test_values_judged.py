@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +13,10 @@ from eo_pipeline.audit.proof import cannot_prove, proves
 from eo_pipeline.audit.ranges import Coverage, parts
 from eo_pipeline.audit.report import CheckpointAudit, FindingKind
 from eo_pipeline.audit.snapshot import Snapshot
-from eo_pipeline.audit.values import NOT_MADE, Proofs, Values
+from eo_pipeline.audit.values import NOT_MADE, Proofs, Values, ValueSums
+from eo_pipeline.ledger.entry import Checksum
 from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.spark import checksums
 from tests.audit.test_audit_findings import FINE, SOURCE, TEN, checkpoint, cluster
 
 FORGOTTEN = {RowKind.GONE: Tally(keys=10, found=10)}
@@ -94,3 +97,20 @@ def test_rows_as_they_were_committed_were_not_changed_but_the_transform() -> Non
     given = evidence(Values(AS_COMMITTED), kinds, cluster())
     said = list(cannot_prove(given, judge(given, Findings()), None))
     assert any("to the last value" in each for each in said)
+
+
+def test_rows_hold_what_was_committed_if_their_checksum_is_the_one_that_was_made_then() -> None:
+    def checksum(digest: str, algorithm: str = checksums.ALGORITHM) -> Checksum:
+        return Checksum(algorithm, digest, {"id": "long"})
+
+    of_none = checksums.digest(checksums.NO_ROWS)
+    asked = {
+        1: checksum(of_none),
+        2: checksum(checksums.digest(checksums.Sums(1, 2, 3))),
+        3: None,
+        4: checksum(of_none, "of a later release"),
+    }
+    proofs = ValueSums(cast(Any, None), "p", asked).proofs()
+    assert (proofs.as_committed, proofs.changed) == (frozenset({1}), frozenset({2}))
+    assert sorted(proofs.unknown.values()) == [1, 1]
+    assert NOT_MADE in proofs.unknown

@@ -10,19 +10,22 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.errors import SparkJobError
+from eo_pipeline.errors import SetupError, SparkJobError
 from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run import stage
-from eo_pipeline.run.counting import Reading, Result
+from eo_pipeline.run.counting import Reading, Result, Seen, refuse_other_rows
 from eo_pipeline.source.sums import are_whole
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.staging.rows import StagedFile, StagedTable
 from tests.chaos import rest_is_chaos
 from tests.engine import Bench
 from tests.run.transforms import ROWS_OF_TWENTY
@@ -276,3 +279,27 @@ def test_whole_ranges_prove_themselves_in_any_order() -> None:
 )
 def test_ranges_that_were_not_read_whole_do_not(wrong: list[tuple[str, int, int]]) -> None:
     assert not whole(wrong)
+
+
+def test_records_that_are_neither_good_nor_bad_nor_skipped_stop_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = (each.name for each in fields(Seen) if each.name not in ("unknown_fields", "metrics"))
+    shown = dict.fromkeys(f"unknown_{which}" for which in ("longest", "first", "last", "chance"))
+    counted = {**dict.fromkeys(names, 0), **shown, "records": 25, "good": 20, "bad": 3}
+    monkeypatch.setattr(Reading, "_believed", lambda *_: counted)
+    reading, result = object.__new__(Reading), cast(Any, None)
+    with pytest.raises(SparkJobError, match=r"25 records .* 20 are good, 3 bad and 0 skipped"):
+        reading.seen(result)
+    counted["skipped"] = 2
+    assert reading.seen(result).records == 25
+
+
+def test_other_rows_than_the_job_made_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    in_memory = StagedTable.in_memory(pa.table({"id": [1, 2, 3]}))
+    refuse_other_rows(3, in_memory, 7)
+    in_files = StagedTable(in_memory.schema, tmp_path, (StagedFile("a.parquet", 9, 2),))
+    for made, staged in ((4, in_memory), (2, in_memory), (3, in_files)):
+        said = f"checkpoint 7 made {made} rows, and {staged.rows} are"
+        with pytest.raises(SetupError, match=said):
+            refuse_other_rows(made, staged, 7)

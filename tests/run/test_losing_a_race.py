@@ -12,6 +12,7 @@ import pytest
 
 from eo_pipeline.errors import (
     BadRecordError,
+    DataLossError,
     EoPipelineError,
     FencedError,
     SetupError,
@@ -22,10 +23,13 @@ from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.stage import Stager
+from eo_pipeline.run.transaction import SinkTransaction, TransactionState
 from eo_pipeline.sinks.console import ConsoleSink
+from eo_pipeline.source.admin import KafkaAdmin
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.source.discovery import Bounds, Cluster
 from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.run.test_recovery import Ledger
 
@@ -106,3 +110,24 @@ def test_a_ledger_that_cannot_be_asked_then_hides_nothing(tmp_path: Path) -> Non
 def checkpoint(run: Steps) -> LedgerEntry:
     entry = replace(child_of(START), counts=Counts())
     return run.checkpoint(START, entry, Cluster({}, {}), Counts())
+
+
+def test_rows_of_a_topic_that_was_replaced_while_they_were_staged_are_not_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same offsets hold other records then; nothing in the rows tells."""
+    entry = child_of(START, 3)
+    bounds = {r.topic_partition: Bounds(0, r.end) for r in entry.ranges}
+    run = steps(Ledger(START), tmp_path, lambda: None)
+    for uuid, state in ((entry.topic_ids, TransactionState.STAGED), ({"events": "another"}, None)):
+        now = Cluster(bounds, uuid)
+        monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda _, now=now: dict(now.topic_ids))
+        monkeypatch.setattr(KafkaAdmin, "cluster", lambda _, now=now: now)
+        transaction = SinkTransaction(Ledger(START), entry, None)
+        if state:
+            run._stage(transaction, lambda *_: (StagedOutput(), Counts()))
+            assert transaction.state is state
+            continue
+        with pytest.raises(DataLossError, match="created again"):
+            run._stage(transaction, lambda *_: (StagedOutput(), Counts()))
+        assert transaction.state is TransactionState.ABORTED

@@ -35,6 +35,7 @@ class Ledger(SinkSession):
         super().__init__("p")
         self.entries = list(entries)
         self.refuses = False
+        self.hidden: int | None = None
         self.meanwhile: Callable[[], None] | None = None
 
     def head(self) -> LedgerEntry | None:
@@ -44,7 +45,8 @@ class Ledger(SinkSession):
         happens, self.meanwhile = self.meanwhile, None
         if happens is not None:
             happens()
-        return self.entries[version] if version < len(self.entries) else None
+        is_shown = version < len(self.entries) and version != self.hidden
+        return self.entries[version] if is_shown else None
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return iter(self.entries[since:])
@@ -299,4 +301,19 @@ def test_a_promise_that_cannot_be_read_and_was_kept_stops_nobody(area: StagingAr
     attempt = promise(area, entry)
     (attempt.folder / MANIFEST).write_text("")
     assert recovery(Ledger(START, entry), area).recover() == (entry, [])
+    assert ids(area) == []
+
+
+def test_what_the_ledger_does_not_show_is_not_dead(area: StagingArea) -> None:
+    """Scenario: a store that is behind itself does not show an entry below its head. Outcome: the
+    attempts at that version stay; perhaps one of them is what was committed.
+    """
+    first = child(START)
+    attempt = promise(area, child(START))
+    ledger = Ledger(START, first, child(first))
+    ledger.hidden = 1
+    recovery(ledger, area).delete_decided_attempts(ledger.entries[-1])
+    assert ids(area) == [attempt.id]
+    ledger.hidden = None
+    recovery(ledger, area).delete_decided_attempts(ledger.entries[-1])
     assert ids(area) == []

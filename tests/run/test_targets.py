@@ -14,8 +14,10 @@ from eo_pipeline.errors import (
     StalePlanError,
     UnknownCheckpointError,
 )
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.branch import checkpoints
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.run.replay import replay_entry
 from eo_pipeline.run.targets import find_live_entry, first_topic_ids, ranges_since, refuse_stale
 from eo_pipeline.sinks.protocol import SinkSession
 
@@ -137,3 +139,16 @@ def test_a_replaced_topic_is_named_though_nothing_of_it_was_read() -> None:
                    topic_ids={"t": "another"})  # fmt: skip
     assert ranges_since(target, head, [head]) == (OffsetRange("t", 0, 10, 10),)
     assert first_topic_ids([target, head]) == {"t": "u"}
+
+
+def test_a_replay_reads_its_checkpoints_ranges_and_moves_no_offset() -> None:
+    counts = [Counts(rows=10, rows_total=10 * n) for n in range(4)]
+    found = [entry.with_counts(n) for entry, n in zip(entries(3), counts, strict=True)]
+    first = checkpoints(found)[0]
+    entry = replay_entry(found[-1], first, "run", {})
+    assert (entry.version, entry.target, entry.checkpoint) == (4, 1, 1)
+    assert (entry.ranges, entry.offsets) == (first.entry.ranges, found[-1].offsets)
+    assert entry.counts == Counts(rows_total=20), "as if its rows were not there"
+    replayed = entry.with_counts(Counts(rows=7, rows_total=27))
+    again = replay_entry(replayed, checkpoints([*found, replayed])[0], "run", {})
+    assert again.counts.rows_total == 20

@@ -157,5 +157,19 @@ def test_a_promise_is_not_taken_back(illegal: Callable[[SinkTransaction], None])
         illegal(promised(Answers()))
 
 
+def test_nothing_is_promised_before_all_rows_are_staged(tmp_path: Path) -> None:
+    attempt = StagingArea(tmp_path, "p").begin(ENTRY)
+    transaction = SinkTransaction(Answers(), ENTRY, attempt)
+
+    def stage(*_: object) -> tuple[StagedOutput, Counts]:
+        assert attempt.manifest() is None
+        return StagedOutput(), Counts()
+
+    transaction.write(stage)
+    assert attempt.manifest() is None
+    transaction.pre_commit()
+    assert attempt.manifest() is not None
+
+
 def test_counts_travel_with_the_entry() -> None:
     assert promised(Answers()).entry.counts.rows == 3

@@ -11,7 +11,7 @@ import pytest
 from eo_pipeline.errors import RangesGoneError
 from eo_pipeline.ledger.entry import EntryId, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
-from eo_pipeline.run.accept_loss import entry_past_losses
+from eo_pipeline.run.accept_loss import entry_past_losses, still_lost
 from eo_pipeline.run.forward import entry_of_batch
 from eo_pipeline.run.targets import ranges_since
 from eo_pipeline.source.config import KafkaSource, LossKind
@@ -276,3 +276,14 @@ def test_a_loss_names_topic_partition_and_both_bounds() -> None:
     assert "[6, 10)" in text
     gone = str(describe_loss(T0, LossKind.VANISHED, 5, cluster()))
     assert "no longer exists" in gone
+
+
+def test_only_what_somebody_looked_at_is_accepted_and_only_for_the_reason_he_saw() -> None:
+    head = head_at({T0: 5, T1: 5})
+    looked_at = losses_of(head, cluster(p0=(6, 10), p1=(7, 10)), SOURCE)
+    later = losses_of(head, cluster(p0=(8, 10), p1=(0, 4)), SOURCE)
+    accepted = still_lost(looked_at, later)
+    assert {tp: kind for tp, (kind, _) in accepted.items()} == {T0: LossKind.RETENTION}
+    assert accepted[T0][1].beginning == 8, "a hole may have grown"
+    only_one = {T0: looked_at[T0]}
+    assert still_lost(only_one, looked_at).keys() == {T0}

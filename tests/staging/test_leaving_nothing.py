@@ -98,12 +98,13 @@ def test_a_kill_between_two_removals_leaves_what_the_next_one_finds(
 ) -> None:
     lost, winner = child_of(START), child_of(START)
     attempt = area.begin(lost)
-    staged(attempt)
+    attempt.write_manifest(Manifest(lost, staged(attempt)))
     with monkeypatch.context() as killed:
         killed.setattr(attempt_module, "remove_tree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             recover(area, START, winner)
     assert everything(table)
+    assert attempt.manifest() is None, "what is half-removed promises nothing"
     recover(area, START, winner)
     assert everything(table) == []
     assert not attempt.folder.exists()

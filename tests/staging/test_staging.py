@@ -58,9 +58,21 @@ def test_without_its_manifest_a_folder_promises_nothing(tmp_path: Path) -> None:
     assert found.manifest() is None
 
 
-def test_a_half_written_manifest_is_never_seen(tmp_path: Path) -> None:
+def test_a_half_written_manifest_is_never_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever dies while he writes it has promised nothing: it gets its name when it is whole."""
+
+    def dies(*_: object) -> Path:
+        raise KeyboardInterrupt
+
     _, attempt, manifest = staged_attempt(tmp_path)
     (attempt.folder / f".{MANIFEST}.123").write_text('{"format": 1, "ent')
+    assert attempt.manifest() is None
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", dies)
+        with pytest.raises(KeyboardInterrupt):
+            attempt.write_manifest(manifest)
     assert attempt.manifest() is None
     attempt.write_manifest(manifest)
     assert attempt.manifest() is not None
@@ -252,7 +264,7 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "another file": lambda _: '{"name": "x"}',
     "a list": lambda _: "[1, 2]",
     "no text": lambda _: "\udcff",
-    "changed": lambda text: text.replace('"size":', '"size": 1'),
+    "changed": lambda text: text.replace('"size": ', '"size": 1'),
     "without its entry": lambda text: json.dumps({**json.loads(text), "entry": {}, "hash": "x"}),
 }
 

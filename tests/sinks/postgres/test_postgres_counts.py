@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.sinks.postgres.rows import PostgresTable
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, dead_letters, first_entry
@@ -45,6 +48,19 @@ DROPS_ROWS = {
 
 
 class TestInsert:
+    def test_another_number_than_the_database_says_it_took_is_missed(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        insert = PostgresTable.insert
+
+        def one_less(table: PostgresTable, *given: Any) -> int:
+            return insert(table, *given) - 1
+
+        monkeypatch.setattr(PostgresTable, "insert", one_less)
+        with pytest.raises(RefusedError, match=r"3 rows were sent .* 2 of them are there"):
+            world.publish(world.sink(), of(1, 1, 2, 3))
+        assert world.is_untouched()
+
     @pytest.mark.parametrize(("when", "body"), DROPS_ROWS.values(), ids=[*DROPS_ROWS])
     def test_rows_that_a_trigger_takes_are_missed(self, world: World, when: str, body: str) -> None:
         world.run(TABLE)

@@ -1,0 +1,86 @@
+"""How ledger entries look in Dagster: versions, partitions, and which entry an event reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+
+from eo_pipeline.dagster.automation import Automation
+from eo_pipeline.dagster.mirror import of_entry, reported_id
+from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.partitions import key_requests, update_keys
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.testing import child_of, first_entry
+
+
+@pytest.fixture
+def declared() -> DagsterPipeline:
+    source = {"bootstrap_servers": "h:1", "topics": ["t"], "value_format": "raw"}
+    config = {"name": "p", "source": source, "sink": {"type": "console"}}
+    return DagsterPipeline(Pipeline.from_config(config), Automation(checkpoint_partitions=3))
+
+
+def ledger() -> list[LedgerEntry]:
+    """Start, three checkpoints, a rewind to the first, a fifth version, a replay of the first."""
+    entries = [first_entry("p")]
+    for _ in range(3):
+        entries.append(read_something(child_of(entries[-1], 10)))
+    back = child_of(entries[-1], operation=Operation.REWIND, target=1)
+    entries.append(replace(back, ranges=()))
+    entries.append(read_something(child_of(entries[-1], 10)))
+    again = child_of(entries[-1], 10, operation=Operation.REPLAY, target=1)
+    return [*entries, read_something(again)]
+
+
+def read_something(entry: LedgerEntry) -> LedgerEntry:
+    return replace(entry, ranges=(OffsetRange("t", 0, entry.version, entry.version + 1),))
+
+
+def test_the_data_version_is_the_ledgers_version_and_the_transaction_says_which_entry_it_is(
+    declared: DagsterPipeline,
+) -> None:
+    for entry in ledger():
+        for event in of_entry(declared, entry):
+            result, logged = event.result(), event.materialization()
+            assert result.data_version == dg.DataVersion(str(entry.version))
+            assert (logged.tags or {})["dagster/data_version"] == str(entry.version)
+            assert reported_id(logged) == entry.id
+    assert reported_id(dg.AssetMaterialization("x", tags={"dagster/data_version": "1"})) is None
+
+
+def test_the_offsets_come_last_and_a_replay_is_of_the_checkpoint_it_replayed(
+    declared: DagsterPipeline,
+) -> None:
+    told = [[(e.key, e.partition) for e in of_entry(declared, entry)] for entry in ledger()]
+    table, offsets = (declared.table, None), (declared.offsets, None)
+    assert told == [
+        [offsets],
+        *([(declared.checkpoints, str(n)), table, offsets] for n in (1, 2, 3)),
+        [table, offsets],
+        [(declared.checkpoints, "5"), table, offsets],
+        [(declared.checkpoints, "1"), table, offsets],
+    ]
+
+
+def test_partitions_are_the_versions_of_the_newest_checkpoints_that_stand(
+    declared: DagsterPipeline,
+) -> None:
+    """By a run, an entry after the other, and by the reconciler, all at once."""
+    entries = ledger()
+    with dg.DagsterInstance.ephemeral() as instance:
+        keys = []
+        for entry in entries:
+            update_keys(declared, instance, entry)
+            keys.append(",".join(instance.get_dynamic_partitions(declared.partitions)))
+    assert keys == ["", "1", "1,2", "1,2,3", "1", "1,5", "1,5"]
+    (added,) = key_requests(declared, [], entries)
+    assert added == dg.AddDynamicPartitionsRequest(declared.partitions, ["1", "5"])
+    (added,) = key_requests(declared, [], entries[:4])
+    assert added == dg.AddDynamicPartitionsRequest(declared.partitions, ["1", "2", "3"])
+    few = replace(declared, automation=Automation(checkpoint_partitions=2))
+    (added,) = key_requests(few, [], entries[:4])
+    assert added == dg.AddDynamicPartitionsRequest(declared.partitions, ["2", "3"])

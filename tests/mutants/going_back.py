@@ -1,0 +1,206 @@
+"""What breaks going back, mending by hand, or the audit."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_TARGETS = "tests/run/test_targets.py"
+_WITHOUT_SPARK = "tests/run/test_without_spark.py"
+_FINDINGS = "tests/audit/test_audit_findings.py"
+
+MUTANTS = (
+    Mutant(
+        "live-branch",
+        "What a rewind left behind is no target any more.",
+        "eo_pipeline/ledger/branch.py",
+        "            live = [each for each in live if each.version <= target]\n",
+        "            live = [each for each in live if each.version <= target + 1]\n",
+        (
+            f"{_TARGETS}::test_a_version_that_was_left_behind_is_refused_and_a_moment_goes_on_to_what_stands",
+        ),
+    ),
+    Mutant(
+        "replayed-rows-count",
+        "Of a checkpoint that was replayed the newest replay wrote the rows.",
+        "eo_pipeline/ledger/branch.py",
+        "        Checkpoint(entry, replays.get(entry.version, entry))\n",
+        "        Checkpoint(entry, entry)\n",
+        ("tests/ledger/test_branch.py",),
+    ),
+    Mutant(
+        "stale-plan",
+        "A plan is applied only to the head it was made from.",
+        "eo_pipeline/run/targets.py",
+        "    if (head.id if head else None) != (planned.id if planned else None):\n",
+        "    if (head is None) != (planned is None):\n",
+        (f"{_TARGETS}::test_a_plan_is_stale_once_the_head_is_another_or_gone",),
+    ),
+    Mutant(
+        "read-again-from-the-target",
+        "After a rewind reading goes on where the target stood.",
+        "eo_pipeline/run/rewind.py",
+        "        child = self.head.child(Operation.REWIND, run_id, self.target.offsets)\n",
+        "        child = self.head.child(Operation.REWIND, run_id, self.head.offsets)\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "rewind-counts",
+        "After a rewind the ledger's total is what is left in the table.",
+        "eo_pipeline/run/rewind.py",
+        "            counts=Counts(rows_total=self.head.counts.rows_total - self.rows),\n",
+        "            counts=Counts(rows_total=self.head.counts.rows_total),\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "replay-keeps-the-number",
+        "Replayed rows carry the number of their checkpoint.",
+        "eo_pipeline/ledger/entry.py",
+        "        if self.operation is Operation.REPLAY and self.target is not None:\n",
+        "        if False:\n",
+        (
+            "tests/ledger/test_entry.py::"
+            "test_a_replay_publishes_under_its_targets_number_and_everything_else_under_its_own",
+        ),
+    ),
+    Mutant(
+        "replay-moves-no-offset",
+        "A replay reads its checkpoint's ranges and moves no offset.",
+        "eo_pipeline/run/replay.py",
+        "        head.child(Operation.REPLAY, run_id, head.offsets),\n",
+        "        head.child(Operation.REPLAY, run_id, checkpoint.entry.offsets),\n",
+        (_TARGETS,),
+    ),
+    Mutant(
+        "fork-begins-at-the-version",
+        "A fork begins where the version stood that it is made from.",
+        "eo_pipeline/run/fork.py",
+        "            offsets=self.target.offsets,\n",
+        "            offsets=self.head.offsets,\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "fork-takes-no-ledger",
+        "A fork into a pipeline that has a ledger is refused.",
+        "eo_pipeline/run/fork.py",
+        "            if head is not None:\n                raise GoingBackError(",
+        "            if False:\n                raise GoingBackError(",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "redrive-what-was-set-aside",
+        "A redrive reads again the checkpoints that set records aside, and no others.",
+        "eo_pipeline/run/dead_letters.py",
+        "    return tuple(each for each in live if each.counts.dead_letters)\n",
+        "    return tuple(live)\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "redrive-once",
+        "What a redrive has landed is not redriven again.",
+        "eo_pipeline/run/dead_letters.py",
+        "    return tuple(each for each in live if each.counts.dead_letters)\n",
+        "    return tuple(each for each in live if each.entry.counts.dead_letters)\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "accepted-loss-is-named",
+        "An accepted loss names its holes in the ledger for ever.",
+        "eo_pipeline/run/accept_loss.py",
+        '        details={**remarks, "holes": holes},\n',
+        "        details={**remarks},\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "accepted-loss-was-looked-at",
+        "Only a loss that somebody looked at, of the same kind, is accepted.",
+        "eo_pipeline/run/accept_loss.py",
+        "    return {tp: now[tp] for tp, (kind, _) in looked_at.items() if tp in now and "
+        "now[tp][0] is kind}\n",
+        "    return now\n",
+        ("tests/source/test_losses.py",),
+    ),
+    Mutant(
+        "no-position-goes-down",
+        "Past an accepted loss no position is forgotten: it is put aside.",
+        "eo_pipeline/source/losses.py",
+        "        if tp.topic in replaced or (tp in kinds and tp not in offsets)\n",
+        "        if tp.topic in replaced\n",
+        (
+            "tests/source/test_losses.py::"
+            "test_an_accepted_loss_goes_on_where_records_are_and_no_position_is_forgotten",
+        ),
+    ),
+    Mutant(
+        "adopt-later-rows",
+        "A ledger is not adopted under a table that holds rows of later versions.",
+        "eo_pipeline/run/adopt.py",
+        "    if session.holds_rows(following):\n",
+        "    if False:\n",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "adopt-writes-an-entry",
+        "Adopting the sink's older state is a version of its own.",
+        "eo_pipeline/run/adopt.py",
+        "        recovery.session.publish(entry, StagedOutput())\n",
+        "",
+        (_WITHOUT_SPARK,),
+    ),
+    Mutant(
+        "reset-leaves-others",
+        "A reset drops this pipeline's ledger and no other's.",
+        "eo_pipeline/sinks/sql/session.py",
+        '        mine = f"FROM {store.ledger.sql} WHERE pipeline = {store.mark}"\n',
+        '        mine = f"FROM {store.ledger.sql} WHERE {store.mark}::text IS NOT NULL"\n',
+        (_WITHOUT_SPARK,),
+    ),
+    # audit
+    Mutant(
+        "audit-counts",
+        "An audit names a difference between the ledger's count and the rows in the table.",
+        "eo_pipeline/audit/judge.py",
+        "        more = repaired - self._checkpoint.counts.rows\n",
+        "        more = 0 * repaired\n",
+        (f"{_FINDINGS}::test_table_and_kafka_that_agree_against_the_ledger_are_miscounted",),
+    ),
+    Mutant(
+        "audit-counts-records",
+        "An audit compares the ledger's counts of bad and skipped records with Kafka's.",
+        "eo_pipeline/audit/judge.py",
+        "            differing[_SKIPPED] = abs(counts.tombstones - skipped)\n",
+        "",
+        (f"{_FINDINGS}::test_what_the_ledger_counted_is_compared_with_what_is_read_again",),
+    ),
+    Mutant(
+        "audit-coordinates",
+        "An audit finds a record whose row is missing, by topic, partition and offset.",
+        "eo_pipeline/audit/compare.py",
+        "                kind.when(expected > found, RowKind.MISSING)\n",
+        "                kind.when(F.lit(False), RowKind.MISSING)\n",
+        ("tests/audit/test_each_kind_of_row.py",),
+    ),
+    Mutant(
+        "audit-duplicates",
+        "An audit finds a row that is there twice.",
+        "eo_pipeline/audit/compare.py",
+        "                .when((found > expected) & (expected > 0), RowKind.DUPLICATED)\n",
+        "",
+        ("tests/audit/test_each_kind_of_row.py",),
+    ),
+    Mutant(
+        "audit-values",
+        "An audit compares the checksum of the values with the one that was committed.",
+        "eo_pipeline/audit/values.py",
+        "        return checksums.digest(found.sums) == asked.digest\n",
+        "        return True\n",
+        ("tests/audit/test_values_judged.py",),
+    ),
+    Mutant(
+        "audit-contiguity",
+        "An audit finds two live checkpoints that read the same offset.",
+        "eo_pipeline/ledger/contiguity.py",
+        "            if start < furthest[1]:\n",
+        "            if False:\n",
+        ("tests/dagster/test_contiguity.py",),
+    ),
+)
