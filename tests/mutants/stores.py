@@ -161,19 +161,7 @@ MUTANTS = (
         "eo_pipeline/sinks/delta/commit.py",
         "            custom_metadata=words_of(entry, told),\n            max_commit_retries=0,\n",
         "            custom_metadata=words_of(entry, told),\n            max_commit_retries=9,\n",
-        (
-            "tests/sinks/delta/test_delta_sink.py",
-            "tests/sinks/delta/test_delta_going_back.py",
-            "tests/sinks/delta/test_delta_upsert.py",
-        ),
-    ),
-    Mutant(
-        "delta-maintenance-no-retries",
-        "Maintenance of a Delta table does not retry its commit: rows would be there twice.",
-        "eo_pipeline/sinks/delta/commit.py",
-        '            custom_metadata={MAINTENANCE: "true"},\n            max_commit_retries=0,\n',
-        '            custom_metadata={MAINTENANCE: "true"},\n            max_commit_retries=9,\n',
-        ("tests/sinks/delta/test_delta_maintain.py",),
+        ("tests/sinks/delta/test_delta_sink.py::test_delta_rs_retries_no_commit_of_ours",),
     ),
     Mutant(
         "iceberg-no-retries",
@@ -221,8 +209,6 @@ MUTANTS = (
         '"transactional.id": sink.transactional_id(pipeline, shard),',
         '"transactional.id": f"{sink.transactional_id(pipeline, shard)}-{id(self)}",',
         (
-            "tests/sinks/kafka/test_kafka_sink.py::"
-            "test_a_dead_run_holds_back_readers_until_recover",
             "tests/sinks/kafka/test_kafka_sink.py::"
             "test_a_zombie_that_was_fenced_asks_the_ledger_who_won",
         ),

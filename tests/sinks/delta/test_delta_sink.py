@@ -26,11 +26,12 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink, publication
-from eo_pipeline.sinks.lake.ledger import LedgerFiles
+from eo_pipeline.sinks.delta.commit import ledger_commit, maintenance_commit, plain_commit
+from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.testing import CrashRequested, child_of, dead_letters, raise_at
+from eo_pipeline.testing import CrashRequested, child_of, dead_letters, first_entry, raise_at
 from tests.sinks.delta.delta_world import (
     World,
     append_of_another_application,
@@ -430,3 +431,13 @@ def test_the_start_of_a_pipeline_makes_no_table(world: World) -> None:
 def test_a_name_that_is_a_path_is_refused(world: World) -> None:
     with pytest.raises(ConfigError, match="name:"):
         world.sink().open("../x")
+
+
+def test_delta_rs_retries_no_commit_of_ours() -> None:
+    """It would put a commit on top of whatever came in between, and call it the same."""
+    for arguments in (
+        plain_commit(),
+        maintenance_commit({}),
+        ledger_commit(first_entry("p"), FIRST, {}),
+    ):
+        assert arguments["commit_properties"].max_commit_retries == 0
