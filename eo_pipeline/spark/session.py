@@ -171,8 +171,8 @@ class SparkSettings(Settings):
             running = not driver_is_dead() and SparkSession.getActiveSession() is not None
         except (Py4JError, OSError) as error:
             raise SparkUnavailableError(
-                "The JVM of this process ended while it was asked for its session. Nothing was "
-                f"read; run again, which starts another: {first_lines(error)}"
+                "The JVM of this process has ended, while it was asked for its session. Nothing "
+                f"was read; run again, which starts another: {first_lines(error)}"
             ) from error
         if running and not remote:
             return self._built(self.launch())
