@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
@@ -45,3 +46,23 @@ def parsed_schema(text: str) -> StructType:
     if not isinstance(schema, StructType):
         raise ConfigError(f"source.value_schema is a {schema.typeName()}; name the fields")
     return schema
+
+
+def typed_source(source: KafkaSource) -> KafkaSource:
+    """``source``, with schemas that Spark need not be asked about again."""
+    parts = (
+        ("value", str(source.value_format), source.value_schema),
+        ("key", str(source.key_format), source.key_schema),
+    )
+    typed = {
+        f"{name}_schema": _schema_json(text)
+        for name, kind, text in parts
+        if text and kind == "json" and not json_schema.is_one(text)
+    }
+    return source.model_copy(update=typed)
+
+
+@lru_cache(maxsize=16)
+def _schema_json(ddl: str) -> str:
+    """Under the settings of staging the same for good."""
+    return parsed_schema(ddl).json()
