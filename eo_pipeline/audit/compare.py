@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Any
@@ -22,6 +22,7 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.run.stage import Stager
 from eo_pipeline.source.decoded import KAFKA_COLUMN
+from eo_pipeline.source.fetch import is_of_odd_times
 from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
@@ -117,6 +118,7 @@ class Comparison:
             SparkJobError: the job failed; perhaps records were deleted meanwhile.
             SparkUnavailableError: the Spark Connect server was lost.
             TransformError: the transform raised, now or while Spark ran it.
+            SetupError: see :func:`eo_pipeline.source.fetch.fetched_alone`.
         """
         return self._counted([spans] if spans else [], None)
 
@@ -134,6 +136,9 @@ class Comparison:
                 summary = self._summary(batches, only)
                 lines = interruptible(self.spark, summary.toArrow).to_pylist()
         except SPARK_ERRORS as error:
+            if is_of_odd_times(error) and not self.stager.reads_alone:
+                alone = replace(self, stager=replace(self.stager, reads_alone=True))
+                return alone._counted(batches, only)
             job = f"Pipeline {self.pipeline!r}: the audit's Spark job"
             raise job_error(self.spark, error, job) from error
         return _tallies(lines)

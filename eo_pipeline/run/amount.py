@@ -19,7 +19,7 @@ LEAST_BYTES = 10_000_000
 #: A record's bytes, where none was measured yet: so many offsets are little in a first run.
 _ASSUMED_BYTES = LITTLE_BYTES // LITTLE_OFFSETS
 
-#: Values of a batch that may go to the driver as Arrow instead of through files, in bytes.
+#: Records of a batch that may go to the driver as Arrow instead of through files, in bytes.
 INLINE_BYTES = 64 * 1024 * 1024
 
 #: What a transform does nobody knows, but how long it took the last time; seconds, with Spark's own
@@ -49,13 +49,14 @@ def amount_of(
 
 
 def record_bytes(counts: Counts) -> float | None:
-    """Mean size of a value, in bytes, if any record was read."""
-    return counts.bytes / counts.records if counts.records else None
+    """Mean size of a value and its key, in bytes, if any record was read."""
+    size = counts.bytes + (counts.key_bytes or 0)
+    return size / counts.records if counts.records else None
 
 
 def fits_memory(entry: LedgerEntry, measured: Counts, offsets_max: int) -> bool:
-    """Whether the ranges of ``entry`` are few enough to be staged in memory, and their values small
-    enough. Nobody knows how large records are that were never ``measured``.
+    """Whether the ranges of ``entry`` are few enough to be staged in memory, and their records
+    small enough. Nobody knows how large records are that were never ``measured``.
     """
     size, span = record_bytes(measured), sum(each.span for each in entry.ranges)
     return size is not None and span <= offsets_max and span * size <= INLINE_BYTES

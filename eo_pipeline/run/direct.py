@@ -33,9 +33,9 @@ from eo_pipeline.run.materialize import OPTIONS_OF_PACKED
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.packing import Packing
 from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import read_as
 from eo_pipeline.source.decoded import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.source.hiding import hide_secrets
+from eo_pipeline.source.json_rescue import read_as
 from eo_pipeline.source.ordinary import is_plain, named
 from eo_pipeline.source.reader import range_options, tasks_for
 from eo_pipeline.source.tasks import Tasks
@@ -84,6 +84,8 @@ class Direct:
     never_null: Collection[str]
     #: whether rows may be staged in a form that only the sink reads
     packs: bool
+    #: mean size of a record, in bytes, if it was measured
+    record_bytes: float | None = None
 
     @cached_property
     def columns(self) -> StructType | None:
@@ -164,6 +166,7 @@ class Direct:
             topic_ids=entry.topic_ids,
             known=max(len(entry.offsets), len(entry.ranges)),
             tasks=tasks,
+            record_bytes=self.record_bytes,
         )
         if tasks.shared_by is not None:
             options["eo.tasks"] = str(tasks.shared_by)
@@ -174,7 +177,7 @@ class Direct:
         never = {each.lower() for each in (*self.never_null, *(self.sink.plain_rows_need() or ()))}
         needed = [name for name in columns.names if name.lower() in never]
         return {
-            "eo.schemas": named(fields, read_as(fields)),
+            "eo.read": named(fields, read_as(fields)),
             "eo.rows": columns.json(),
             "eo.skips_tombstones": str(self.source.tombstones == "skip").lower(),
             "eo.needed": places(columns, needed),

@@ -48,12 +48,11 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded, gives_utf8
-from eo_pipeline.source.fetch import Fetched, fetched
-from eo_pipeline.source.json_schema import is_one as is_json_schema
+from eo_pipeline.source.fetch import Fetched, fetched, fetched_alone, is_of_odd_times
 from eo_pipeline.source.ordinary import trial
 from eo_pipeline.source.reader import read_ranges
 from eo_pipeline.source.tasks import Tasks
-from eo_pipeline.source.typed import schema_json
+from eo_pipeline.source.typed import typed_source
 from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
@@ -112,7 +111,7 @@ class Stager:
     lineage: bool
     #: the table's columns that take no null
     never_null: Collection[str] = frozenset()
-    #: mean size of a record's value, in bytes, if it was measured
+    #: mean size of a record, in bytes, if it was measured
     record_bytes: float | None = None
     #: offsets of a batch that is fetched by this process although its rows go to files
     fetched_max: int = 0
@@ -124,6 +123,8 @@ class Stager:
     packs: bool = True
     #: whether it is worth a try that all records are ordinary
     tries_directly: bool = True
+    #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
+    reads_alone: bool = False
 
     @property
     def code_version(self) -> str | None:
@@ -152,7 +153,13 @@ class Stager:
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
             with staging_settings(spark), origins(told=False):
-                return self._staged(spark, entry, attempt)
+                try:
+                    return self._staged(spark, entry, attempt)
+                except SPARK_ERRORS as error:
+                    if not is_of_odd_times(error):
+                        raise
+                    alone = replace(self, reads_alone=True, tries_directly=False)
+                    return alone._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
             told = (spark, error, job, attempt.data if attempt else None)
             raise job_error(*told, transformed=self.transform is not None) from error
@@ -170,14 +177,16 @@ class Stager:
         """
         schemas = self.books.of(entry) if self.books else None
         few = attempt is None or sum(each.span for each in entry.ranges) <= self.fetched_max
+        few = few or self.reads_alone
         direct = self._direct if not few or len(entry.ranges) <= _CONSUMERS else None
         if direct and (done := direct.stage(spark, entry, attempt, self._tasks)):
             return done
-        small = fetched(self.source, entry.ranges, entry.pipeline) if few else None
+        read = fetched_alone if self.reads_alone else fetched
+        small = read(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
-        first = _AGAIN if direct and direct.columns else "error"
+        first = _AGAIN if (direct and direct.columns) or self.reads_alone else "error"
         staged = ready._stage(decoded, ranges, entry, attempt, first)
         while isinstance(staged, ReadBy):
             decoded = self._decoded(spark, entry, small, staged)
@@ -195,8 +204,8 @@ class Stager:
     def _direct(self) -> Direct | None:
         if self.transform is not None or self.books is not None or not self.tries_directly:
             return None
-        own = (self.sink, self.lineage, self.never_null, self.packs)
-        return Direct(self._typed_source(), *own)
+        own = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
+        return Direct(typed_source(self.source), *own)
 
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, known: Collection[TopicPartition]
@@ -218,10 +227,13 @@ class Stager:
         schemas: ReadBy | None,
     ) -> Decoded:
         if small is not None:
-            records = frame_of(spark, small.records, cores(spark) or 1)
-            return decode(records, self._typed_source(), schemas)
+            return self._decoded_here(spark, small, schemas)
         read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
         return self.read(*read, known=entry.offsets, schemas=schemas)
+
+    def _decoded_here(self, spark: SparkSession, small: Fetched, schemas: ReadBy | None) -> Decoded:
+        records = frame_of(spark, small.records, cores(spark) or 1)
+        return decode(records, typed_source(self.source), schemas)
 
     def _stage(
         self,
@@ -280,6 +292,8 @@ class Stager:
         have these ``known`` partitions, and those of ``ranges``. ``schemas`` are those of a
         registry, if there is one.
         """
+        if self.reads_alone:
+            return self._decoded_here(spark, fetched_alone(self.source, ranges, pipeline), schemas)
         raw = read_ranges(
             spark,
             self.source,
@@ -288,22 +302,11 @@ class Stager:
             topic_ids=topic_ids,
             known=len(known),
             tasks=self._tasks(spark, ranges, known),
+            record_bytes=self.record_bytes,
         )
-        return decode(raw, self._typed_source(), schemas, has_ordinary=has_function(spark, trial))
-
-    def _typed_source(self) -> KafkaSource:
-        """The source, with a schema that Spark need not be asked about again."""
-        source = self.source
-        parts = (
-            ("value", str(source.value_format), source.value_schema),
-            ("key", str(source.key_format), source.key_schema),
+        return decode(
+            raw, typed_source(self.source), schemas, has_ordinary=has_function(spark, trial)
         )
-        typed = {
-            f"{name}_schema": schema_json(t)
-            for name, kind, t in parts
-            if t and kind == "json" and not is_json_schema(t)
-        }
-        return source.model_copy(update=typed)
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """What is read, which no transform changes: its types are those of every batch."""

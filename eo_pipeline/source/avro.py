@@ -44,18 +44,32 @@ def columns(schemas: WireSchemas, struct: Column) -> list[Column]:
     return [struct.getField(name).alias(name) for name in [*names, *kept]]
 
 
-def errors(schemas: WireSchemas, struct: Column) -> Iterator[tuple[Column, Column]]:
-    """The one thing that Spark's decoder tells."""
-    part = schemas.part.name
-    if schemas.have_keys:
-        reason = F.concat(
+def errors(schemas: WireSchemas, struct: Column, _: Column) -> Iterator[tuple[Column, Column]]:
+    """The one thing that Spark's decoder tells, and the fields in which schemas differ."""
+    part, is_none = schemas.part.name, struct.getField(OK_FIELD).isNull()
+    if not schemas.have_keys:
+        yield is_none, F.lit(f"the {part} is cut off, or is not of the schema")
+        return
+    differ = wire.first_that(
+        (wire.writer(schemas) == place, F.lit(f"; they differ: {', '.join(named)}"))
+        for place, key in enumerate(schemas.writers)
+        if (named := _differences(schemas.texts[key], schemas.reader_text))
+    )
+    yield (
+        is_none,
+        F.concat(
             F.lit(f"the {part} is cut off, or is not of the schema it names, or that one cannot "),
             F.lit(f"be read as schema {schemas.reader}: schema "),
             wire.key_text(schemas),
-        )
-    else:
-        reason = F.lit(f"the {part} is cut off, or is not of the schema")
-    yield struct.getField(OK_FIELD).isNull(), reason
+            F.coalesce(differ, F.lit("")),
+        ),
+    )
+
+
+def _differences(writer: str, reader: str) -> list[str]:
+    """For which a record of ``writer`` may be no record of ``reader``."""
+    changed = map(str, unreadable(shape_of(writer), shape_of(reader)))
+    return [*changed, *(f"no field {path}" for path in left_out(reader, writer))]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,25 +16,42 @@ from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoded import (
     BYTES,
     ERROR,
+    KEPT,
     KEY_BYTES,
     LOST,
     PARSED,
     TEXT,
     UNKNOWN,
+    WORKING,
     Decoded,
 )
 from eo_pipeline.source.decoders import decoder_of
-from eo_pipeline.source.json_fields import keys_if_more, unknown_fields, written_twice
-from eo_pipeline.source.json_values import braced, exact, faults, read_type, text_faults
+from eo_pipeline.source.json_fields import is_twice, keys_if_more, nested_names, unknown_fields
+from eo_pipeline.source.json_rescue import CORRUPT, leaves_of, read_as
+from eo_pipeline.source.json_values import braced, converted, faults, marked, text_faults
 from eo_pipeline.source.kinds import kind_of
-from eo_pipeline.source.ordinary import is_judged, ordinary
-from eo_pipeline.source.ordinary import unknown as unknown_of
+from eo_pipeline.source.ordinary import Ordinary, ordinary
 from eo_pipeline.source.parts import KEY, KEY_COLUMN
 from eo_pipeline.source.typed import value_schema
 from eo_pipeline.source.wire import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
 
-_KEYS = "_eo_keys"
-_CORRUPT = "_eo_corrupt"
+_FOUND, _MARKS, _LEAVES, _KEYS, _NESTED = WORKING
+
+#: Of a record with fields that the schema does not name, and the policy to keep them.
+_NOT_KEPT = (
+    "its unknown fields cannot be kept as they are: one has a field twice, or is larger than 16 MiB"
+)
+
+
+class _Record(NamedTuple):
+    """What a JSON record is judged by: its text, the marked one, what was read of that, and whether
+    a field is there twice.
+    """
+
+    text: Column
+    marks: Column
+    leaves: Column
+    is_twice: Column
 
 
 def decode(
@@ -45,9 +63,9 @@ def decode(
 ) -> Decoded:
     """Parse the values of Spark's Kafka columns ``raw``, and the keys if they have a format.
 
-    A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of
-    another type than the schema says or of a value that would change on its way, has a field twice,
-    or lacks a field declared NOT NULL; and by ``unknown_fields: fail``. One of a kind of schema is
+    A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a field of what
+    its type does not take, has a field twice, or lacks a field declared NOT NULL; and by
+    ``unknown_fields``: ``fail``, or ``keep`` where that cannot be. One of a kind of schema is
     bad if its value is null, names none of ``schemas``, or cannot be read by that into the
     reader's. So is one whose key is not null and not what its format says.
 
@@ -80,12 +98,13 @@ def _decode_json_key(
         whole = _decode_json(as_values, like_a_value, schemas, plain=plain).all
     except ConfigError as error:
         raise ConfigError(str(error).replace("value_schema", "key_schema")) from error
-    made = {TEXT: "text", PARSED: "parsed", _KEYS: "keys", UNKNOWN: "unknown", ERROR: "error"}
+    whole = whole.drop(TEXT, *WORKING)
+    made = {PARSED: "parsed", UNKNOWN: "unknown", ERROR: "error"}
     moved = whole.withColumnsRenamed({name: KEY.own(own) for name, own in made.items()})
     restored = moved.withColumn("value", F.col(KEY.own("value"))).drop(KEY.own("value"))
     parsed = F.col(KEY.own("parsed"))
     columns = {
-        name: exact(parsed.getField(field.name), field.dataType).alias(name)
+        name: parsed.getField(field.name).alias(name)
         for field in fields
         if (name := KEY_COLUMN if plain else f"{source.key_prefix}{field.name}")
     }
@@ -125,44 +144,49 @@ def _decode_json(
         value, named = wire.body(schemas), [*wire.errors(schemas)]
     schema = value_schema(source)
     # a column, since bytes that become a text wherever one is asked for are copied each time
-    text = F.col(TEXT)
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    made_of = read_as(schema)
-    reading = StructType(made_of.fields[:-1])
-    found = ordinary(value, schema, made_of) if has_ordinary else None
+    text, made_of = F.col(TEXT), read_as(schema)
     made = keys.as_field(value.cast("string")) if plain else value.cast("string")
-    judged = _always if found is None else _if_judged
-    read = found
-    if read is None:
-        read = json_rescue.parsed(schemas, made, reading, F.from_json(made, made_of, options))
-    # in one step, since each step of a plan copies what it hands on
-    parsed = raw.withColumns({TEXT: made, PARSED: read})
-    keyed = parsed.withColumn(_KEYS, judged(keys_if_more(schema, text, F.col(PARSED))))
-    unknown = judged(unknown_fields(schema, text, F.col(_KEYS)))
+    found = ordinary(value, schema, made_of) if has_ordinary else None
+    if found is None:
+        judged, marks = _always, F.col(_MARKS)
+        read = raw.withColumn(TEXT, made).withColumn(_MARKS, marked(text))
+        read = read.withColumn(_LEAVES, leaves_of(schemas, marks, schema))
+        leaves = F.col(_LEAVES)
+        parsed = read.withColumn(PARSED, converted(leaves, schema))
+    else:
+        its = Ordinary(F.col(_FOUND))
+        judged, marks, leaves = _if_judged, its.marks, its.leaves
+        # in one step, since each step of a plan copies what it hands on
+        read = raw.withColumns({TEXT: made, _FOUND: found})
+        parsed = read.withColumn(PARSED, F.coalesce(its.row, converted(leaves, schema)))
+    listed = judged(keys_if_more(schema, text, marks, F.col(PARSED)))
+    looked, nested = parsed.withColumn(_KEYS, listed), None
+    if (names := nested_names(schema, marks, F.col(_KEYS))) is not None:
+        looked, nested = looked.withColumn(_NESTED, judged(names)), F.col(_NESTED)
+    unknown = judged(unknown_fields(schema, F.col(_KEYS), nested))
     if found is not None:
-        unknown = F.coalesce(unknown, unknown_of(F.col(PARSED)))
-    looked = keyed.withColumn(UNKNOWN, unknown)
-    if (lost := json_rescue.lost(schemas, text, reading)) is not None:
+        unknown = F.coalesce(unknown, Ordinary(F.col(_FOUND)).unknown)
+    looked = looked.withColumn(UNKNOWN, unknown)
+    if (lost := json_rescue.lost(schemas, marks, schema)) is not None:
         looked = looked.withColumn(LOST, lost)
+    record = _Record(text, marks, leaves, is_twice(F.col(_KEYS), nested))
     named += json_rescue.errors(schemas, F.col(PARSED))
-    error = judged(_json_error(schema, text, named))
+    error = judged(_json_error(schema, record, named))
+    if source.keeps_unknown:
+        more = F.array().cast("array<string>") if lost is None else F.col(LOST)
+        kept = json_fields.kept(marks, schema, F.col(UNKNOWN), more)
+        # a field that is there twice would be an error of Spark's
+        looked = looked.withColumn(KEPT, F.when(~record.is_twice, kept))
+        is_kept = F.col(KEPT).isNotNull() | (F.col(UNKNOWN).isNull() & (F.size(more) == 0))
+        error = F.coalesce(error, F.when(~is_kept, F.lit(_NOT_KEPT)))
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
     return Decoded(_with_error(looked, error, source), source, ReadBy(schemas))
 
 
-def read_as(schema: StructType) -> StructType:
-    """What Spark's reader makes of records of ``schema``: see :func:`read_type`, and a column for
-    what is none.
-    """
-    reading = read_type(schema)
-    assert isinstance(reading, StructType)
-    return StructType(list(reading)).add(_CORRUPT, "string")
-
-
 def _if_judged(of: Column) -> Column:
     """``of`` records of which something may be wrong; null for ordinary ones."""
-    return F.when(is_judged(F.col(PARSED)), of)
+    return F.when(Ordinary(F.col(_FOUND)).row.isNull(), of)
 
 
 def _always(of: Column) -> Column:
@@ -175,8 +199,11 @@ def _decode_by_schema(raw: DataFrame, source: KafkaSource, schemas: WireSchemas 
     schemas = _by_policy(schemas, source)
     decoder = decoder_of(schemas.type)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, PARSED, UNKNOWN)
+    if schemas.rescues:
+        kept = F.col(PARSED).getField(UNKNOWN_COLUMN)
+        looked = looked.withColumn(LOST, json_fields.rescued(kept, F.col(UNKNOWN)))
     error = F.when(F.col("value").isNull(), F.lit("the value is null (a tombstone)"))
-    wrong = decoder.errors(schemas, F.col(PARSED))
+    wrong = decoder.errors(schemas, F.col(PARSED), F.col(UNKNOWN))
     for found, reason in [*wire.errors(schemas), *wrong]:
         error = error.when(found, reason)
     if source.unknown_fields == "fail":
@@ -198,33 +225,38 @@ def _with_error(df: DataFrame, error: Column, source: KafkaSource) -> DataFrame:
         error = F.coalesce(error.cast("string"), F.col(KEY.own("error")))
     if source.tombstones == "skip":
         error = F.when(F.col("value").isNotNull(), error)
-    return df.withColumn(ERROR, error.cast("string"))
+    # Spark moves no condition on it below a step that is not sure to give the same again. There it
+    # would judge each record by reading it anew for every value that it looks at
+    return df.withColumn(ERROR, F.when(F.spark_partition_id() >= 0, error.cast("string")))
 
 
-def _json_error(schema: StructType, text: Column, named: Sequence[tuple[Column, Column]]) -> Column:
+def _json_error(
+    schema: StructType, record: _Record, named: Sequence[tuple[Column, Column]]
+) -> Column:
     """The first thing wrong with a record, null if nothing is; ``named`` is what may be wrong with
     what stands in front of its ``text``; without that the text is all of its value.
 
     Spark's parser takes the first element of a top-level array, ignores what follows the first
     object, and calls the record good; the look at the first and last character does not.
     """
+    text, leaves = record.text, record.leaves
     whole = F.col("value") if named else text
     error = F.when(whole.isNull(), "the value is null (a tombstone)")
     for found, reason in named:
         error = error.when(found, reason)
     error = (
         error.when(~braced(text), "the value is not a JSON object")
-        .when(F.col(f"{PARSED}.{_CORRUPT}").isNotNull(), "the value does not fit the schema")
-        .when(F.col(PARSED).isNull(), "the value is not a JSON object")
-        .when(written_twice(F.col(_KEYS)), "a field is written twice")
+        .when(leaves.getField(CORRUPT).isNotNull(), "the value does not fit the schema")
+        .when(leaves.isNull(), "the value is not a JSON object")
+        .when(record.is_twice, "a field is written twice")
     )
-    for fault in text_faults(text):
+    for fault in text_faults(text, record.marks):
         error = error.when(fault.found, fault.reason)
     for field in schema:
-        value = F.col(PARSED).getField(field.name)
+        leaf, value = leaves.getField(field.name), F.col(PARSED).getField(field.name)
         if not field.nullable:
-            error = error.when(value.isNull(), f"required field {field.name!r} is missing or null")
-        for fault in faults(value, field.dataType, field.name, text):
+            error = error.when(leaf.isNull(), f"required field {field.name!r} is missing or null")
+        for fault in faults(leaf, value, field.dataType, field.name):
             error = error.when(fault.found, fault.reason)
     return error
 

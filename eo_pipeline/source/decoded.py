@@ -20,8 +20,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.source import json_fields, json_rescue, keys, wire
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoders import decoder_of
-from eo_pipeline.source.json_fields import kept
-from eo_pipeline.source.json_values import exact
+from eo_pipeline.source.json_values import FIRST_MICROS, LAST_MICROS
 from eo_pipeline.source.parts import KEY
 from eo_pipeline.source.typed import value_schema
 from eo_pipeline.source.wire import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
@@ -40,6 +39,10 @@ TEXT = "_eo_text"
 BYTES = "_eo_bytes"
 KEY_BYTES = "_eo_key_bytes"
 LOST = "_eo_lost"
+KEPT = "_eo_kept"
+
+#: Columns by which a JSON record is judged; then nobody needs them any more.
+WORKING = ("_eo_found", "_eo_marks", "_eo_leaves", "_eo_keys", "_eo_nested")
 
 _SHOWN = "_eo_shown"
 
@@ -96,7 +99,8 @@ class Decoded:
         error = F.col(ERROR).alias("error")
         shown = F.to_json(F.struct("topic", "partition", "offset", error, begin))
         said = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
-        return said.drop(*(() if self._gives_value else ("value", TEXT)))
+        is_raw = self.source.value_format == "raw"
+        return said.drop(*WORKING, *(() if is_raw else ("value", TEXT)))
 
     def metrics(self) -> list[Column]:
         """``records``, ``bytes``, ``key_bytes``, ``good``, ``bad``, ``skipped``, ``first_bad``
@@ -149,6 +153,8 @@ class Decoded:
         counted = [BYTES, KEY_BYTES, ERROR, _SHOWN, UNKNOWN]
         if self.key_columns:
             counted.append(KEY.own("unknown"))
+        if self._rescues:
+            counted.append(LOST)
         counted += [name for each in self.schemas.parts for name in wire.counted(each)]
         frame = self.flowing.select(*self._columns(), _coordinates(), *counted)
         return Rows(frame, self._is_good(), counted, self.metrics())
@@ -157,15 +163,29 @@ class Decoded:
         return [*_value_columns(self.source, self.schemas.value), *self.key_columns]
 
     def _unknown(self) -> Column:
-        """The paths of unknown fields of value and key, null if there are none."""
+        """The paths of unknown fields of value and key, and the names of columns that cannot hold
+        what their field is; null if there are none.
+        """
         value, key = F.col(UNKNOWN), F.col(KEY.own("unknown"))
+        if self._rescues:
+            none = F.array().cast("array<string>")
+            both = F.array_union(F.coalesce(value, none), F.coalesce(F.col(LOST), none))
+            value = F.when(F.size(both) > 0, both)
         return keys.together(value, key) if self.key_columns else value
+
+    @property
+    def _rescues(self) -> bool:
+        """Whether there is :data:`LOST`."""
+        schemas = self.schemas.value
+        if self.source.value_format == "json":
+            return json_rescue.rescues(schemas)
+        return schemas is not None and schemas.rescues
 
     def dead_letters(self, version: int) -> DataFrame:
         """The bad records as they came, with their coordinates and the error."""
         return self.all.where(F.col(ERROR).isNotNull()).select(
             F.lit(version).cast("bigint").alias(CHECKPOINT_COLUMN),
-            *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
+            *("topic", "partition", "offset", _timestamp(), "key", "value", "headers"),
             F.col(ERROR).alias("error"),
         )
 
@@ -196,10 +216,6 @@ class Decoded:
         skip = self.source.tombstones == "skip"
         return F.col(BYTES).isNull() if skip else F.lit(False)
 
-    @property
-    def _gives_value(self) -> bool:
-        return self.source.value_format == "raw" or self.source.keeps_unknown
-
 
 def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Column]:
     if source.value_format == "raw":
@@ -207,12 +223,9 @@ def _value_columns(source: KafkaSource, schemas: WireSchemas | None) -> list[Col
     if schemas is not None and source.value_format != "json":
         return decoder_of(schemas.type).columns(schemas, F.col(PARSED))
     schema, parsed = value_schema(source), F.col(PARSED)
-    columns = [exact(parsed.getField(f.name), f.dataType).alias(f.name) for f in schema]
+    columns = [parsed.getField(f.name).alias(f.name) for f in schema]
     if source.keeps_unknown:
-        lost = F.col(LOST) if json_rescue.rescues(schemas) else None
-        whole = kept(F.col(TEXT), schema, F.col(UNKNOWN), lost)
-        # of a bad record, a field that is there twice, say, it would be an error of Spark's
-        columns.append(F.when(F.col(ERROR).isNull(), whole).alias(UNKNOWN_COLUMN))
+        columns.append(F.col(KEPT).alias(UNKNOWN_COLUMN))
     return columns
 
 
@@ -222,7 +235,13 @@ def _coordinates() -> Column:
 
 def _kafka_struct() -> Column:
     return F.struct(
-        *("topic", "partition", "offset", "timestamp"),
+        *("topic", "partition", "offset", _timestamp()),
         F.col("timestampType").alias("timestamp_type"),
         *("key", "headers"),
     ).alias(KAFKA_COLUMN)
+
+
+def _timestamp() -> Column:
+    """Kafka's, null outside the years 1 to 9999: what a producer gave in microseconds, say."""
+    is_one = F.unix_micros("timestamp").between(FIRST_MICROS, LAST_MICROS)
+    return F.when(is_one, F.col("timestamp")).alias("timestamp")

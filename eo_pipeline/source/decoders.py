@@ -24,9 +24,11 @@ class Decoder(Protocol):
     def columns(self, schemas: WireSchemas, struct: Column) -> list[Column]:
         """The reader's fields of what :meth:`parsed` made."""
 
-    def errors(self, schemas: WireSchemas, struct: Column) -> Iterator[tuple[Column, Column]]:
+    def errors(
+        self, schemas: WireSchemas, struct: Column, unknown: Column, /
+    ) -> Iterator[tuple[Column, Column]]:
         """What may be wrong with one that names a known schema, in the order to be asked, and how
-        it is said.
+        it is said; ``struct`` and ``unknown`` are what :meth:`parsed` made.
         """
 
 

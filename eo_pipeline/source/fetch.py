@@ -11,6 +11,7 @@ to Spark's connector, which looks again and says what is wrong.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +28,24 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.client_options import silent_logger
 from eo_pipeline.source.clients import librdkafka_settings
 from eo_pipeline.source.config import KafkaSource
 
-#: The most that is fetched here, in bytes of values: it goes to Spark with the plan.
+#: The most that is fetched here, in bytes of values, keys and headers: it goes to Spark with the
+#: plan.
 FETCHED_BYTES_MAX = 16 * 1024 * 1024
+
+#: The same of what nobody but this process can read; see :func:`is_of_odd_times`.
+ODD_BYTES_MAX = 512 * 1024 * 1024
+
+#: Milliseconds since 1970 of the first moment of year 1, and of the last of year 9999.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+#: What Spark says of a record's timestamp that is in nanoseconds, say.
+_ODD_TIME = re.compile(r"ArithmeticException: long overflow[\s\S]*KafkaRecordToRowConverter")
 
 #: Seconds without a record until it is left to Spark; milliseconds of a look at what came.
 PATIENCE_S = 5.0
@@ -84,32 +96,65 @@ class NotFetchedError(Exception):
     """It could not be had at once and whole."""
 
 
-def fetched(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -> Fetched | None:
-    """The records of ``ranges``; None: Spark's connector should read them.
+def is_of_odd_times(error: Exception) -> bool:
+    """Whether a job failed since a record has a timestamp of which Spark's connector can make no
+    time of its own, and gives up. Here it is null.
+    """
+    return bool(_ODD_TIME.search(str(error)))
+
+
+def fetched_alone(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -> Fetched:
+    """The records of ``ranges``, at which Spark's connector gives up.
+
+    Raises:
+        SetupError: they cannot be had by this process either.
+    """
+    found = fetched(source, ranges, pipeline, ODD_BYTES_MAX)
+    if found is None:
+        raise SetupError(
+            f"Pipeline {pipeline!r}: a record has a timestamp (in nanoseconds, say) at which "
+            "Spark's connector gives up, and this process could not fetch the batch instead: it is "
+            f"larger than {ODD_BYTES_MAX >> 20} MiB, or source.spark_options says how to read. "
+            "Nothing was committed. Until it is read, set source.max_bytes to 100000000 and take "
+            "source.spark_options out."
+        )
+    return found
+
+
+def fetched(
+    source: KafkaSource,
+    ranges: Sequence[OffsetRange],
+    pipeline: str,
+    bytes_max: int | None = None,
+) -> Fetched | None:
+    """The records of ``ranges``; None: Spark's connector should read them, since they are more than
+    so many bytes (:data:`FETCHED_BYTES_MAX`), or cannot be had at once.
 
     It also should where ``source.spark_options`` says how to.
     """
     if source.spark_options or not ranges:
         return None
     try:
-        return _table(_messages(source, ranges, pipeline))
+        return _table(_messages(source, ranges, pipeline, bytes_max or FETCHED_BYTES_MAX))
     except (KafkaException, UnicodeDecodeError, NotFetchedError) as error:
         log.info("%s: Spark reads what could not be fetched: %s", pipeline, error)
         return None
 
 
 def _messages(
-    source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str
+    source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str, bytes_max: int
 ) -> Mapping[_Place, Sequence[Message]]:
     """Of each partition the records of its range, by their offsets."""
     consumer = Consumer(_settings(source, ranges, pipeline), logger=silent_logger())
     try:
-        return collected(consumer, ranges)
+        return collected(consumer, ranges, bytes_max)
     finally:
         consumer.close()
 
 
-def collected(consumer: Consumer, ranges: Sequence[OffsetRange]) -> Mapping[_Place, list[Message]]:
+def collected(
+    consumer: Consumer, ranges: Sequence[OffsetRange], bytes_max: int = FETCHED_BYTES_MAX
+) -> Mapping[_Place, list[Message]]:
     """Of each partition the records of its range, by their offsets. It must not end beyond the
     last stable offset.
 
@@ -131,16 +176,23 @@ def collected(consumer: Consumer, ranges: Sequence[OffsetRange]) -> Mapping[_Pla
             if message.error() is None and range_.start <= offset < range_.end:
                 found[place].append(message)
                 left -= 1
-                size += len(message.value() or b"")
+                size += _size(message)
             # the end of the log is heard of as the offset of the next record
             if offset >= range_.end - (message.error() is None):
                 del waiting[place]
         # not so what tells of no partition, a broker that is away, say, again and again
         if waiting and time.monotonic() - heard > PATIENCE_S:
             raise NotFetchedError(f"{len(waiting)} partitions did not answer")
-        if size > FETCHED_BYTES_MAX:
-            raise NotFetchedError(f"more than {FETCHED_BYTES_MAX} bytes")
+        if size > bytes_max:
+            raise NotFetchedError(f"more than {bytes_max} bytes")
     return found
+
+
+def _size(message: Message) -> int:
+    """Its bytes, as they are without compression."""
+    headers: Any = message.headers() or ()
+    of_headers = sum(len(name) + len(value or b"") for name, value in headers)
+    return len(message.value() or b"") + len(message.key() or b"") + of_headers
 
 
 def _settings(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -> dict[str, Any]:
@@ -189,12 +241,17 @@ def _records(messages: Sequence[Message]) -> pa.Table:
         "topic": [message.topic() for message in messages],
         "partition": [message.partition() for message in messages],
         "offset": [message.offset() for message in messages],
-        "timestamp": [milliseconds * 1000 for _, milliseconds in times],
+        "timestamp": [_micros(milliseconds) for _, milliseconds in times],
         # Java counts from zero
         "timestampType": [kind - 1 for kind, _ in times],
         "headers": [message.headers() or None for message in messages],
     }
     return pa.table(columns, schema=_SCHEMA)
+
+
+def _micros(milliseconds: int) -> int | None:
+    """Null of a timestamp outside the years 1 to 9999."""
+    return milliseconds * 1000 if _FIRST_MS <= milliseconds <= _LAST_MS else None
 
 
 def _runs(*columns: pa.ChunkedArray) -> Iterator[OffsetRange]:

@@ -11,6 +11,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from eo_pipeline.source.json_values import unmarked
+
+#: How Spark's reader reads a record: as JSON, which has no single quotes.
+READING = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
+
 #: Names that a checkpoint shows, and characters of each: keys may be data, and the ledger is kept.
 NAMES_MAX = 20
 NAME_CHARACTERS_MAX = 100
@@ -20,22 +25,27 @@ def _no_names() -> Column:
     return F.array().cast("array<string>")
 
 
-def keys_if_more(schema: StructType, text: Column, parsed: Column) -> Column:
+#: In place of a name, where an object has one twice: no field's name ends so.
+_TWICE = "\x00 twice"
+
+
+def keys_if_more(schema: StructType, text: Column, marks: Column, parsed: Column) -> Column:
     """The keys of the record's object; null where it has as many as values were read of it, which
-    leaves none for an unknown field or for one that is there twice.
+    leaves none for an unknown field or for one that is there twice. ``marks`` is the record's
+    ``text``, :func:`~eo_pipeline.source.json_values.marked`.
 
     Listing them is a second reading of the whole text. Nearly all records are told by less: each
     key has a colon of its own behind it, so there are at most as many keys as there are ``":`` if
-    no other colon follows a single quote, which Spark takes too, or white space. Where they are
-    more than the values, in a text or because a value is null, the keys are listed.
+    no other colon follows white space. Where they are more than the values, in a text or because a
+    value is null, the keys are listed.
     """
     rest = F.replace(text, F.lit('":'), F.lit(""))
     colons_bytes = F.octet_length(text) - F.octet_length(rest)
-    apart = [rest.contains(f"{before}:") for before in ("'", " ", "\t", "\r", "\n")]
+    apart = [rest.contains(f"{before}:") for before in (" ", "\t", "\r", "\n")]
     # nearly all have no other colon at all, which one look tells
     hidden = F.when(rest.contains(":"), reduce(Column.__or__, apart)).otherwise(F.lit(False))
     unsure = (colons_bytes > _values_read(schema, parsed) * 2) | hidden
-    return F.when(F.coalesce(unsure, F.lit(True)), F.json_object_keys(text))
+    return F.when(F.coalesce(unsure, F.lit(True)), F.json_object_keys(marks))
 
 
 def _values_read(schema: StructType, parsed: Column) -> Column:
@@ -60,41 +70,59 @@ def _sum(terms: Sequence[Column]) -> Column:
     return _sum(terms[:half]) + _sum(terms[half:])
 
 
-def unknown_fields(schema: StructType, text: Column, keys: Column) -> Column:
-    """The names of the fields that ``schema`` does not have, an array; null if there are none.
+def nested_names(schema: StructType, marks: Column, keys: Column) -> Column | None:
+    """The paths of the fields in structs that ``schema`` does not have, an array, with what
+    :func:`is_twice` finds. It takes a reading of the text for each level of structs; None: there
+    are none. ``keys``: see :func:`keys_if_more`.
+    """
+    nested = [each for shape in _shapes(schema) for each in _nested_names(shape, schema, marks)]
+    return F.when(keys.isNotNull(), F.concat(*nested)) if nested else None
 
-    ``keys`` are those of :func:`keys_if_more`. A nested field is ``outer.inner``; looking for those
-    takes one more reading of the text for each level of structs.
+
+def unknown_fields(schema: StructType, keys: Column, nested: Column | None) -> Column:
+    """The names of the fields that ``schema`` does not have, an array; null if there are none. A
+    nested field is ``outer.inner``. ``keys``: see :func:`keys_if_more`.
     """
     names = [field.name for field in schema]
     # not a filter by a function of each: Spark generates no code for a step that has one
     found = F.array_except(keys, F.array(*map(F.lit, names)))
-    nested = [each for shape in _shapes(schema) for each in _nested_names(shape, schema, text)]
-    if nested:
-        found = F.array_distinct(F.concat(found, *nested))
+    if nested is not None:
+        own = F.filter(nested, lambda path: ~path.endswith(_TWICE))
+        found = F.array_distinct(F.concat(found, own))
     return F.when(keys.isNotNull(), F.when(F.size(found) > 0, found))
 
 
-def written_twice(keys: Column) -> Column:
+def is_twice(keys: Column, nested: Column | None) -> Column:
     """Whether a field is there twice; Spark takes the last one. ``keys``: see
-    :func:`keys_if_more`.
+    :func:`keys_if_more`; ``nested``: :func:`nested_names`.
     """
-    return F.size(F.array_distinct(keys)) < F.size(keys)
+    found = F.size(F.array_distinct(keys)) < F.size(keys)
+    if nested is not None:
+        found = found | F.exists(nested, lambda path: path.endswith(_TWICE))
+    return F.coalesce(found, F.lit(False))
 
 
-def kept(text: Column, schema: StructType, unknown: Column, lost: Column | None = None) -> Column:
+def kept(marks: Column, schema: StructType, unknown: Column, lost: Column) -> Column:
     """The unknown fields as the text of one JSON object; a field of the schema in which there is a
-    nested one is kept whole, and so are those whose names are ``lost``, an array.
+    nested one is kept whole, and so are those whose names are ``lost``, an array. Null also where
+    one of them has a field twice, or Spark cannot hold it.
     """
     names = [field.name for field in schema]
     tops = F.transform(unknown, lambda name: F.substring_index(name, ".", 1))
-    any_ = unknown.isNotNull()
-    if lost is not None:
-        tops = F.concat(F.coalesce(tops, _no_names()), lost)
-        any_ = any_ | (F.size(lost) > 0)
-    fields = F.from_json(text, "map<string, variant>", {"mode": "PERMISSIVE"})
+    tops = F.concat(F.coalesce(tops, _no_names()), lost)
+    any_ = unknown.isNotNull() | (F.size(lost) > 0)
+    fields = F.from_json(marks, "map<string, variant>", READING)
     chosen = F.map_filter(fields, lambda key, _: ~key.isin(names) | F.array_contains(tops, key))
-    return F.when(any_, F.to_json(chosen))
+    return F.when(any_, unmarked(F.to_json(chosen)))
+
+
+def rescued(kept: Column, unknown: Column) -> Column:
+    """The names of the fields in the JSON text ``kept`` that lead to none of the ``unknown`` ones:
+    their values do not fit their columns. An array, never null.
+    """
+    tops = F.transform(unknown, lambda path: F.substring_index(path, ".", 1))
+    others = F.array_except(F.json_object_keys(kept), F.coalesce(tops, _no_names()))
+    return F.coalesce(others, _no_names())
 
 
 def metrics(unknown: Column, counts: Column) -> list[Column]:
@@ -151,8 +179,10 @@ def _cut(data_type: DataType, depth: int) -> Any:
 
 
 def _nested_names(shape: StructType, schema: StructType, text: Column) -> Iterator[Column]:
-    """Arrays with the paths of unknown fields that ``shape`` leads to; empty, never null."""
-    parsed = F.from_json(text, shape, {"mode": "PERMISSIVE"})
+    """Arrays with the paths of unknown fields that ``shape`` leads to, and of :data:`_TWICE`;
+    empty, never null.
+    """
+    parsed = F.from_json(text, shape, READING)
     for field in shape:
         wanted = schema[field.name].dataType
         names = _names_in(parsed.getField(field.name), field.dataType, wanted)
@@ -172,8 +202,10 @@ def _names_in(value: Column, shape: DataType, wanted: DataType) -> Column:
         return _names_in_each(F.map_values(value), shape.valueType, wanted.valueType)
     assert isinstance(wanted, StructType)
     if isinstance(shape, MapType):
-        known = [field.name for field in wanted]
-        return F.filter(F.map_keys(value), lambda key: ~key.isin(known))
+        known, keys = [field.name for field in wanted], F.map_keys(value)
+        others = F.filter(keys, lambda key: ~key.isin(known))
+        twice = F.size(F.array_distinct(keys)) < F.size(keys)
+        return F.when(twice, F.array_append(others, F.lit(_TWICE))).otherwise(others)
     assert isinstance(shape, StructType)
     found = []
     for field in shape:

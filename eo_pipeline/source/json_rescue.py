@@ -14,27 +14,39 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
 
 from eo_pipeline.source import wire
+from eo_pipeline.source.json_fields import READING
+from eo_pipeline.source.json_values import converted, is_marked, leaf_type
 from eo_pipeline.source.schema_changes import Policy
 from eo_pipeline.source.shapes import MAP, STRUCT, Change, ChangeKind, Shape, unreadable
 from eo_pipeline.source.wire import WireSchemas, first_that
 
-_CORRUPT = "_eo_corrupt"
-_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+#: What is not a record has its text there, of what :func:`leaves_of` makes.
+CORRUPT = "_eo_corrupt"
+_OPTIONS = {**READING, "columnNameOfCorruptRecord": CORRUPT}
 
 #: What JSON writes as a text.
 _TEXTS = frozenset({"string", "timestamp", "date"})
 
 
-def parsed(schemas: WireSchemas | None, text: Column, reading: StructType, whole: Column) -> Column:
-    """``whole``, which is ``text`` as ``reading`` with :data:`_CORRUPT` besides; but of a writer
-    that has other types in columns that are rescued, those are null where they do not fit.
+def read_as(schema: StructType) -> StructType:
+    """What Spark's reader makes of records of ``schema``: see
+    :func:`~eo_pipeline.source.json_values.leaf_type`, and a column for what is none.
     """
-    branches = _rescued(schemas)
+    leaves = leaf_type(schema)
+    assert isinstance(leaves, StructType)
+    return StructType([*leaves, StructField(CORRUPT, StringType())])
+
+
+def leaves_of(schemas: WireSchemas | None, marks: Column, schema: StructType) -> Column:
+    """The record ``marks`` as :func:`read_as` of ``schema``; but of a writer that has other types
+    in columns that are rescued, those are null where they do not fit.
+    """
+    whole, branches = F.from_json(marks, read_as(schema), _OPTIONS), _rescued(schemas)
     if schemas is None or not branches:
         return whole
     held = _shapes(schemas)
     chain = (
-        (_is_of(schemas, places), _read(text, reading, held, names))
+        (_is_of(schemas, places), _read(marks, schema, held, names))
         for names, places in branches.items()
     )
     return first_that([*chain, (F.lit(True), whole)])
@@ -45,7 +57,7 @@ def rescues(schemas: WireSchemas | None) -> bool:
     return bool(_rescued(schemas))
 
 
-def lost(schemas: WireSchemas | None, text: Column, reading: StructType) -> Column | None:
+def lost(schemas: WireSchemas | None, marks: Column, schema: StructType) -> Column | None:
     """The names of columns that are null because what is there does not fit, an array; None if
     there are never any.
     """
@@ -56,7 +68,7 @@ def lost(schemas: WireSchemas | None, text: Column, reading: StructType) -> Colu
     chain = []
     for names, places in branches.items():
         found = [
-            F.when(_is_lost(text, reading[name], held[name]), F.lit(name)) for name in sorted(names)
+            F.when(_is_lost(marks, schema[name], held[name]), F.lit(name)) for name in sorted(names)
         ]
         chain.append((_is_of(schemas, places), F.array_compact(F.array(*found))))
     return F.coalesce(first_that(chain), F.array().cast("array<string>"))
@@ -103,44 +115,50 @@ def _is_of(schemas: WireSchemas, places: list[int]) -> Column:
 
 
 def _read(
-    text: Column, reading: StructType, held: Mapping[str, Shape], names: frozenset[str]
+    marks: Column, schema: StructType, held: Mapping[str, Shape], names: frozenset[str]
 ) -> Column:
-    """A struct like that of ``reading``, of which the columns ``names`` are read each alone."""
-    others = StructType([field for field in reading if field.name not in names])
-    rest = F.from_json(text, others.add(_CORRUPT, "string"), _OPTIONS)
-    fields = [
-        (
-            F.when(~_is_lost(text, field, held[field.name]), _alone(text, field)[field.name])
-            if field.name in names
-            else rest.getField(field.name)
-        ).alias(field.name)
-        for field in reading
-    ]
-    corrupt = rest.getField(_CORRUPT).alias(_CORRUPT)
+    """The same without what the columns ``names`` cannot hold."""
+    others = StructType([f for f in schema if f.name not in names or not held[f.name].parts])
+    rest = F.from_json(marks, read_as(others), _OPTIONS)
+    fields = []
+    for field in schema:
+        if field.name not in names:
+            value = rest.getField(field.name)
+        elif held[field.name].parts:
+            value = F.lit(None).cast(leaf_type(field.dataType))
+        else:
+            is_lost = _is_lost(marks, field, held[field.name])
+            value = F.when(~is_lost, rest.getField(field.name))
+        fields.append(value.alias(field.name))
+    corrupt = rest.getField(CORRUPT).alias(CORRUPT)
     return F.when(rest.isNotNull(), F.struct(*fields, corrupt))
 
 
-def _alone(text: Column, field: StructField, kind: DataType | None = None) -> Column:
-    """The one field, as what it is to be; with :data:`_CORRUPT` if it is not."""
-    shape = StructType([StructField(field.name, kind or field.dataType)])
-    return F.from_json(text, shape.add(_CORRUPT, "string"), _OPTIONS)
+def _alone(marks: Column, name: str, kind: DataType) -> Column:
+    """The one field, as ``kind``."""
+    return F.from_json(marks, StructType([StructField(name, kind)]), READING).getField(name)
 
 
-def _is_lost(text: Column, field: StructField, held: Shape) -> Column:
+def _is_lost(marks: Column, field: StructField, held: Shape) -> Column:
     """Whether there is something that the column cannot hold. A text is no number, whatever it
     looks like, and no number is a text. What has parts is not looked into.
     """
-    there = F.from_json(text, StructType([StructField(field.name, StringType())]), _OPTIONS)
-    is_there = there.getField(field.name).isNotNull()
+    leaf = _alone(marks, field.name, StringType())
+    is_there = leaf.isNotNull()
     if held.parts:
         return is_there
-    fits = _alone(text, field).getField(_CORRUPT).isNull()
+    fits = converted(leaf, field.dataType).isNotNull()
     if held.type in _TEXTS:
-        kind = F.schema_of_variant(_alone(text, field, VariantType()).getField(field.name))
-        fits = fits & F.coalesce(kind == "STRING", F.lit(False))
+        fits = fits & _is_text(marks, field.name, leaf)
     if held.symbols:
-        fits = fits & there.getField(field.name).isin(*held.symbols)
+        fits = fits & leaf.isin(*held.symbols)
     return is_there & ~fits
+
+
+def _is_text(marks: Column, name: str, leaf: Column) -> Column:
+    """An object and an array begin as a text may."""
+    kind = F.schema_of_variant(_alone(marks, name, VariantType()))
+    return ~is_marked(leaf) & F.coalesce(kind == "STRING", F.lit(False))
 
 
 def _outside(value: Column, held: Shape) -> Column:

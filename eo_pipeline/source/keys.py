@@ -47,7 +47,8 @@ def _by_schema(
     decoder, struct = decoder_of(schemas.type), F.col(_PARSED)
     looked = decoder.parsed(wire.keyed(raw, schemas), schemas, _PARSED, _UNKNOWN)
     error = F.when(F.col("key").isNull(), F.lit(None).cast("string"))
-    for found, reason in [*wire.errors(schemas), *decoder.errors(schemas, struct)]:
+    wrong = decoder.errors(schemas, struct, F.col(_UNKNOWN))
+    for found, reason in [*wire.errors(schemas), *wrong]:
         error = error.when(found, reason)
     if source.unknown_fields == "fail":
         more = "the key has fields that the schema does not name"

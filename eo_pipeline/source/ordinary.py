@@ -6,6 +6,8 @@ ordinary to :mod:`eo_pipeline.source.decode`, which judges it as ever. Lazy expr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -27,9 +29,7 @@ from pyspark.sql.types import (
 )
 
 from eo_pipeline.jvm.ordinary import CATALOG
-
-#: The last fields of what the function gives.
-_UNKNOWN, _JUDGED = "_eo_unknown", "_eo_judged"
+from eo_pipeline.source.json_values import MARKS
 
 _PLAIN = (
     *(BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType),
@@ -37,32 +37,48 @@ _PLAIN = (
 )
 
 
+@dataclass(frozen=True)
+class Ordinary:
+    """What the function gives of a record, a struct."""
+
+    struct: Column
+
+    @property
+    def row(self) -> Column:
+        """The record; null if something of it may be wrong, by some rule."""
+        return self.struct.getField("row")
+
+    @property
+    def unknown(self) -> Column:
+        """The names of fields that the schema does not have, an array; null if there are none, or
+        :attr:`row` is null.
+        """
+        return self.struct.getField("unknown")
+
+    @property
+    def leaves(self) -> Column:
+        """By what it is judged if :attr:`row` is null: what from_json makes of :attr:`marks`."""
+        return self.struct.getField("leaves")
+
+    @property
+    def marks(self) -> Column:
+        """Its text, :func:`eo_pipeline.source.json_values.marked`, if :attr:`row` is null."""
+        return self.struct.getField("marked")
+
+
 def ordinary(value: Column, wanted: StructType, read: StructType) -> Column | None:
-    """``value``, bytes, as from_json gives it as ``read``, of which the last column is that for
-    corrupt records and the others are those of ``wanted``; and two fields more, see
-    :func:`is_judged` and :func:`unknown`. None if there is no function for that schema.
+    """``value``, bytes, of the schema ``wanted``, as the struct of an :class:`Ordinary`; ``read``
+    are its leaves, with the column for corrupt records. None if there is no function for it.
     """
     if not _is_read(wanted):
         return None
     return F.call_function(_function(wanted, read), value)
 
 
-def is_judged(parsed: Column) -> Column:
-    """Whether of a record that :func:`ordinary` gave something may be wrong, by some rule."""
-    return F.coalesce(parsed.getField(_JUDGED), F.lit(True))
-
-
-def unknown(parsed: Column) -> Column:
-    """The names of fields that the schema does not have, of a record that need not be judged, an
-    array; null if there are none.
-    """
-    return parsed.getField(_UNKNOWN)
-
-
 def trial() -> Column:
     """What can be analysed by a Spark that has the functions, and by no other."""
-    schema = StructType().add("id", LongType())
-    return F.call_function(_function(schema, schema.add("corrupt", StringType())), F.lit(b""))
+    schema, read = StructType().add("id", LongType()), StructType().add("id", StringType())
+    return F.call_function(_function(schema, read.add("corrupt", StringType())), F.lit(b""))
 
 
 def _function(wanted: StructType, read: StructType) -> str:
@@ -70,8 +86,8 @@ def _function(wanted: StructType, read: StructType) -> str:
 
 
 def named(wanted: StructType, read: StructType) -> str:
-    """The function's name in its catalog."""
-    return f"{wanted.json()}\n{read.json()}"
+    """The function's name in its catalog: all that it is told."""
+    return "\n".join([wanted.json(), read.json(), *(each for mark in MARKS for each in mark)])
 
 
 def is_plain(wanted: StructType) -> bool:

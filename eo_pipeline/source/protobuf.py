@@ -67,7 +67,9 @@ def columns(schemas: WireSchemas, struct: Column) -> list[Column]:
     return [struct.getField(name).alias(name) for name in [*names, *kept]]
 
 
-def errors(schemas: WireSchemas, struct: Column) -> Iterator[tuple[Column, Column]]:
+def errors(
+    schemas: WireSchemas, struct: Column, unknown: Column
+) -> Iterator[tuple[Column, Column]]:
     """By the writer's schema, then by the record."""
     kind, part = _kind(schemas), schemas.part.name
     branches = [_Branch.of(schemas, key) for key in schemas.writers]
@@ -79,6 +81,11 @@ def errors(schemas: WireSchemas, struct: Column) -> Iterator[tuple[Column, Colum
     if schemas.have_keys:
         another = F.lit(f"the {part} is not the message {message}, but another one of schema ")
         yield _message(schemas).isNull(), F.concat(another, wire.key_text(schemas))
+    where = F.concat(F.lit("field '"), F.get(unknown, F.lit(0)))
+    reason = F.lit(
+        "' is a time outside the years 1 to 9999, or a duration of more than 10,000 years"
+    )
+    yield struct.isNull() & unknown.isNotNull(), F.concat(where, reason)
     yield struct.isNull(), F.lit(f"the {part} is cut off, or is no message {message}")
     whole = kind.shape_of(schemas.reader_text).fields
     for i, branch in enumerate(branches):

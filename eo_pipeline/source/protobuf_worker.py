@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 #: Microseconds since 1970 of the first moment of year 1, and of the last of year 9999.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
-#: Microseconds of Protobuf's longest duration, 10,000 years.
-_LONGEST = 315_576_000_000_000_000
+#: Microseconds of Protobuf's longest duration, 10,000 years and nearly a second.
+_LONGEST = 315_576_000_000_999_999
 
 #: Bytes that are decoded at once: a message of Protobuf's has two gigabytes at most.
 _AT_ONCE = 32 << 20
@@ -55,7 +55,8 @@ class Reading:
 class Columns:
     """The names of the column of serialized messages, which is left out, of the one that holds the
     place of the writer's schema, and of two that are added: the message, null if it cannot be read,
-    and the names of its unknown fields, null if there are none.
+    and the names of its unknown fields, null if there are none. Of a message that is null because
+    of a time in it the one name is that of its field.
     """
 
     body: str
@@ -203,7 +204,7 @@ class _Reader:
         whole = found.SerializePartialToString()
         found.DiscardUnknownFields()
         known = found.SerializePartialToString()  # quicker than to ask how long it is
-        values = self._columns(known, len(given))
+        values, beyond = self._columns(known, len(given))
         unknown: list[list[str] | None] = [None] * len(bodies)
         if len(known) != len(whole):
             again = self._batch.FromString(whole)
@@ -212,6 +213,9 @@ class _Reader:
                     named = names[writers[place].as_py()] if names else {}
                     told = {named.get(at, name) for at, name in _unknown(every, (), "")}
                     unknown[place] = sorted(name for name in told if name is not None) or None
+        for place, name in zip(places.to_pylist(), beyond, strict=True):
+            if name is not None:
+                unknown[place] = [name]
         if len(places) < len(bodies):
             back: list[int | None] = [None] * len(bodies)
             for i, place in enumerate(places.to_pylist()):
@@ -237,22 +241,24 @@ class _Reader:
         except self._refused:
             return False
 
-    def _columns(self, whole: bytes, count: int) -> pa.Array:
-        """Of so many messages; null if a time in one is none that Protobuf allows."""
+    def _columns(self, whole: bytes, count: int) -> tuple[pa.Array, list[str | None]]:
+        """Of so many messages; null if a time in one is none that Protobuf allows, and the names of
+        the fields that this is so of.
+        """
         batch = self._handler.array_to_record_batch(pa.array([whole], pa.binary()))
         read = batch.column(0).flatten()
         columns = read.flatten()
-        beyond = [False] * count
-        if any(_is_beyond(column) for column in columns):
-            beyond = [
-                any(_is_beyond(column) for column in read.slice(i, 1).flatten())
-                for i in range(count)
-            ]
+        beyond: list[str | None] = [None] * count
+        for field, column in zip(read.type, columns, strict=True):
+            if _is_beyond(column):
+                for i in range(count):
+                    if beyond[i] is None and _is_beyond(column.slice(i, 1)):
+                        beyond[i] = field.name
         arrays = [a.cast(f.type) for a, f in zip(columns, self._type, strict=True)]
         if not arrays:
-            return pa.array([None if bad else {} for bad in beyond], self._type)
-        mask = pa.array(beyond, pa.bool_())
-        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask)
+            return pa.array([{}] * count, self._type), beyond
+        mask = pa.array([name is not None for name in beyond], pa.bool_())
+        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask), beyond
 
 
 def _batch_file(message: Message) -> bytes:

@@ -21,7 +21,6 @@ _TUNING = {
     # milliseconds a broker holds back a fetch it has nothing for: a consumer that reaches the end
     # of a log has one under way, and every range would wait for it (500 by default)
     "kafka.fetch.max.wait.ms": "1",
-    "kafka.max.poll.records": "20000",
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
 }
 
@@ -29,6 +28,10 @@ _TUNING = {
 #: what it fetched ahead.
 _FETCHED = 16 * 1024 * 1024
 _FETCHED_BY_ALL = 64 * _FETCHED
+
+#: Records that a consumer hands out at once, and bytes of them, without compression: all of them
+#: are in the heap. Nobody knows how large records are that were never measured.
+_POLLED, _POLLED_BYTES, _POLLED_UNMEASURED = 20_000, 64 * 1024 * 1024, 2_000
 
 #: Options of Spark's by which a user says how ranges are split.
 _SPLITTING = frozenset({"minpartitions", "maxrecordsperpartition"})
@@ -45,6 +48,7 @@ def read_ranges(
     topic_ids: Mapping[str, str],
     known: int = 0,
     tasks: Tasks = _AS_SPARK_DOES,
+    record_bytes: float | None = None,
 ) -> DataFrame:
     """Exactly the records of ``ranges``, lazily, in Spark's Kafka columns, read by ``tasks``.
 
@@ -52,10 +56,17 @@ def read_ranges(
     if a record of a range is gone (``failOnDataLoss``). No consumer group protocol takes part
     (``assign``); ``kafka.group.id`` only names Spark's consumer cache. That should be the same for
     every batch: ``known`` are all partitions there are, also those without a range.
+    ``record_bytes``: the mean size of a record, if it was measured.
     """
     tasks = tasks_for(source, tasks)
     options = range_options(
-        source, ranges, pipeline=pipeline, topic_ids=topic_ids, known=known, tasks=tasks
+        source,
+        ranges,
+        pipeline=pipeline,
+        topic_ids=topic_ids,
+        known=known,
+        tasks=tasks,
+        record_bytes=record_bytes,
     )
     hide_secrets(spark)
     records = spark.read.format("kafka").options(**options, includeHeaders="true").load()
@@ -76,9 +87,13 @@ def range_options(
     topic_ids: Mapping[str, str],
     known: int,
     tasks: Tasks,
+    record_bytes: float | None,
 ) -> dict[str, str]:
     """What Spark's connector is told; see :func:`read_ranges`. ``tasks``: see :func:`tasks_for`."""
-    fetched = {"kafka.max.partition.fetch.bytes": str(_fetched(max(known, len(ranges))))}
+    fetched = {
+        "kafka.max.partition.fetch.bytes": str(_fetched(max(known, len(ranges)))),
+        "kafka.max.poll.records": str(_polled(record_bytes)),
+    }
     settings = {**_TUNING, **fetched, **spark_settings(source)}
     options = {
         **settings,
@@ -96,6 +111,14 @@ def range_options(
 def _fetched(partitions: int) -> int:
     """The same for nearly as many partitions: other settings are another consumer group."""
     return min(_FETCHED, _FETCHED_BY_ALL >> (partitions - 1).bit_length())
+
+
+def _polled(record_bytes: float | None) -> int:
+    """The same for records of nearly one size: other settings are another consumer group."""
+    if not record_bytes:
+        return _POLLED_UNMEASURED
+    fits = max(1, int(_POLLED_BYTES / record_bytes))
+    return _POLLED if fits >= _POLLED else 1 << (fits.bit_length() - 1)
 
 
 def _assignment(ranges: Sequence[OffsetRange]) -> str:

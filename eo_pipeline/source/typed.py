@@ -49,7 +49,21 @@ def parsed_schema(text: str) -> StructType:
     return schema
 
 
+def typed_source(source: KafkaSource) -> KafkaSource:
+    """``source``, with schemas that Spark need not be asked about again."""
+    parts = (
+        ("value", str(source.value_format), source.value_schema),
+        ("key", str(source.key_format), source.key_schema),
+    )
+    typed = {
+        f"{name}_schema": schema_json(text)
+        for name, kind, text in parts
+        if text and kind == "json" and not json_schema.is_one(text)
+    }
+    return source.model_copy(update=typed)
+
+
 @lru_cache(maxsize=16)
-def schema_json(text: str) -> str:
-    """:func:`parsed_schema` in its JSON form; under the settings of staging the same for good."""
-    return parsed_schema(text).json()
+def schema_json(ddl: str) -> str:
+    """Under the settings of staging the same for good."""
+    return parsed_schema(ddl).json()

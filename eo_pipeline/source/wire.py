@@ -75,6 +75,11 @@ class WireSchemas:
     def reader_text(self) -> str:
         return self.texts[self.reader]
 
+    @property
+    def rescues(self) -> bool:
+        """Whether a value may be kept beside its column, which cannot hold it."""
+        return self.keeps and self.policy.rescues_values
+
     def also(self, found: Mapping[str, str], unknown: Sequence[str]) -> WireSchemas:
         """With more writers, and with more keys that have no schema."""
         return replace(

@@ -149,6 +149,46 @@ def test_what_cannot_be_had_at_once_and_whole_is_left_to_spark(
     assert fetched(source, later, "p") is None
 
 
+def test_keys_and_headers_count_as_values_do(
+    events: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "FETCHED_BYTES_MAX", 1000)
+    parts: list[dict[str, Any]] = [{}, {"key": b"k" * 1000}, {"headers": [("h", b"x" * 1000)]}]
+    producer = events.producer()
+    for n, part in enumerate(parts):
+        producer.produce(events.name, b"{}", partition=n, **part)
+    producer.flush()
+    ranges = [OffsetRange(events.name, n, 0, 1) for n in range(3)]
+    found = [fetched(source_of(events), [each], "p") is not None for each in ranges]
+    assert found == [True, False, False]
+
+
+@pytest.mark.parametrize(("inline_records", "partitions"), [(0, 1), (10_000, 1), (10_000, 20)])
+def test_a_record_of_any_timestamp_is_a_row_and_that_is_null_outside_the_years(
+    bench: Bench, make_topic: MakeTopic, inline_records: int, partitions: int
+) -> None:
+    """As of a producer that takes nanoseconds, or microseconds, for milliseconds."""
+    config = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    topic = Topic(make_topic(partitions=partitions, config=config), bench.topic.bootstrap_servers)
+    source = {"topics": [topic.name], "on_bad_record": "dead_letter"}
+    pipeline = bench.pipeline(source=source, inline_records=inline_records)
+    topic.write(10)
+    pipeline.run()
+    producer = topic.producer()
+    for n, time_ms in enumerate([1_700_000_000 * 10**k for k in (3, 6, 9)]):
+        for value in (b'{"id": %d}' % (100 + n), b"bad"):
+            producer.produce(topic.name, value, partition=n % partitions, timestamp=time_ms)
+    topic.write(10)
+    producer.flush()
+    report = pipeline.run()
+    assert (report.rows, report.head.counts.dead_letters) == (13, 3)
+    letters = bench.table.query(
+        "select extract(epoch from timestamp)::bigint from events_dead_letters order by 1"
+    )
+    assert letters == [(1_700_000_000,), (None,), (None,)]
+    assert pipeline.audit().passed
+
+
 def test_a_broker_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is heard of again and again, which is no answer."""
     monkeypatch.setattr(fetch, "PATIENCE_S", 1.5)

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.decoded import Decoded
-from eo_pipeline.source.json_values import read_type
-from eo_pipeline.source.ordinary import is_judged, ordinary, trial
+from eo_pipeline.source.json_rescue import read_as
+from eo_pipeline.source.ordinary import Ordinary, ordinary, trial
 from eo_pipeline.source.typed import parsed_schema
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.ordinary import has_function
@@ -151,11 +150,10 @@ def spark(spark_server: EmbeddedSpark) -> SparkSession:
 def is_read(spark: SparkSession, schema: str, *values: bytes) -> list[bool]:
     """Of each value whether it is read by our function."""
     wanted = parsed_schema(schema)
-    reading = read_type(wanted)
-    assert isinstance(reading, StructType)
-    column = ordinary(F.col("value"), wanted, StructType([*reading]).add("corrupt", "string"))
+    column = ordinary(F.col("value"), wanted, read_as(wanted))
     assert column is not None
-    frame = kafka_frame(spark, values).select("offset", (~is_judged(column)).alias("is_read"))
+    is_read = Ordinary(column).row.isNotNull().alias("is_read")
+    frame = kafka_frame(spark, values).select("offset", is_read)
     return [row.is_read for row in sorted(frame.collect())]
 
 

@@ -23,6 +23,7 @@ from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation, new_transac
 from eo_pipeline.run.schemas import SchemaBook
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
+from eo_pipeline.source.json_fields import shown
 from eo_pipeline.source.schema_changes import Policy
 from eo_pipeline.source.shapes import ChangeKind
 from eo_pipeline.source.wire import ReadBy, WireSchemas
@@ -183,7 +184,8 @@ def test_a_record_that_needs_a_change_is_what_policy_makes_of_it(
         with pytest.raises(SchemaChangeError, match=f"{kind.replace('_', ' ')}: x"):
             world.next_schemas()
         return
-    rows, errors = read(spark, world, world.next_schemas(), values)
+    schemas = world.next_schemas()
+    rows, errors = read(spark, world, schemas, values)
     if policy is Policy.EVOLVE:
         assert rows[2] == new
         return
@@ -197,6 +199,11 @@ def test_a_record_that_needs_a_change_is_what_policy_makes_of_it(
     assert errors == []
     assert rows[2].get("x") == change.fits
     assert json.loads(rows[2]["_unknown_fields"]) == {"x": change.new}
+    # a field that is left out, and a value that its column cannot hold
+    both = decode(kafka_frame(spark, values), world.source, ReadBy(schemas))
+    counted = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    assert counted["unknown"] == 1
+    assert [name.partition(".")[0] for name in shown(counted)] in (["x"], ["x", "x"])
 
 
 @pytest.mark.parametrize(

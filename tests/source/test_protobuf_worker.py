@@ -74,3 +74,31 @@ def test_a_message_that_lacks_what_must_be_there_is_none() -> None:
     within = row(id=1, p={}).SerializePartialToString()
     read = {"id": 1, "p": {"lat": 2}, "many": []}
     assert decoded(SECOND, good, b"", within, None) == [told(read), told(), told(), told()]
+
+
+TIMES = """
+syntax = "proto3"; package shop;
+import "google/protobuf/duration.proto"; import "google/protobuf/timestamp.proto";
+message Row {
+  google.protobuf.Duration for = 1;
+  repeated google.protobuf.Timestamp at = 2;
+}
+"""
+
+
+def test_a_time_that_protobuf_does_not_allow_is_told_by_its_field() -> None:
+    row, longest = messages(TIMES)("shop.Row"), {"seconds": 315_576_000_000, "nanos": 999_999_999}
+    values: list[dict[str, Any]] = [
+        {"for": longest},
+        {"for": {"seconds": 315_576_000_001}},
+        {"at": [{"seconds": 1}, {"seconds": 18_446_744_073_710}]},
+        {},
+    ]
+    bodies = [bytes(row(**value).SerializeToString()) for value in values]
+    bodies[3] += b"\x20\x01"
+    assert decoded(TIMES, *bodies) == [
+        told({"for": 315_576_000_000_999_999, "at": []}),
+        told(None, ["for"]),
+        told(None, ["at"]),
+        told({"for": None, "at": []}, ["gone"]),
+    ]

@@ -152,7 +152,7 @@ BAD = [
     (b"not json", "not a JSON object"),
     (b'[{"id": 1, "name": "x"}]', "not a JSON object"),
     (b'{"id": 1} and more', "not a JSON object"),
-    (b'{"id": "one", "name": "x"}', "does not fit the schema"),
+    (b'{"id": "one", "name": "x"}', "field 'id' is no whole number"),
     (b'{"name": "x"}', "required field 'id' is missing"),
     (None, "tombstone"),
     (b"", "not a JSON object"),

@@ -4,7 +4,6 @@ import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.functions.BoundFunction;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -52,12 +51,12 @@ public class OrdinaryFunctions implements FunctionCatalog {
         }
     }
 
-    /** The function that has the schemas for its name. */
+    /** The function that is told by its name what to read. */
     static class ForSchemas implements UnboundFunction {
-        private final String schemas;
+        private final String told;
 
-        ForSchemas(String schemas) {
-            this.schemas = schemas;
+        ForSchemas(String told) {
+            this.told = told;
         }
 
         public String name() {
@@ -65,13 +64,11 @@ public class OrdinaryFunctions implements FunctionCatalog {
         }
 
         public String description() {
-            return "ordinary_json(binary): the record, and whether it must be judged";
+            return "ordinary_json(binary): the record, or what it is judged by";
         }
 
         public BoundFunction bind(StructType arguments) {
-            String[] both = schemas.split("\n");
-            return new OrdinaryJson(
-                schemas, (StructType) DataType.fromJson(both[0]), (StructType) DataType.fromJson(both[1]));
+            return new OrdinaryJson(told);
         }
     }
 }

@@ -12,6 +12,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -43,41 +44,57 @@ import scala.Option;
 import scala.collection.immutable.Map;
 
 /**
- * Reads JSON records in which there is nothing to judge, in one pass; any other as Spark's from_json
- * does, and says so in the last field of what it gives. The one before it names the fields of an
- * ordinary record that the schema does not, if there are any.
+ * Reads JSON records in which there is nothing to judge, in one pass: the "row", and the names of its
+ * "unknown" fields, if there are any. Of any other record the row is null, and there are its "marked"
+ * text and the "leaves" in it, as eo_pipeline/source/json_values.py makes them of a record: by them it
+ * is judged.
  *
- * Of an ordinary record it gives what from_json gives, by the same parser's same methods, and the
- * record is good by all of the pipeline's rules. Whatever it is not sure of must be judged: another
- * token than the type's usual one, a field that is there twice, one in a struct that the schema does
- * not name, a missing one that is required, anything after the object, half a character, a time or a
- * number that would not stay what it is.
+ * An ordinary record is good by all of the pipeline's rules, and its values are what these make of
+ * it. Whatever is not sure must be judged: another token than the type's usual one, a field that is
+ * there twice, one in a struct that the schema does not name, a missing one that is required,
+ * anything after the object, half a character, a time or a number that would not stay what it is.
  */
 public class OrdinaryJson implements ScalarFunction {
     private static final JsonFactory FACTORY = JsonFactory.builder().build();
-    private static final String UNKNOWN = "_eo_unknown";
-    private static final String JUDGED = "_eo_judged";
     private static final int EARLIEST_YEAR = 1600;
     private static final long MICROS_OF_A_DAY = 86400000000L;
-    private static final int DIGITS = 38;
+    private static final int DIGITS_OF_EXPONENT = 3;
 
-    private final String schemas;
-    private final StructType read;
+    private final String told;
+    private final StructType leaves;
     private final StructType result;
     private final Shape shape;
+    private final Pattern[] marks;
+    private final String[] marked;
     private transient JsonToStructs reader;
 
     /**
-     * Of the schema that is "wanted", in the types as which it is "read", which has from_json's
-     * column for corrupt records besides, and with two more.
+     * "told", by line: the schema; that of its leaves, of which the last is from_json's column for
+     * corrupt records; and the patterns that mark a text, each with what takes its place.
      */
-    OrdinaryJson(String schemas, StructType wanted, StructType read) {
-        this.schemas = schemas;
-        this.read = read;
-        this.result = read
-            .add(UNKNOWN, DataTypes.createArrayType(DataTypes.StringType, true), true)
-            .add(JUDGED, DataTypes.BooleanType, true);
-        this.shape = new Shape(wanted, result.size(), read.size());
+    OrdinaryJson(String told) {
+        String[] lines = told.split("\n");
+        StructType wanted = (StructType) DataType.fromJson(lines[0]);
+        this.told = told;
+        this.leaves = (StructType) DataType.fromJson(lines[1]);
+        this.result = new StructType()
+            .add("row", wanted.asNullable(), true)
+            .add("unknown", DataTypes.createArrayType(DataTypes.StringType, true), true)
+            .add("leaves", leaves, true)
+            .add("marked", DataTypes.StringType, true);
+        this.shape = new Shape(wanted, wanted.size() + 1, wanted.size());
+        int many = lines.length / 2 - 1;
+        this.marks = new Pattern[many];
+        this.marked = new String[many];
+        for (int i = 0; i < many; i++) {
+            marks[i] = Pattern.compile(lines[2 + 2 * i]);
+            marked[i] = lines[3 + 2 * i];
+        }
+    }
+
+    /** How many fields a record has. */
+    int size() {
+        return shape.unknown;
     }
 
     public DataType[] inputTypes() {
@@ -93,59 +110,57 @@ public class OrdinaryJson implements ScalarFunction {
     }
 
     public String canonicalName() {
-        return "eo.pipeline.ordinary_json." + schemas;
+        return "eo.pipeline.ordinary_json." + told;
     }
 
-    /** The record, null if it is none for from_json either. Spark calls this by its name. */
+    /** What {@link #resultType} has; never null. Spark calls this by its name. */
     public InternalRow invoke(byte[] value) {
-        if (value == null) {
-            return judged(value);
-        }
-        InternalRow row = scanned(value);
-        if (row == null) {
+        InternalRow row = value == null ? null : scanned(value);
+        if (row == null && value != null) {
             row = parsed(value);
         }
-        return row == null ? judged(value) : row;
-    }
-
-    /** The record, null if the scanner gives up. */
-    public InternalRow scanned(byte[] value) {
-        return notJudged(OrdinaryScanner.record(value, shape));
-    }
-
-    /** The record, null if it must be judged. */
-    public InternalRow parsed(byte[] value) {
-        return notJudged(ordinary(value));
-    }
-
-    private InternalRow notJudged(InternalRow row) {
-        if (row != null) {
-            row.update(shape.width - 1, Boolean.FALSE);
+        if (row == null) {
+            return judged(value);
         }
-        return row;
+        Object unknown = row.isNullAt(shape.unknown) ? null : row.getArray(shape.unknown);
+        return new GenericInternalRow(new Object[] {row, unknown, null, null});
+    }
+
+    /** The record, and behind it the names of its unknown fields; null if the scanner gives up. */
+    public InternalRow scanned(byte[] value) {
+        return OrdinaryScanner.record(value, shape);
     }
 
     private InternalRow judged(byte[] value) {
-        if (reader == null) {
-            Map options = new Map.Map2(
-                "mode", "PERMISSIVE", "columnNameOfCorruptRecord", read.fieldNames()[read.size() - 1]);
-            Expression text = new BoundReference(0, DataTypes.StringType, true);
-            reader = new JsonToStructs(read, options, text, Option.apply("UTC"), false);
-        }
-        Object text = value == null ? null : UTF8String.fromBytes(value);
-        InternalRow found = (InternalRow) reader.eval(new GenericInternalRow(new Object[] {text}));
-        if (found == null) {
-            return null;
-        }
         Object[] row = new Object[result.size()];
-        for (int i = 0; i < read.size(); i++) {
-            row[i] = found.isNullAt(i) ? null : found.get(i, read.apply(i).dataType());
+        if (value != null) {
+            UTF8String text = UTF8String.fromString(marked(UTF8String.fromBytes(value).toString()));
+            row[2] = read(text);
+            row[3] = text;
         }
-        row[result.size() - 1] = Boolean.TRUE;
         return new GenericInternalRow(row);
     }
 
-    private InternalRow ordinary(byte[] value) {
+    private String marked(String text) {
+        for (int i = 0; i < marks.length; i++) {
+            text = marks[i].matcher(text).replaceAll(marked[i]);
+        }
+        return text;
+    }
+
+    private Object read(UTF8String text) {
+        if (reader == null) {
+            Map options = new Map.Map3(
+                "mode", "PERMISSIVE", "columnNameOfCorruptRecord", leaves.fieldNames()[leaves.size() - 1],
+                "allowSingleQuotes", "false");
+            Expression column = new BoundReference(0, DataTypes.StringType, true);
+            reader = new JsonToStructs(leaves, options, column, Option.apply("UTC"), false);
+        }
+        return reader.eval(new GenericInternalRow(new Object[] {text}));
+    }
+
+    /** As {@link #scanned}; null if it must be judged. */
+    public InternalRow parsed(byte[] value) {
         // after a zero the parser would take it for UTF-16
         if (value.length < 2 || value[0] != '{' || value[value.length - 1] != '}' || value[1] == 0) {
             return null;
@@ -169,6 +184,8 @@ public class OrdinaryJson implements ScalarFunction {
                 parser.close(); // gives its buffers back
             }
         } catch (IOException notOrdinary) {
+            return null;
+        } catch (RuntimeException notOrdinary) { // of a number's conversion, say
             return null;
         }
     }
@@ -368,11 +385,14 @@ public class OrdinaryJson implements ScalarFunction {
             if (value > limit || value < -limit - 1) {
                 return null;
             }
-            // bytes are read as short
-            return bits == 32 ? (Object) new Integer((int) value) : (Object) new Short((short) value);
+            if (bits == 32) {
+                return new Integer((int) value);
+            }
+            return bits == 16 ? (Object) new Short((short) value) : (Object) new Byte((byte) value);
         }
     }
 
+    /** A finite number; one that overflows is none. */
     static class Real extends Kind {
         private final boolean single;
 
@@ -384,17 +404,24 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
                 return null;
             }
-            if (single) {
-                return new Float(parser.getFloatValue());
-            }
-            return new Double(parser.getDoubleValue());
+            // the parser's own conversion knows no -0 without a point
+            String text = parser.getText();
+            return single ? of(Float.parseFloat(text)) : of(Double.parseDouble(text));
+        }
+
+        private static Object of(float value) {
+            return Float.isInfinite(value) ? null : (Object) new Float(value);
+        }
+
+        private static Object of(double value) {
+            return Double.isInfinite(value) ? null : (Object) new Double(value);
         }
 
         Object scan(OrdinaryScanner in) {
             if (!in.number()) {
                 return null;
             }
-            return single ? (Object) new Float(in.asFloat()) : (Object) new Double(in.asDouble());
+            return single ? of(in.asFloat()) : of(in.asDouble());
         }
     }
 
@@ -411,13 +438,15 @@ public class OrdinaryJson implements ScalarFunction {
         }
     }
 
-    /** A decimal number that fits without being rounded; read with room to spare behind the point. */
+    /** A decimal number that fits without being rounded. */
     static class Exact extends Kind {
+        private final int precision;
         private final int before;
         private final int behind;
 
         Exact(DecimalType type) {
-            before = type.precision() - type.scale();
+            precision = type.precision();
+            before = precision - type.scale();
             behind = type.scale();
         }
 
@@ -425,7 +454,11 @@ public class OrdinaryJson implements ScalarFunction {
             if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
                 return null;
             }
-            return of(parser.getDecimalValue());
+            String text = parser.getText();
+            int mark = Math.max(text.lastIndexOf('e'), text.lastIndexOf('E'));
+            // one more for its sign
+            boolean isFar = mark >= 0 && text.length() - mark - 1 > DIGITS_OF_EXPONENT + 1;
+            return isFar ? null : of(new BigDecimal(text));
         }
 
         Object scan(OrdinaryScanner in) {
@@ -436,7 +469,7 @@ public class OrdinaryJson implements ScalarFunction {
         private Object of(BigDecimal value) {
             boolean fits = value.scale() <= behind
                 && (long) value.precision() - value.scale() <= before;
-            return fits ? Decimal.apply(value, DIGITS, DIGITS - before) : null;
+            return fits ? Decimal.apply(value, precision, behind) : null;
         }
     }
 
@@ -584,7 +617,7 @@ public class OrdinaryJson implements ScalarFunction {
         }
     }
 
-    /** Of a key that is there twice from_json makes an error of its own. */
+    /** Of keys that are there once. */
     static class Mapped extends Kind {
         private final Kind held;
         private final boolean nullable;

@@ -450,8 +450,8 @@ final class OrdinaryScanner {
     }
 
     double asDouble() {
-        if (isLong()) {
-            return asLong(); // as the parser: it knows no -0 without a point
+        if (isExactlyLong()) {
+            return asLong();
         }
         int tens = exponent - behind;
         if (!fits || digits > EXACT || tens < -22 || tens > 22) {
@@ -463,7 +463,12 @@ final class OrdinaryScanner {
     }
 
     float asFloat() {
-        return isLong() ? asLong() : Float.parseFloat(asText());
+        return isExactlyLong() ? asLong() : Float.parseFloat(asText());
+    }
+
+    /** As {@link #isLong}, but -0. */
+    private boolean isExactlyLong() {
+        return isLong() && (digits != 0 || !negative);
     }
 
     /** Null: it is written in a way that is left to the parser. */

@@ -13,11 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
-import org.apache.spark.sql.types.ByteType;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.Decimal;
-import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -58,7 +54,6 @@ class RangeStager implements PartitionReader {
     private final InputPartition[] ranges;
     private final Staging staging;
     private final Configuration conf;
-    private final DataType[] types;
     private final int[] kinds;
     private final Object[] row;
 
@@ -86,11 +81,9 @@ class RangeStager implements PartitionReader {
         this.conf = conf;
         this.why = why;
         int many = staging.rows.size();
-        types = new DataType[many];
         kinds = new int[many];
         for (int i = 0; i < many; i++) {
-            types[i] = staging.rows.apply(i).dataType();
-            kinds[i] = Plain.kind(types[i]);
+            kinds[i] = Plain.kind(staging.rows.apply(i).dataType());
         }
         row = new Object[many];
         row[staging.fields] = new Long(staging.checkpoint);
@@ -170,16 +163,15 @@ class RangeStager implements PartitionReader {
 
     /** Takes the columns over; or says why not. */
     private String taken(Object[] found) {
-        if (found[staging.fields + 1] != null) {
+        if (found[staging.fields] != null) {
             return "fields that the schema does not name";
         }
         for (int i = 0; i < staging.fields; i++) {
             Object value = found[i];
             if (value != null) {
-                if (kinds[i] == Plain.TEXT ? hasNul((UTF8String) value) : isInfinite(value)) {
+                if (kinds[i] == Plain.TEXT && hasNul((UTF8String) value)) {
                     return "a value that not every store takes";
                 }
-                value = exact(value, types[i]);
             }
             row[i] = value;
         }
@@ -208,24 +200,6 @@ class RangeStager implements PartitionReader {
             }
         }
         return false;
-    }
-
-    private static boolean isInfinite(Object value) {
-        return value instanceof Double && ((Double) value).isInfinite()
-            || value instanceof Float && ((Float) value).isInfinite();
-    }
-
-    private static Object exact(Object value, DataType type) {
-        if (type instanceof ByteType) {
-            return new Byte(((Number) value).byteValue());
-        }
-        if (type instanceof DecimalType) {
-            DecimalType wanted = (DecimalType) type;
-            return Decimal.apply(
-                ((Decimal) value).toJavaBigDecimal().setScale(wanted.scale()),
-                wanted.precision(), wanted.scale());
-        }
-        return value;
     }
 
     private void write() throws IOException {

@@ -53,10 +53,8 @@ class Staging implements Serializable {
 
     Staging(CaseInsensitiveStringMap options) {
         folder = options.get(StagedRanges.PREFIX + "folder");
-        String[] schemas = told(options, "schemas").split("\n");
-        StructType wanted = (StructType) DataType.fromJson(schemas[0]);
-        records = new OrdinaryJson(told(options, "schemas"), wanted, (StructType) DataType.fromJson(schemas[1]));
-        fields = wanted.size();
+        records = new OrdinaryJson(told(options, "read"));
+        fields = records.size();
         rows = (StructType) DataType.fromJson(told(options, "rows"));
         checkpoint = Long.parseLong(told(options, "checkpoint"));
         skipsTombstones = options.getBoolean(StagedRanges.PREFIX + "skips_tombstones", false);
