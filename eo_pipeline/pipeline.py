@@ -35,7 +35,7 @@ from eo_pipeline.run.observing import NOBODY, ObservedRun, Observer
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.reports import CheckpointReport, RunReport
 from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
-from eo_pipeline.run.targets import kept_from, newest_entries
+from eo_pipeline.run.targets import kept_from, later_rows, newest_entries
 from eo_pipeline.settings import Problem, Settings, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.maintenance import Maintenance
@@ -190,7 +190,7 @@ class Pipeline(Changes, Settings):
         """What is wrong with the whole ledger; none if every entry is what was committed."""
         with watched(self.name, self.sink) as session:
             since = kept_from(session)
-            return list(damages(session.history(since), since))
+            return [*damages(session.history(since), since), *later_rows(session)]
 
     def following(self, known: EntryId | None, count: int) -> list[LedgerEntry] | None:
         """At most ``count`` entries after ``known`` (None: all), as far as they are kept.

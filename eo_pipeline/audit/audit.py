@@ -32,7 +32,7 @@ from eo_pipeline.errors import (
     RefusedError,
     SparkJobError,
 )
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import REFUSED, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.places import Place
 from eo_pipeline.progress import current
@@ -151,6 +151,11 @@ class Audit:
             newest=snapshot.newest,
             expected=expected,
             schemas=books.for_audit(snapshot.head, snapshot.checkpoints) if books else None,
+            refused=[
+                record
+                for each in snapshot.checkpoints
+                for record in each.written.details.get(REFUSED, ())
+            ],
         )
 
     def _compared(

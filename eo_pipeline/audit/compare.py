@@ -110,6 +110,8 @@ class Comparison:
     newest: int
     expected: bool
     schemas: Callable[[int | None], ReadBy] | None = None
+    #: records of which the store refused a row: they are bad, whatever they look like
+    refused: Sequence[Mapping[str, Any]] = ()
 
     def everything(self, spans: Sequence[OffsetRange]) -> Tallies:
         """All checkpoints at once; the transform sees all records together.
@@ -197,6 +199,7 @@ class Comparison:
         decoded = self.stager.read(
             self.spark, self.pipeline, spans, self.topic_ids, schemas=schemas
         )
+        decoded = decoded.marked(self.refused)
         marks = {name: F.col(name).cast("int") for name in ("bad", "skipped")}
         yield _counting(decoded.marks(), *_COORDINATES, records=F.lit(1), **marks)
         if self.expected:

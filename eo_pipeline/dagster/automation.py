@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, Positi
 
 
 class Freshness(dg.Model, dg.Resolvable):
-    """How old the table's newest checkpoint may be.
+    """How old the table's newest checkpoint may be. A rewind or a replay makes it no newer.
 
     A run that finds nothing new makes no checkpoint, so this suits topics that never fall silent.
     """

@@ -25,6 +25,7 @@ from eo_pipeline.dagster.metadata import (
 from eo_pipeline.dagster.names import DagsterPipeline
 from eo_pipeline.ledger.entry import CODE_VERSION, EntryId, LedgerEntry, Operation
 from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.sinks.removal import goes_back
 
 #: Where Dagster keeps the data version of an event that is not a step's output.
 DATA_VERSION_TAG = "dagster/data_version"
@@ -46,9 +47,18 @@ class EntryEvent:
     metadata: Mapping[str, Any]
     code_version: str | None = None
     partition: str | None = None
+    #: it makes nothing newer, and must not be taken for that by a freshness policy
+    observed: bool = False
+
+    def event(self) -> dg.AssetMaterialization | dg.AssetObservation:
+        """For every event but a step's last: logged at once, or by a sensor."""
+        made = self.materialization()
+        if not self.observed:
+            return made
+        return dg.AssetObservation(self.key, metadata=made.metadata, tags=made.tags)
 
     def materialization(self) -> dg.AssetMaterialization:
-        """For every event but a step's last: logged at once, or by a sensor."""
+        """As an event of an asset that is newer by it."""
         version = {DATA_VERSION_TAG: str(self.id.version)}
         if self.code_version is not None:
             version[CODE_VERSION_TAG] = self.code_version
@@ -93,7 +103,8 @@ def _events(
         return [offsets]
     code = entry.details.get(CODE_VERSION)
     of_table = first | table_metadata(entry) | last | columns
-    table = EntryEvent(declared.table, entry.id, of_table, code)
+    is_back = declared.automation.freshness is not None and goes_back(entry)
+    table = EntryEvent(declared.table, entry.id, of_table, code, observed=is_back)
     checkpoint = entry_metadata(entry) | ranges_metadata(entry) | run | last
     return [*_checkpoint(declared, entry, checkpoint), table, offsets]
 

@@ -46,7 +46,7 @@ class EventReporter:
             self._log(event)
 
     def _log(self, event: mirror.EntryEvent) -> None:
-        self.context.log_event(event.materialization())
+        self.context.log_event(event.event())
 
 
 @dataclass
@@ -72,10 +72,10 @@ class HoldingEventReporter(EventReporter):
         is not the step's to yield is logged: an asset that nobody selected, and the checkpoints.
         """
         for event in self._held.values():
-            if event.key in selected:
+            if event.key in selected and not event.observed:
                 yield event.result()
             else:
-                self.context.log_event(event.materialization())
+                self.context.log_event(event.event())
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +88,7 @@ class HoldingEventReporter(EventReporter):
     ) -> None:
         if exc is not None and not isinstance(exc, dg.RetryRequested):
             for event in self._held.values():
-                self.context.log_event(event.materialization())
+                self.context.log_event(event.event())
 
 
 def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[LedgerEntry]:

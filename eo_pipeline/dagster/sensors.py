@@ -295,11 +295,11 @@ def _standing(
 
 def _repairs(
     declared: DagsterPipeline, instance: dg.DagsterInstance, missing: Sequence[LedgerEntry]
-) -> list[dg.AssetMaterialization]:
+) -> list[dg.AssetMaterialization | dg.AssetObservation]:
     """The events of ``missing``; and where a newer version was already reported, that one once
     more: Dagster takes the last event for the state of the asset.
     """
-    repairs = [event.materialization() for e in missing for event in mirror.of_entry(declared, e)]
+    repairs = [event.event() for e in missing for event in mirror.of_entry(declared, e)]
     for key in (declared.table, declared.offsets) if missing else ():
         event = instance.get_latest_materialization_event(key)
         latest = event.asset_materialization if event else None

@@ -59,6 +59,15 @@ class EntryId(NamedTuple):
 #: Of ``LedgerEntry.details``: which code made the entry's rows.
 CODE_VERSION = "code_version"
 
+#: Of a replay's ``details``: the entry whose schemas it reads with, if not its target; and that it
+#: is there for what was set aside, so that what policies of change kept out then is read as now.
+READ_AS = "read_as"
+REDRIVE = "redrive"
+
+#: Of the ``details`` of an entry that read something: records of which the store itself refused a
+#: row, each with topic, partition, offset and error; they are among the dead letters.
+REFUSED = "refused_by_store"
+
 
 @dataclass(frozen=True)
 class Checksum:
@@ -181,7 +190,8 @@ class LedgerEntry:
     (empty ranges left out). ``topic_ids`` are Kafka's topic UUIDs (KIP-516). ``target`` is the
     version a rewind or replay aimed at. ``committed_at`` is set by the sink's clock and is
     ``None`` until the entry is in the ledger. ``details`` holds remarks for people (the reason,
-    who asked, holes accepted); nothing decides by them. ``identity`` is what is compared.
+    who asked, holes accepted), and how ranges were read, if otherwise than as ever; nothing else
+    decides by them. ``identity`` is what is compared.
     """
 
     pipeline: str
@@ -270,12 +280,18 @@ class LedgerEntry:
     @property
     def known_schemas(self) -> KnownSchemas:
         """All that this entry and those below it were read with."""
-        return self.identity.schemas.after(self.version, self.counts.schemas)
+        return self._known_after(self.identity.schemas, self.counts.schemas)
 
     @property
     def known_key_schemas(self) -> KnownSchemas:
         """The same of keys."""
-        return self.identity.key_schemas.after(self.version, self.counts.key_schemas)
+        return self._known_after(self.identity.key_schemas, self.counts.key_schemas)
+
+    def _known_after(self, known: KnownSchemas, read: ReadWith | None) -> KnownSchemas:
+        """A replay goes back to the schemas of then, and the next run does not."""
+        after = known.after(self.version, read)
+        is_back = self.operation is Operation.REPLAY and known.reader != ""
+        return replace(after, last=known.last, reader=known.reader) if is_back else after
 
     @property
     def last_written(self) -> LastWritten | None:

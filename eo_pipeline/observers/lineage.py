@@ -52,7 +52,8 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 
-_PRODUCER = "https://pypi.org/project/eo-pipeline"
+#: A name for who made the events: there is no page to point to.
+_PRODUCER = "urn:eo-pipeline"
 _NAMESPACE = "default"
 
 #: Seconds until a backend that does not take the events is not waited for any more.

@@ -16,6 +16,7 @@ from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import ChangePlan, OpenSteps
 from eo_pipeline.run.recover import Recovery
 from eo_pipeline.run.targets import refuse_stale, stale
+from eo_pipeline.sinks.identity import LATER_ROWS
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.staging.witness import Witness
@@ -85,8 +86,7 @@ def _refuse_later_rows(session: SinkSession, head: LedgerEntry | None) -> None:
     """
     following = head.version + 1 if head else START_VERSION
     if session.holds_rows(following):
-        found = "is missing, and the table holds rows of it or of later ones"
-        raise LedgerDamagedError(session.pipeline, following, found)
+        raise LedgerDamagedError(session.pipeline, following, LATER_ROWS)
 
 
 def adopt_head(

@@ -22,7 +22,8 @@ from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.run.beside import Staging
-from eo_pipeline.run.checkpoint import Steps, reading
+from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.run.telling import reading
 from eo_pipeline.sinks.config import StagingFolders
 
 if TYPE_CHECKING:

@@ -16,19 +16,22 @@ from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
     FencedError,
+    RefusedError,
     SetupError,
     SourceUnavailableError,
     SparkJobError,
 )
 from eo_pipeline.files import passes
-from eo_pipeline.ledger.entry import CODE_VERSION, Counts, LedgerEntry
+from eo_pipeline.ledger.entry import CODE_VERSION, REFUSED, Counts, LedgerEntry
 from eo_pipeline.progress import Phase, phase, say
 from eo_pipeline.run.amount import amount_of, fits_memory, record_bytes
 from eo_pipeline.run.costs import Meter
 from eo_pipeline.run.entries import Entries
 from eo_pipeline.run.observing import NOBODY, Observer
 from eo_pipeline.run.recover import Recovery
+from eo_pipeline.run.refused import without_refused
 from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.run.telling import reading, staged
 from eo_pipeline.run.timing import Stopwatch, Timing
 from eo_pipeline.run.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
@@ -137,6 +140,7 @@ class Steps:
         return replace(
             self.stager,
             never_null=self.session.never_null(),
+            bounds=self.session.bounds(),
             record_bytes=size,
             # few records of which nobody knows the size: their number bounds what is tried
             fetched_max=self.inline_records if size is None else 0,
@@ -197,7 +201,14 @@ class Steps:
         """Steps 7 and 8. Returns the entry as it was committed, with its own counts."""
         transaction = promised.transaction
         reach(CrashPoint.PRE_COMMITTED)
-        outcome = self._commit(transaction)
+        try:
+            outcome = self._commit(transaction)
+        except RefusedError as error:
+            own = (self.session, self.source, self.sink)
+            entry = without_refused(transaction, error, *own)
+            self.say(f"staging again without {len(entry.details[REFUSED])} records")
+            transaction = self._promised(entry, transaction.entry.counts)
+            outcome = self._commit(transaction)
         self._committed(
             transaction.entry,
             promised.lag_before,
@@ -244,7 +255,7 @@ class Steps:
     ) -> SinkTransaction:
         try:
             stage(transaction)
-            self.say(_staged(transaction.entry))
+            self.say(staged(transaction.entry))
             reach(CrashPoint.STAGED)
             with self.stopwatch.timed("pre_commit"):
                 transaction.pre_commit()
@@ -381,17 +392,3 @@ class Steps:
 
     def _phase(self, text: str, *, short: bool = False) -> AbstractContextManager[Phase]:
         return phase(f"{self.pipeline}: {text}", usually_short=short)
-
-
-def reading(entry: LedgerEntry) -> str:
-    """What goes on while it is staged, for people."""
-    offsets = sum(each.span for each in entry.ranges)
-    return f"version {entry.version}: reading {offsets:,} offsets and staging their rows"
-
-
-def _staged(entry: LedgerEntry) -> str:
-    counts = entry.counts
-    dead = f" and {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
-    return (
-        f"version {entry.version}: staged {counts.rows:,} rows{dead} of {counts.records:,} records"
-    )

@@ -87,4 +87,6 @@ def plan_redrive(
         raise NothingToDoError(
             f"Pipeline {pipeline!r}: no record is set aside, so that there is nothing to redrive."
         )
-    return plan_replay(open_steps, None, None, wanted, accept_compacted=accept_compacted)
+    return plan_replay(
+        open_steps, None, None, wanted, accept_compacted=accept_compacted, redrives=True
+    )

@@ -12,16 +12,17 @@ from asyncio import CancelledError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from eo_pipeline.boundary import boundary
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.dropped_signals import sent_again
-from eo_pipeline.errors import CommitUnknownError, EoPipelineError
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.unfit import Bound
 from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ class _Watched(SinkSession):
     def never_null(self) -> frozenset[str]:
         return self._session.never_null()
 
+    def bounds(self) -> Mapping[str, Bound]:
+        return self._session.bounds()
+
     def agree(self, columns: StructType) -> object:
         return self._session.agree(columns)
 
@@ -160,6 +164,14 @@ class _Watched(SinkSession):
 
     def holds_rows(self, since: int) -> bool:
         return self._session.holds_rows(since)
+
+    def refused_records(
+        self, error: RefusedError, staged: StagedOutput, most: int
+    ) -> list[dict[str, Any]]:
+        return self._session.refused_records(error, staged, most)
+
+    def has_later_rows(self, *, thorough: bool) -> bool:
+        return self._session.has_later_rows(thorough=thorough)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         self._session.check_going_back(entry)

@@ -19,6 +19,7 @@ The rules, each found necessary by the protocol explorer in the tests:
 - A ledger that lacks a commit this staging area saw confirmed is refused. Each witness is looked
   up at its version, after it was listed: comparing it with a head read earlier would call a
   faster run a restored backup.
+- A ledger that ends below the rows of the table is refused, also where staging saw nothing.
 """
 
 from __future__ import annotations
@@ -61,12 +62,14 @@ class Recovery:
 
         Raises:
             LedgerBehindError: the ledger went backwards.
-            LedgerDamagedError: somebody changed it.
+            LedgerDamagedError: somebody changed it, or took its newest entries away.
             ManifestDamagedError: a promise that comes next cannot be read.
             SinkUnavailableError, CommitUnknownError: the store could not be asked; nothing is lost.
         """
         head = self.session.verified(self.session.recover())
         seen = self.refuse_older_ledger(head)
+        known = head is not None and head.id in {each.id for each in seen}
+        self.session.refuse_later_rows(head, thorough=not known)
         # each stands on those before it, so the newest says it all: on several hosts in turn, each
         # with its own staging, no commit has its parent's witness to take away
         older = [each for each in seen[:-1] if head and each.ledger_id == head.ledger_id]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from eo_pipeline.errors import GoingBackError, UnknownCheckpointError
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, spans
 from eo_pipeline.ledger.chain import follow
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import READ_AS, REDRIVE, Counts, LedgerEntry, Operation
 from eo_pipeline.run.checkpoint import Steps
 from eo_pipeline.run.plans import OpenSteps, RereadingPlan
 from eo_pipeline.run.targets import (
@@ -34,6 +34,9 @@ class ReplayPlan(RereadingPlan):
 
     operation: ClassVar = Operation.REPLAY
 
+    #: whether it is there for what was set aside
+    redrives: bool = False
+
     def __str__(self) -> str:
         return (
             f"replay in {self.pipeline} at version {self.head.version}: reads again and replaces "
@@ -54,7 +57,7 @@ class ReplayPlan(RereadingPlan):
                 f"replaying checkpoint {checkpoint.version}, "
                 f"{len(done) + 1} of {len(self.checkpoints)}"
             )
-            entry = replay_entry(head, checkpoint, steps.run_id, remarks)
+            entry = replay_entry(head, checkpoint, steps.run_id, remarks, redrives=self.redrives)
             head = steps.checkpoint(head, entry, cluster, checkpoint.entry.counts)
             steps.recovery.delete_decided_attempts(head)
             done.append(head)
@@ -68,6 +71,7 @@ def plan_replay(
     versions: Collection[int] | None,
     *,
     accept_compacted: bool,
+    redrives: bool = False,
 ) -> ReplayPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_replay`."""
     with open_steps() as steps:
@@ -81,6 +85,7 @@ def plan_replay(
             ranges=spans(found),
             topic_ids=first_topic_ids([each.entry for each in found]),
             accept_compacted=accept_compacted,
+            redrives=redrives,
         )
         return replace(plan, warnings=plan.check(steps))
 
@@ -156,14 +161,24 @@ def _check(
 
 
 def replay_entry(
-    head: LedgerEntry, checkpoint: Checkpoint, run_id: str, remarks: Mapping[str, str]
+    head: LedgerEntry,
+    checkpoint: Checkpoint,
+    run_id: str,
+    remarks: Mapping[str, str],
+    *,
+    redrives: bool = False,
 ) -> LedgerEntry:
     """The entry of a replay of ``checkpoint`` on top of ``head``; nothing read or counted yet."""
+    details: dict[str, Any] = dict(remarks)
+    if checkpoint.written.version != checkpoint.version:
+        details[READ_AS] = checkpoint.written.version
+    if redrives:
+        details[REDRIVE] = True
     return replace(
         head.child(Operation.REPLAY, run_id, head.offsets),
         ranges=checkpoint.entry.ranges,
         topic_ids={**checkpoint.entry.topic_ids, **head.topic_ids},
         target=checkpoint.version,
         counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
-        details=dict(remarks),
+        details=details,
     )

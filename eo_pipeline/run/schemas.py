@@ -3,7 +3,8 @@
 A run asks the registry: its latest schema gives the columns, and the writers are those of the entry
 before. Records of another one are found by the job that stages them; if the registry knows it, the
 batch is staged once more. What was read with is in the ledger, texts and all, so that a replay
-reads as the checkpoint was read, whatever has become of the registry since.
+reads as the checkpoint was read, whatever has become of the registry since; but for the redrive of
+records that a policy of change kept out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cached_property
 
 from eo_pipeline.errors import RegistryUnavailableError, SchemaChangeError, SourceError
 from eo_pipeline.ledger.branch import Checkpoint
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import READ_AS, REDRIVE, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, digest, made_key
 from eo_pipeline.progress import phase
 from eo_pipeline.run.counting import Seen
@@ -26,7 +27,7 @@ from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.parts import KEY, VALUE, Part
 from eo_pipeline.source.registry import Registered, Registry, RegistryClient
 from eo_pipeline.source.schema_changes import Decisions, SchemaChanges
-from eo_pipeline.source.shapes import ChangeKind, changes
+from eo_pipeline.source.shapes import ChangeKind, changes, unreadable
 from eo_pipeline.source.wire import WireSchemas
 from eo_pipeline.spark import interruptible
 
@@ -197,10 +198,23 @@ class SchemaBook:
             raise
 
     def _then(self, entry: LedgerEntry) -> ReadWith | None:
-        """What the checkpoint was read with that ``entry`` reads again."""
+        """What the checkpoint was read with that ``entry`` reads again; None: it reads as now, as
+        a redrive does of records that a policy kept out.
+        """
         if entry.operation is not Operation.REPLAY or entry.target is None:
             return None
-        return self._read_at(entry.target)
+        then = self._read_at(entry.details.get(READ_AS, entry.target))
+        known = self._known_below(entry)
+        return None if then and entry.details.get(REDRIVE) and self._kept_out(known, then) else then
+
+    def _kept_out(self, known: KnownSchemas, read: ReadWith) -> bool:
+        """Whether records may have been bad for a change that the columns did not follow."""
+        if read.quarantined:
+            return True
+        schemas = self.as_read(known, read)
+        shape_of = schemas.kind.shape_of
+        read_as = shape_of(schemas.reader_text)
+        return any(unreadable(shape_of(schemas.texts[key]), read_as) for key in schemas.writers)
 
     def _read(self, counts: Counts) -> ReadWith | None:
         return counts.key_schemas if self.part == KEY else counts.schemas

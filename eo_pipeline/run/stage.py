@@ -6,13 +6,13 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import EoPipelineError, SparkJobError, TransformError
-from eo_pipeline.ledger.entry import Checksum, Counts, LedgerEntry
+from eo_pipeline.ledger.entry import REFUSED, Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.run.code_version import code_version
 from eo_pipeline.run.columns import (
@@ -45,6 +45,7 @@ from eo_pipeline.run.unfit import (
     why_unfit,
 )
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.unfit import Bound
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded, gives_utf8
@@ -79,7 +80,6 @@ STAGING_TRIES = 3
 
 #: Ranges of few records for which a consumer each, of Spark's, is no more than one of this process.
 _CONSUMERS = 16
-
 #: Where there may be files already, Spark removes them: a bucket may list folders long emptied.
 _AGAIN = "overwrite"
 
@@ -111,6 +111,8 @@ class Stager:
     lineage: bool
     #: the table's columns that take no null
     never_null: Collection[str] = frozenset()
+    #: what the types of others would cut in silence
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
     #: mean size of a record, in bytes, if it was measured
     record_bytes: float | None = None
     #: offsets of a batch that is fetched by this process although its rows go to files
@@ -141,8 +143,7 @@ class Stager:
         records come from the driver, too, if it can have them at once.
 
         Raises:
-            TransformError: the transform raised, now or while Spark ran it, or its result cannot
-                be written.
+            TransformError: the transform raised, or its result cannot be written.
             BadRecordError: by the source's policy.
             SparkJobError: the job failed.
             SparkUnavailableError: the Spark Connect server, or this process's JVM, was lost.
@@ -178,7 +179,8 @@ class Stager:
         schemas = self.books.of(entry) if self.books else None
         few = attempt is None or sum(each.span for each in entry.ranges) <= self.fetched_max
         few = few or self.reads_alone
-        direct = self._direct if not few or len(entry.ranges) <= _CONSUMERS else None
+        plain = REFUSED not in entry.details and (not few or len(entry.ranges) <= _CONSUMERS)
+        direct = self._direct if plain else None
         if direct and (done := direct.stage(spark, entry, attempt, self._tasks)):
             return done
         read = fetched_alone if self.reads_alone else fetched
@@ -202,7 +204,7 @@ class Stager:
 
     @property
     def _direct(self) -> Direct | None:
-        if self.transform is not None or self.books is not None or not self.tries_directly:
+        if self.transform or self.books or self.bounds or not self.tries_directly:
             return None
         own = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
         return Direct(typed_source(self.source), *own)
@@ -226,10 +228,12 @@ class Stager:
         small: Fetched | None,
         schemas: ReadBy | None,
     ) -> Decoded:
-        if small is not None:
-            return self._decoded_here(spark, small, schemas)
         read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
-        return self.read(*read, known=entry.offsets, schemas=schemas)
+        if small is None:
+            found = self.read(*read, known=entry.offsets, schemas=schemas)
+        else:
+            found = self._decoded_here(spark, small, schemas)
+        return found.marked(entry.details.get(REFUSED, ()))
 
     def _decoded_here(self, spark: SparkSession, small: Fetched, schemas: ReadBy | None) -> Decoded:
         records = frame_of(spark, small.records, cores(spark) or 1)
@@ -309,15 +313,11 @@ class Stager:
         )
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
-        """What is read, which no transform changes: its types are those of every batch."""
+        """What no transform changes: its types are those of every batch."""
         return with_schema_asked_once(good, decoded.decides)
 
     def result(self, good: DataFrame) -> DataFrame:
-        """The user's transform, applied to ``Decoded.good``; lazy.
-
-        Raises:
-            TransformError: it raised, or returned what cannot be written.
-        """
+        """The user's transform, applied to ``Decoded.good``; lazy. Raises as :meth:`stage`."""
         # on a classic session a function knows only of what was there when it was made, and over
         # Spark Connect a plan tells whether there is one
         send_modules(good, self.transform)
@@ -369,7 +369,7 @@ class Stager:
     @property
     def _why(self) -> Why:
         is_utf8 = self.transform is None and gives_utf8(self.source)
-        return why_unfit(self.sink, self.never_null, is_utf8=is_utf8)
+        return why_unfit(self.sink, self.never_null, self.bounds, is_utf8=is_utf8)
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import datetime
 
@@ -13,10 +13,11 @@ from eo_pipeline.errors import (
     UnknownCheckpointError,
 )
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch, spans
-from eo_pipeline.ledger.chain import follow
+from eo_pipeline.ledger.chain import Damage, follow
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.run.checkpoint import Steps
+from eo_pipeline.sinks.identity import LATER_ROWS
 from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.source.marks import validated
 from eo_pipeline.source.rereading import Rereading
@@ -69,6 +70,15 @@ def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
         return []
     since = max(head.floor, head.version + 1 - count)
     return list(follow(session.history(since), since))
+
+
+def later_rows(session: SinkSession) -> Iterator[Damage]:
+    """The version that is lost if the table has rows that the ledger, which ends below them, does
+    not speak of.
+    """
+    if session.has_later_rows(thorough=False):
+        head = session.head()
+        yield Damage(head.version + 1 if head else START_VERSION, LATER_ROWS)
 
 
 def refuse_stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry | None) -> None:

@@ -87,6 +87,11 @@ class SinkTransaction:
         return transaction
 
     @property
+    def output(self) -> StagedOutput:
+        """What is staged."""
+        return self._output
+
+    @property
     def columns(self) -> dict[str, str] | None:
         """Names of the staged rows' columns, and the types the store gives them; ``None`` if the
         entry has no rows.

@@ -19,7 +19,7 @@ from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, Refus
 from eo_pipeline.run.columns import own_columns
 from eo_pipeline.run.counting import Mark, Result
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.unfit import known_utf8
+from eo_pipeline.sinks.unfit import Bound, beyond, known_utf8
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded
 from eo_pipeline.spark import interruptible
@@ -41,12 +41,22 @@ class UnfitRows:
 Why = Callable[[DataFrame], Column | None]
 
 
-def why_unfit(sink: Sink, never_null: Collection[str], *, is_utf8: bool = False) -> Why:
-    """Why a row of a result does not fit; see :meth:`Sink.unfit`. ``is_utf8``: its texts are."""
+def why_unfit(
+    sink: Sink,
+    never_null: Collection[str],
+    bounds: Mapping[str, Bound],
+    *,
+    is_utf8: bool = False,
+) -> Why:
+    """Why a row of a result does not fit; see :meth:`Sink.unfit`. ``bounds`` are the table's own;
+    ``is_utf8``: its texts are.
+    """
 
     def why(result: DataFrame) -> Column | None:
         columns = own_columns(result)
-        return sink.unfit(known_utf8(columns) if is_utf8 else columns, never_null)
+        of_sink = sink.unfit(known_utf8(columns) if is_utf8 else columns, never_null)
+        found = [each for each in (of_sink, beyond(columns, bounds)) if each is not None]
+        return F.coalesce(*found) if found else None
 
     return why
 

@@ -16,6 +16,9 @@ from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 #: What a table says of itself: the ledger whose rows it was made for.
 LEDGER = "ledger"
 
+#: What is said of the version that comes next by the ledger, and has rows already.
+LATER_ROWS = "is missing, and the table holds rows of it or of later ones"
+
 #: The parts of the manner; everything else that is recorded is the table's.
 MANNER = frozenset({"mode", "key", "format"})
 
@@ -88,4 +91,6 @@ def identified(
     """
     said = entry.identity.sink if now is None else now
     table = {k: v for k, v in said.items() if k not in MANNER}
+    if LEDGER in table:  # of another one, which has no rows there any more, it is taken over
+        table[LEDGER] = entry.ledger_id
     return replace(entry, identity=replace(entry.identity, sink={**table, **manner}))

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
-from eo_pipeline.errors import RefusedError
+from eo_pipeline.errors import LedgerDamagedError, RefusedError
 from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEntry
 from eo_pipeline.sinks.identity import (
+    LATER_ROWS,
     identified,
     refuse_another_manner,
     refuse_another_table,
@@ -18,6 +20,8 @@ from eo_pipeline.sinks.identity import (
 )
 from eo_pipeline.sinks.maintenance import Maintained
 from eo_pipeline.sinks.showing import Showing
+from eo_pipeline.sinks.unfit import Bound
+from eo_pipeline.staging.rows import StagedOutput
 
 
 class Standing(Showing, Maintained, ABC):
@@ -51,6 +55,18 @@ class Standing(Showing, Maintained, ABC):
             refuse_another_table(head, self.table_identity())
         return head
 
+    def refuse_later_rows(self, head: LedgerEntry | None, *, thorough: bool) -> None:
+        """Return if the table holds nothing of a checkpoint above ``head``; see
+        :meth:`has_later_rows`.
+
+        Raises:
+            LedgerDamagedError: it does: the newest entries were lost, and what they read would be
+                read once more.
+        """
+        if self.has_later_rows(thorough=thorough):
+            following = head.version + 1 if head else START_VERSION
+            raise LedgerDamagedError(self.pipeline, following, LATER_ROWS)
+
     def identified(self, entry: LedgerEntry) -> LedgerEntry:
         """``entry`` with what it is going to be committed into, by identity."""
         return identified(entry, self.table_identity(), self.manner)
@@ -67,6 +83,31 @@ class Standing(Showing, Maintained, ABC):
         of this pipeline as far as can be told. Asked before the first checkpoint only.
         """
         return self.holds_rows(START_VERSION)
+
+    def has_later_rows(self, *, thorough: bool) -> bool:  # noqa: ARG002
+        """True if the table holds rows of a checkpoint above the ledger's head, both as of one
+        moment. Asked in every run, so that it must cost the same however many rows there are;
+        ``thorough`` if staging does not know the head either: it may then take its time.
+
+        Left to itself a store says no, as one may that keeps an entry in what holds its rows.
+        """
+        return False
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """By folded names, the table's columns that would cut values in silence."""
+        return {}
+
+    def refused_records(
+        self,
+        error: RefusedError,  # noqa: ARG002
+        staged: StagedOutput,  # noqa: ARG002
+        most: int,  # noqa: ARG002
+    ) -> list[dict[str, Any]]:
+        """The records, at most so many, of which ``staged`` has a row that the store refuses
+        whatever the others are, after publishing raised ``error``: each with ``topic``,
+        ``partition``, ``offset`` and ``error``. None if it was something else, or cannot be told.
+        """
+        return []
 
     def holds_rows(self, since: int) -> bool:
         """True if the table holds rows of checkpoint ``since`` or a later one, of this pipeline as

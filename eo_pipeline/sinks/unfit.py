@@ -6,7 +6,7 @@ every sink says by its :class:`Limits` what it cannot hold, and staging looks at
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructField, StructType
+
+#: Of a second.
+_DIGITS = 6
 
 #: Of a column, in its metadata: its text is UTF-8, by how it was read.
 _UTF8 = "eo_pipeline.utf8"
@@ -38,6 +41,15 @@ class Limits:
     utf8: bool = False
 
 
+class Bound(NamedTuple):
+    """What the type of a table's column would cut in silence: of a text all behind so many
+    characters, if that is blank; of a time all behind so many digits of a second.
+    """
+
+    of_text: bool
+    most: int
+
+
 class Unfit(NamedTuple):
     """A row does not fit where ``found`` holds; ``reason`` says what it holds."""
 
@@ -57,6 +69,31 @@ def reason(schema: StructType, limits: Limits, *more: tuple[str, Unfit]) -> Colu
         F.when(unfit.found, f"column {name!r} holds {unfit.reason}")
         for name, unfit in [*rules, *more]
     ]
+    return F.coalesce(*texts) if texts else None
+
+
+def beyond(schema: StructType, bounds: Mapping[str, Bound]) -> Column | None:
+    """As :func:`reason`, of columns of a table that have ``bounds``, by their folded names."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, TimestampNTZType, TimestampType
+
+    texts = []
+    for field in schema:
+        bound, value = bounds.get(field.name.lower()), column(field.name)
+        if bound is None:
+            continue
+        if bound.of_text and isinstance(field.dataType, StringType):
+            found = F.length(value) > bound.most
+            said = f"text of more characters than the table's column takes, {bound.most}"
+        elif not bound.of_text and isinstance(field.dataType, TimestampType | TimestampNTZType):
+            digits = F.substring(F.date_format(value, "SSSSSS"), bound.most + 1, _DIGITS)
+            found = digits.cast("int") != 0
+            said = (
+                f"a finer fraction of a second than the table's column takes, {bound.most} digits"
+            )
+        else:
+            continue
+        texts.append(F.when(found, f"column {field.name!r} holds {said}"))
     return F.coalesce(*texts) if texts else None
 
 

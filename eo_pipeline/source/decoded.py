@@ -193,6 +193,8 @@ class Decoded:
         """The same, with these records bad too: each has ``topic``, ``partition``, ``offset`` and
         ``error``, and no two are of one record.
         """
+        if not errors:
+            return self
         shape = "array<struct<topic: string, partition: int, offset: bigint, more: string>>"
         listed = [{**each, "more": each["error"]} for each in errors]
         text = F.lit(json.dumps(listed))

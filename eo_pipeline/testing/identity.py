@@ -6,7 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from eo_pipeline.errors import ConfigError, LedgerDamagedError, TableReplacedError
+from eo_pipeline.errors import (
+    ConfigError,
+    LedgerDamagedError,
+    RefusedError,
+    TableReplacedError,
+)
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
@@ -26,10 +31,16 @@ class IdentityContract(SinkContract):
         """Take away the table, and leave the ledger."""
         raise NotImplementedError
 
+    def lose_newest_entry(self, sink: Sink) -> None:  # noqa: ARG002
+        """Take away the newest entry alone, and leave its rows."""
+        pytest.skip("an entry is kept in what holds its rows, or cannot be taken out by itself")
+
     def look(self, sink: Sink) -> LedgerEntry | None:
         """As every run does first."""
         with sink.open(self.pipeline) as session:
-            return session.verified(session.recover())
+            head = session.verified(session.recover())
+            session.refuse_later_rows(head, thorough=True)
+            return head
 
     def written(self, session: SinkSession, checkpoints: int = 2) -> LedgerEntry:
         """The last of some checkpoints, each of which says what it is committed into."""
@@ -59,12 +70,40 @@ class IdentityContract(SinkContract):
             self.look(sink)
         assert self.visible(sink) == self.rows_of(1, 2)
 
+    def test_rows_above_the_ledgers_head_are_not_doubled(self, sink: Sink) -> None:
+        """Found before: the run went on, and the rows of the entry that was lost were there
+        twice.
+        """
+        with sink.open(self.pipeline) as session:
+            self.written(session)
+            assert not session.has_later_rows(thorough=True)
+        self.lose_newest_entry(sink)
+        with pytest.raises(LedgerDamagedError, match="version 2 is missing, and the table holds"):
+            self.look(sink)
+
     def test_a_ledger_without_its_table_is_not_gone_on_with(self, sink: Sink) -> None:
         with sink.open(self.pipeline) as session:
             self.written(session)
         self.lose_table(sink)
         with pytest.raises((TableReplacedError, LedgerDamagedError)):
             self.look(sink)
+
+    def test_what_was_reset_begins_anew_again_and_again(self, sink: Sink) -> None:
+        """Found before: it did once, and then the table was another ledger's for good."""
+        for _ in range(3):
+            with sink.open(self.pipeline) as session:
+                assert self.look(sink) is None
+                head = self.written(session)
+                try:
+                    session.reset(dry_run=True)
+                except RefusedError:
+                    pytest.skip("what was written here is left to a person")
+            found = self.look(sink)
+            assert found is not None
+            assert found.id == head.id
+            with sink.open(self.pipeline) as session:
+                session.reset(dry_run=False)
+            assert self.visible(sink) == []
 
     def test_before_the_first_row_a_table_may_come_and_go(self, sink: Sink) -> None:
         with sink.open(self.pipeline) as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -211,3 +212,76 @@ def test_what_other_stores_have_no_form_for_is_set_aside(
 ) -> None:
     bench.topic.write(5)
     assert_set_aside({**bench.config, "sink": {"type": sink, **sinks[sink]}}, *odd)
+
+
+#: A table of types that only PostgreSQL judges, or that change values in silence.
+JUDGED = """
+create type mood as enum ('good', 'bad');
+create domain small as bigint check (value < 100);
+create table events (id bigint, name varchar(5), u uuid, e mood, a inet, j jsonb, n small,
+    at timestamp(0), c text check (c <> 'no'))
+"""
+TYPED = "id BIGINT, name STRING, u STRING, e STRING, a STRING, j STRING, n BIGINT, at TIMESTAMP_NTZ"
+GOOD = {
+    "name": "abc",
+    "u": "2c1f0d4e-0000-4000-8000-000000000000",
+    "e": "good",
+    "a": "10.0.0.1",
+    "j": "{}",
+    "n": 1,
+    "at": "2026-01-31T12:00:00",
+    "c": "yes",
+}
+#: What is wrong, and a word of the reason.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"u": "no uuid"}, "uuid"),
+    ({"e": "merry"}, "enum"),
+    ({"a": "10.0.0.300"}, "inet"),
+    ({"j": "{"}, "json"),
+    ({"n": 100}, "domain"),
+    ({"c": "no"}, "check"),
+    ({"name": "abc   "}, "characters"),
+    ({"at": "2026-01-31T12:00:00.5"}, "fraction of a second"),
+]
+
+
+@pytest.mark.parametrize("inline_records", [10_000, 0], ids=["memory", "files"])
+def test_what_only_the_server_judges_is_a_dead_letter_with_its_offset(
+    bench: Bench, inline_records: int
+) -> None:
+    """Found before: the pipeline stopped, and no offset was named; blanks were cut and seconds
+    rounded in silence, and then the audit failed for ever.
+    """
+    bench.table.execute(JUDGED)
+    schema = {"value_schema": f"{TYPED}, c STRING"}
+    for number in range(30):
+        bench.topic.write_value(json.dumps({"id": number, **GOOD}).encode())
+    for wrong, _ in WRONG:
+        bench.topic.write_value(json.dumps({"id": 99, **GOOD, **wrong}).encode())
+    with pytest.raises(BadRecordError, match=r"offset 3[67]: .*(characters|fraction)"):
+        bench.pipeline(source=schema, inline_records=inline_records).run()
+    few = {**schema, **LENIENT, "dead_letter_limit": 4}
+    with pytest.raises(BadRecordError, match=r"More than source.dead_letter_limit \(4\)"):
+        bench.pipeline(source=few, inline_records=inline_records).run()
+    pipeline = bench.pipeline(source={**schema, **LENIENT}, inline_records=inline_records)
+    counts = pipeline.run().head.counts
+    assert (counts.rows, counts.dead_letters) == (30, len(WRONG))
+    said = bench.table.query('select "offset", error from events_dead_letters order by 1')
+    assert [offset for offset, _ in said] == [*range(30, 30 + len(WRONG))]
+    for (_, error), (_, word) in zip(said, WRONG, strict=True):
+        assert word in error
+    audited = pipeline.audit()
+    assert audited.passed, str(audited)
+    bench.table.execute("alter table events alter column u type text")
+    redriven = pipeline.plan_redrive().apply(reason="any text may come").entries[-1].counts
+    assert (redriven.rows, redriven.dead_letters) == (31, len(WRONG) - 1)
+    assert pipeline.audit().passed
+
+
+def test_with_policy_fail_the_record_is_named_that_the_server_refused(bench: Bench) -> None:
+    bench.table.execute("create table events (id bigint, name uuid)")
+    bench.topic.write_value(b'{"id": 1, "name": "2c1f0d4e-0000-4000-8000-000000000000"}')
+    bench.topic.write_value(b'{"id": 2, "name": "none"}')
+    with pytest.raises(BadRecordError, match=r"\[0\] offset 1: PostgreSQL refuses the row: .*uuid"):
+        bench.pipeline().run()
+    assert bench.table.versions() == [0]

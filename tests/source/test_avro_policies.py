@@ -132,6 +132,39 @@ def test_records_that_need_a_quarantined_change_are_dead_letters(
     assert rows(avro_bench, "id") == [(1,), (4,)]
 
 
+def test_what_was_quarantined_is_brought_back_once_the_policy_lets_it(
+    avro_bench: Bench, orders: AvroTopic
+) -> None:
+    """Found before: a redrive read with the reader of then, and its decisions; and a replay of the
+    checkpoint that was redriven set all aside again.
+    """
+    before = record(("id", "long"), ("code", "int"), ("size", enum("S", default="S")))
+    now = record(
+        *(("id", "long"), ("code", "long"), ("size", enum("S", "L", default="S"))),
+        ("colour", ["null", "string"], None),
+    )
+    orders.write(before, {"id": 1, "code": 1, "size": "S"})
+    strict = with_policy(avro_bench, "quarantine", on_bad_record="dead_letter")
+    strict.run()
+    orders.write(now, {"id": 2, "code": 2**40, "size": "L", "colour": "red"})
+    orders.write(before, {"id": 3, "code": 3, "size": "S"})
+    version = strict.run().head.version
+    assert rows(avro_bench, "id") == [(1,), (3,)]
+    strict.plan_redrive().apply(reason="still")
+    assert rows(avro_bench, "id") == [(1,), (3,)]
+    lenient = with_policy(avro_bench, "evolve", on_bad_record="dead_letter")
+    lenient.plan_redrive().apply(reason="the change is meant")
+    found = [(1, 1, "S", None), (2, 2**40, "L", "red"), (3, 3, "S", None)]
+    assert rows(avro_bench, "id, code, size, colour") == found
+    assert avro_bench.table.query("select count(*) from events_dead_letters") == [(0,)]
+    lenient.replay(version)
+    assert rows(avro_bench, "id, code, size, colour") == found
+    orders.write(now, {"id": 4, "code": 4, "size": "L", "colour": "blue"})
+    lenient.run()
+    assert rows(avro_bench, "id, colour")[3:] == [(4, "blue")]
+    assert lenient.audit().findings == ()
+
+
 @pytest.mark.parametrize("kind", ["new_field", "dropped_field", "new_enum_value"])
 def test_one_kind_is_quarantined_and_the_others_followed(
     avro_bench: Bench, orders: AvroTopic, kind: str

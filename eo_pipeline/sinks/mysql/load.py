@@ -16,17 +16,16 @@ from pyarrow import csv
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.sinks.arrow import Kind, has_common_years, json_array, refusing
+from eo_pipeline.sinks.mysql.errors import diagnosis, number_of
 from eo_pipeline.sinks.mysql.store import (
     NOT_ALLOWED,
     PACKET_BYTES,
     MySqlStore,
-    diagnosis,
-    number_of,
 )
 from eo_pipeline.sinks.mysql.types import ColumnType, WireType
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
+from eo_pipeline.sinks.sql.dialect import Column
 from eo_pipeline.sinks.sql.names import TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.rows import Column
 from eo_pipeline.staging.rows import StagedTable
 
 MySqlColumn = Column[WireType, ColumnType]

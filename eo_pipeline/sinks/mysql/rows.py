@@ -19,9 +19,10 @@ import pymysql
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.mysql.errors import number_of
 from eo_pipeline.sinks.mysql.load import MySqlColumn, load
 from eo_pipeline.sinks.mysql.reading import read_as
-from eo_pipeline.sinks.mysql.store import COLUMN_EXISTS, MySqlStore, is_mariadb, number_of
+from eo_pipeline.sinks.mysql.store import COLUMN_EXISTS, MySqlStore, is_mariadb
 from eo_pipeline.sinks.mysql.types import NAMES, ColumnType, WireType, for_people, wire_type
 from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
 from eo_pipeline.sinks.sql.selecting import ReadColumn
@@ -41,7 +42,7 @@ SELECT column_name, lower(data_type), lower(column_type),
        extra LIKE '%%auto_increment%%',
        column_default IS NOT NULL OR extra LIKE '%%DEFAULT_GENERATED%%',
        numeric_precision, column_comment,
-       extra <> '' OR column_default <> 'NULL'
+       extra <> '' OR column_default <> 'NULL', extra
 FROM information_schema.columns
 WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
@@ -64,10 +65,23 @@ WHERE table_schema = %s AND table_name = %s AND is_nullable = 'NO'
   AND extra NOT LIKE '%% GENERATED%%'
 """
 
+#: Times are rounded; too many blanks are told by a warning.
+_BOUNDS = """
+SELECT column_name, 0, datetime_precision FROM information_schema.columns
+WHERE table_schema = %s AND table_name = %s AND data_type IN ('datetime', 'timestamp')
+  AND datetime_precision < 6
+"""
+
 _UNIQUE_KEYS = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
 ORDER BY index_name, seq_in_index
+"""
+
+#: An index that begins with the column.
+_FINDS = """
+SELECT 1 FROM information_schema.statistics
+WHERE table_schema = %s AND table_name = %s AND column_name = %s AND seq_in_index = 1
 """
 
 _TRIGGERS = """
@@ -99,12 +113,16 @@ _COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}
 _STAGE = TableName(None, "_eo_stage")
 _RANK = quoted("_eo_rank")
 
+#: Counts the rows of a table that has no key of its own; nobody sees it who does not name it.
+_COUNT = quoted("_eo_row")
+
 
 class MySqlTable(UpsertTable[WireType, ColumnType]):
     """A table of InnoDB. Upserts are ``INSERT ... ON DUPLICATE KEY UPDATE``."""
 
     names: ClassVar[NameRules] = NAMES
     never_null: ClassVar[str | None] = _NEVER_NULL
+    bounds: ClassVar[str | None] = _BOUNDS
     key_excludes = "not on prefixes"
     store: MySqlStore
 
@@ -145,7 +163,8 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
 
     def readable(self) -> list[ReadColumn]:
         rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
-        return [read_as(name, _column_type(described)) for name, *described in rows]
+        seen = (row for row in rows if "INVISIBLE" not in row[-1])
+        return [read_as(name, _column_type(described)) for name, *described in seen]
 
     def create(self, wires: Mapping[str, WireType], key: Sequence[str]) -> None:
         lines = [
@@ -156,8 +175,10 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         ]
         if key:
             lines.append(f"PRIMARY KEY ({columns_list(key)})")
-        elif CHECKPOINT_COLUMN in wires:
-            lines.append(f"KEY ({quoted(CHECKPOINT_COLUMN)})")
+        else:
+            lines += self._counted("INVISIBLE")
+            if CHECKPOINT_COLUMN in wires:
+                lines.append(f"KEY ({quoted(CHECKPOINT_COLUMN)})")
         collation = _COLLATIONS[is_mariadb(self.store.connection)]
         self.store.execute(
             f"CREATE TABLE IF NOT EXISTS {self.name.sql} ({', '.join(lines)}) ENGINE = InnoDB "
@@ -176,6 +197,15 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
                     raise
                 # another run added it just now; bind() looks whether it fits
 
+    def index_checkpoints(self, key: Sequence[str]) -> None:
+        """Not of an upserted table: rows that are replaced would each move in it, and no row is
+        doubled there.
+        """
+        if key or self.finds_checkpoints(self.store.rows):
+            return
+        index = f"ADD KEY ({quoted(CHECKPOINT_COLUMN)})"
+        self.store.execute(f"ALTER TABLE {self.name.sql} {index}")
+
     def wider(self, column: ColumnType, wire: WireType) -> str | None:
         return column.wider(wire)
 
@@ -191,6 +221,14 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
             for name, made in types.items()
         ]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(changes)}")
+
+    def mark(self) -> None:
+        found = self.columns()[CHECKPOINT_COLUMN]
+        declared = f"{found.spelled} {'NULL' if found.nullable else 'NOT NULL'}"
+        self.store.execute(
+            f"ALTER TABLE {self.name.sql} MODIFY COLUMN {quoted(CHECKPOINT_COLUMN)} {declared}"
+            f"{self._commented(CHECKPOINT_COLUMN)}"
+        )
 
     def _refuse_checks(self, types: Mapping[str, str]) -> None:
         checked = set()
@@ -224,6 +262,20 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
         found = ask(_COMMENT_ON, self.name.schema, self.name.name, CHECKPOINT_COLUMN)
         return str(found[0][0] or "") if found else None
+
+    def finds_checkpoints(self, ask: Callable[..., list[Any]]) -> bool:
+        return bool(ask(_FINDS, self.name.schema, self.name.name, CHECKPOINT_COLUMN))
+
+    def has_later(self, version: str) -> str:
+        """The last entry of the index; MySQL would look for EXISTS through the whole table."""
+        table, number = self.store.escaped(self.name.sql), quoted(CHECKPOINT_COLUMN)
+        return f"coalesce((SELECT max({number}) FROM {table}) > {version}, 0)"
+
+    def _counted(self, more: str = "") -> list[str]:
+        """A column that makes a primary key, where the server wants one and no other serves."""
+        if not self.store.needs_primary_keys:
+            return []
+        return [f"{_COUNT} bigint unsigned NOT NULL AUTO_INCREMENT {more} PRIMARY KEY"]
 
     def _commented(self, name: str) -> str:
         return f" COMMENT '{self.comment}'" if name == CHECKPOINT_COLUMN else ""
@@ -270,7 +322,8 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     ) -> Iterator[TableName]:
         """Neither making it nor dropping it commits what is open, as it does for other tables."""
         drop = f"DROP TEMPORARY TABLE IF EXISTS {_STAGE.sql}"
-        types = ", ".join(f"{quoted(c.name)} {c.type.declared}" for c in columns)
+        lines = [*(f"{quoted(c.name)} {c.type.declared}" for c in columns), *self._counted()]
+        types = ", ".join(lines)
         self.store.execute(drop)
         self.store.execute(f"CREATE TEMPORARY TABLE {_STAGE.sql} ({types}) ENGINE = InnoDB")
         load(self.store, _STAGE, columns, staged)

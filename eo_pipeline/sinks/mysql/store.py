@@ -1,8 +1,5 @@
-"""MySQL and MariaDB: how they are connected, what every session is set to, how rows are streamed,
-and what errors mean for a checkpoint.
-
-Errors are told by their numbers, those of the MySQL Server Error Reference and MariaDB's list of
-error codes; where they differ both are named.
+"""MySQL and MariaDB: how they are connected, what every session is set to, and how rows are
+streamed.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pymysql
@@ -21,6 +19,7 @@ from pymysql.cursors import SSCursor
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
 from eo_pipeline.sinks.mysql.config import MySqlSink
+from eo_pipeline.sinks.mysql.errors import diagnosis_of, number_of
 from eo_pipeline.sinks.mysql.types import NAMES, for_people
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, LedgerTypes
 from eo_pipeline.sinks.sql.names import TableName
@@ -39,6 +38,7 @@ _SQL_MODE = (
 _SETTINGS = """
 SET SESSION sql_mode = '{sql_mode}', time_zone = '+00:00', foreign_key_checks = 1,
     unique_checks = 1, sql_notes = 1, sql_safe_updates = 0,
+    sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_auto_is_null = 0,
     completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock},
     net_read_timeout = {lock}
 """
@@ -46,6 +46,15 @@ _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
 #: A limit on every statement that an administrator may have set; MySQL has it for queries only.
 _MARIADB_SETTINGS = "SET SESSION max_statement_time = 0"
+_MYSQL_SETTINGS = "SET SESSION max_execution_time = 0"
+
+#: Whether a table may have no primary key: of MySQL, and of MariaDB.
+_NEEDS_KEY = """
+SHOW VARIABLES WHERE variable_name IN ('sql_require_primary_key', 'innodb_force_primary_key')
+"""
+
+#: Whether nodes take writes of their own, and a commit may be lost that was confirmed (Galera).
+_GALERA = "SHOW VARIABLES LIKE 'wsrep_on'"
 
 #: A peer that vanished is noticed within a minute, also in the middle of a COMMIT; the operating
 #: system's own defaults take hours. Not every system knows every option.
@@ -80,20 +89,6 @@ _LEDGER_TYPES = LedgerTypes(
     COMMENT 'eo-pipeline: a row a checkpoint, committed with its rows. Do not change by hand.'""",
 )
 
-#: Numbers that say nothing against the rows: the same transaction may succeed later.
-_LATER = frozenset(
-    {
-        0, 2002, 2003, 2006, 2013, 2014, 2055,  # the connection, seen from here
-        1042, 1043, 1047, 1053, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031,  # and there
-        1021, 1026, 1030, 1114, 1180, 1878,  # disk full, temporary files, storage engine
-        1037, 1038, 1040, 1041, 1135, 1203, 1226, 5,  # memory, connections, threads, limits
-        1205, 1206, 1213, 3572,  # locks
-        1290, 1792, 1836,  # no writes here: a replica
-        1317, 1969, 3024,  # cancelled by a person or by a timeout
-        1412, 1615, 3101,  # the table changed meanwhile; the cluster rolled it back
-    }
-)  # fmt: skip
-
 #: Numbers by which LOAD DATA LOCAL says that it is switched off (MySQL 5.7, MySQL 8, MariaDB).
 NOT_ALLOWED = frozenset({1148, 3948, 4166})
 
@@ -102,36 +97,8 @@ COLUMN_EXISTS = 1060
 
 _DUPLICATE = 1062
 
-_REMEDIES = {
-    1021: "Free disk space on the database server.",
-    1114: "Free disk space on the database server, or let its tablespace grow.",
-    1040: "Raise max_connections, or close connections.",
-    1203: "Raise max_user_connections, or close connections.",
-    1205: "Another transaction holds a lock longer than sink.lock_timeout; SHOW ENGINE INNODB "
-    "STATUS and SHOW PROCESSLIST show which.",
-    1290: "This server takes no writes: it is a replica, or set to read-only.",
-    1836: "This server takes no writes: it is set to read-only.",
-    1792: "Transactions are read-only for this user or server.",
-    1044: "GRANT the user what it lacks.",
-    1142: "GRANT the user what it lacks.",
-    1143: "GRANT the user what it lacks.",
-    1227: "GRANT the user what it lacks.",
-    1370: "GRANT the user what it lacks.",
-    1665: "Set binlog_format to MIXED or ROW.",
-    1153: "Raise max_allowed_packet on the server.",
-    1301: "Raise max_allowed_packet on the server.",
-    1062: "Filter or repair the rows in the transform, or change the constraint.",
-    1048: "Filter or repair the rows in the transform, or change the constraint.",
-    1364: "Give the column a default, or write it in the transform.",
-    1452: "Filter or repair the rows in the transform, or change the constraint.",
-    3819: "Filter or repair the rows in the transform, or change the constraint.",
-    4025: "Filter or repair the rows in the transform, or change the constraint.",
-    1264: "Correct the values in the transform, or widen the column.",
-    1265: "Correct the values in the transform, or widen the column.",
-    1406: "Correct the values in the transform, or widen the column.",
-    1366: "Correct the values in the transform, or widen the column.",
-    1526: "Add the missing partition to the table.",
-}
+#: A table, or a column of it.
+_MAY_NOT_READ = frozenset({1142, 1143})
 
 
 class Connection(pymysql.Connection):
@@ -258,7 +225,19 @@ class MySqlStore(SqlStore):
                 f"transactions. ALTER TABLE {for_people(ledger)} ENGINE = InnoDB"
             )
 
+    @cached_property
+    def needs_primary_keys(self) -> bool:
+        """True if the server takes no table without one, a temporary one neither."""
+        return any(value == "ON" for _, value in self.rows(_NEEDS_KEY))
+
     def check_server(self) -> None:
+        if any(value == "ON" for _, value in self.rows(_GALERA)):
+            raise ConfigError(
+                "sink.host: this server is a node of a Galera cluster (wsrep_on), which loses "
+                "transactions that it confirmed, rows and ledger, if nodes fail or are "
+                "partitioned: it cannot be exactly once. Nothing was read or written. Use a server "
+                "with a replica, or MySQL's group replication; docs/sinks/mysql.md says why."
+            )
         if self.rows(_DURABLE)[0][0] != 1:
             log.warning(
                 "%s: innodb_flush_log_at_trx_commit is not 1: after a power cut the server may "
@@ -279,6 +258,16 @@ class MySqlStore(SqlStore):
     def send_rollback(self) -> None:
         self.execute("ROLLBACK")
         self.execute("SET SESSION wait_timeout = DEFAULT")
+
+    def ask_index(self, question: str, *parameters: Any, thorough: bool) -> bool:
+        """Of a user who may write a table and not read it nothing is asked."""
+        try:
+            return super().ask_index(question, *parameters, thorough=thorough)
+        except ConfigError as error:
+            cause = error.__cause__
+            if isinstance(cause, pymysql.MySQLError) and number_of(cause) in _MAY_NOT_READ:
+                return False
+            raise
 
     def begin_snapshot(self) -> None:
         """One query is answered from one snapshot."""
@@ -361,8 +350,7 @@ def _set(connection: Connection, lock_seconds: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_SETTINGS.format(sql_mode=_SQL_MODE, lock=lock_seconds))
         cursor.execute(_ISOLATION)
-        if is_mariadb(connection):
-            cursor.execute(_MARIADB_SETTINGS)
+        cursor.execute(_MARIADB_SETTINGS if is_mariadb(connection) else _MYSQL_SETTINGS)
 
 
 def is_mariadb(connection: Connection) -> bool:
@@ -379,20 +367,3 @@ def _explained(error: pymysql.MySQLError) -> EoPipelineError:
     if found.is_transient or number in _FULL:
         return SinkUnavailableError(f"MySQL does not answer: {found.says}. {found.remedy}".rstrip())
     return ConfigError(f"sink: MySQL refused the connection: {found.says}. {found.remedy}".rstrip())
-
-
-def number_of(error: pymysql.MySQLError) -> int | None:
-    """The number the server, or the driver, gave to ``error``."""
-    return error.args[0] if error.args and isinstance(error.args[0], int) else None
-
-
-def diagnosis_of(error: pymysql.MySQLError) -> Diagnosis:
-    """What ``error`` means."""
-    return diagnosis(number_of(error), str(error.args[1] if len(error.args) > 1 else error))
-
-
-def diagnosis(number: int | None, message: str) -> Diagnosis:
-    """What an error or a warning means."""
-    message = " ".join(message.split()) or "the connection was lost"
-    says = f"{message} (error {number})" if number else message
-    return Diagnosis(says, number in _LATER, _REMEDIES.get(number or -1, ""))

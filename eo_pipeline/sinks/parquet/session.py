@@ -45,7 +45,6 @@ from eo_pipeline.staging.rows import StagedOutput, batches_of
 
 #: Folders in the making, one a try, each for the one that makes it.
 PUBLISHING_FOLDER = "_eo_publishing"
-
 _VERSION_DIGITS = 12
 
 #: What ``rename`` answers when the target is there (POSIX allows either), or the folder is no more:
@@ -155,8 +154,7 @@ class ParquetSession(SinkSession):
         head = self.folders.newest()
         if head is None:
             return ()
-        foreign = [p.name for p in self.root.iterdir() if not p.name.startswith(_OURS)]
-        if foreign:
+        if foreign := [p.name for p in self.root.iterdir() if not p.name.startswith(_OURS)]:
             raise RefusedError(
                 f"{self.root} also holds {', '.join(sorted(foreign)[:3])}, which no checkpoint "
                 "wrote. Nothing was dropped; move it away, or delete the rest by hand."
@@ -187,6 +185,9 @@ class ParquetSession(SinkSession):
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         refuse_where_impossible(self.root, entry, self.new_folder(entry))
+
+    def has_later_rows(self, *, thorough: bool) -> bool:  # noqa: ARG002
+        return self.folders.has_rows_above()
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         make = ExchangePublication if goes_back(entry) else RenamePublication

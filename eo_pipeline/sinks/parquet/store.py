@@ -16,7 +16,7 @@ from typing import Any
 from eo_pipeline.arrow import pa
 from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.files import sync, write_new
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 
 #: The entry, in its checkpoint's folder; and the newest version, in the table's folder.
 ENTRY_FILE = "_eo_ledger.json"
@@ -110,6 +110,14 @@ class CheckpointFolders:
             version += 1
         version = self._listed()
         return None if version is None else self.file(version)
+
+    def has_rows_above(self) -> bool:
+        """True if the folder above the newest version has rows, and its ledger file is gone: no
+        rename makes one without it.
+        """
+        newest = self.newest()
+        above = newest.entry.version + 1 if newest else START_VERSION
+        return any(self.path(above).glob("**/*.parquet")) and self.file(above) is None
 
     def remember(self, version: int) -> None:
         """Leave a hint for :meth:`newest`. Nothing depends on it being there, or right."""

@@ -15,6 +15,7 @@ from eo_pipeline.arrow import pa
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import json_array, refusing
+from eo_pipeline.sinks.postgres import catalog
 from eo_pipeline.sinks.postgres.packing import FORM, HEADER, TRAILER, bytes_of
 from eo_pipeline.sinks.postgres.store import PostgresStore
 from eo_pipeline.sinks.postgres.types import (
@@ -27,115 +28,14 @@ from eo_pipeline.sinks.postgres.types import (
     wire_type,
 )
 from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
+from eo_pipeline.sinks.sql.dialect import Column
 from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.rows import Column
 from eo_pipeline.sinks.sql.selecting import ReadColumn
 from eo_pipeline.sinks.sql.upsert import UpsertTable, gives_way, newest_first
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
 
 PostgresColumn = Column[WireType, ColumnType]
-
-#: A table with its partitions and the tables that inherit from it.
-_TREE = """
-WITH RECURSIVE tree AS (
-    SELECT to_regclass(%s)::oid AS id
-  UNION
-    SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.id
-)
-"""
-
-#: Each of them: what it is, how durable, and whether this role sees all of its rows.
-_PARTS = f"""{_TREE}
-SELECT oid::regclass::text, relkind, relpersistence, row_security_active(oid)
-FROM tree JOIN pg_class ON oid = id
-ORDER BY oid <> to_regclass(%s)::oid, oid
-"""
-
-#: What they may do with rows that are written or deleted. A foreign key's triggers are internal.
-_ACTORS = f"""{_TREE}
-SELECT 'the trigger ' || quote_ident(tgname) || ' on ' || tgrelid::regclass
-FROM tree JOIN pg_trigger ON tgrelid = id
-WHERE NOT tgisinternal AND tgenabled <> 'D'
-UNION
-SELECT 'the rule ' || quote_ident(rulename) || ' on ' || ev_class::regclass
-FROM tree JOIN pg_rewrite ON ev_class = id
-WHERE ev_type <> '1' AND ev_enabled <> 'D'
-UNION
-SELECT 'the row-level security of ' || oid::regclass
-FROM tree JOIN pg_class ON oid = id
-WHERE relrowsecurity
-ORDER BY 1
-LIMIT 5
-"""
-
-#: What a table or a part of it may be, and what else there is.
-_KINDS = {"r": "", "p": "", "v": "a view", "m": "a materialized view", "f": "a foreign table"}
-_UNLOGGED = {"u": "an unlogged table", "t": "a temporary table"}
-
-_COMMENT_ON = """
-SELECT col_description(attrelid, attnum) FROM pg_attribute
-WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
-"""
-
-_COLUMNS = """
-WITH RECURSIVE made_of AS (
-    SELECT attnum, attname, atttypid AS type, atttypmod AS modifier,
-           attgenerated <> '' OR attidentity = 'a' AS computed, false AS in_domain
-    FROM pg_attribute
-    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-  UNION ALL
-    SELECT attnum, attname, typbasetype, typtypmod, computed, true
-    FROM made_of JOIN pg_type ON pg_type.oid = type
-    WHERE typtype = 'd'
-)
-SELECT attname, format_type(type, NULL), quote_ident(nspname) || '.' || quote_ident(t.typname),
-       coalesce(element.typcategory, t.typcategory),
-       CASE WHEN modifier >= 4 AND 'numeric'::regtype IN (t.oid, element.oid)
-            THEN (((modifier - 4) & 2047) # 1024) - 1024 END,
-       computed,
-       CASE WHEN modifier >= 4 AND 'numeric'::regtype IN (t.oid, element.oid)
-            THEN ((modifier - 4) >> 16) & 65535 END,
-       in_domain
-FROM made_of
-JOIN pg_type t ON t.oid = type
-JOIN pg_namespace ON pg_namespace.oid = t.typnamespace
-LEFT JOIN pg_type element ON element.oid = t.typelem AND t.typcategory = 'A'
-WHERE t.typtype <> 'd'
-ORDER BY attnum
-"""
-
-#: Columns that take values as they come: a domain may check, and no precision of a time rounds.
-_SHOWN = """
-SELECT attname, format_type(atttypid, NULL),
-       CASE WHEN atttypid = 'numeric'::regtype AND atttypmod >= 4
-            THEN (((atttypmod - 4) & 2047) # 1024) - 1024 END
-FROM pg_attribute
-WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
-  AND (atttypmod < 0 OR atttypid IN ('numeric'::regtype, 'character varying'::regtype))
-ORDER BY attnum
-"""
-
-#: Unless a trigger (before, insert: 2 and 4) may fill them in.
-_NEVER_NULL = """
-SELECT attname FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
-WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
-  AND (attnotnull OR typnotnull) AND attgenerated = '' AND attidentity <> 'a'
-  AND NOT EXISTS (
-    SELECT FROM pg_trigger WHERE tgrelid = attrelid AND NOT tgisinternal AND tgtype & 6 = 6
-  )
-"""
-
-#: Indexes that ON CONFLICT can use: unique, valid, checked at once, on plain columns, on all rows.
-_UNIQUE_KEYS = """
-SELECT array_agg(attname::text)
-FROM pg_index
-JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey[0:indnkeyatts - 1])
-WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indimmediate
-  AND indpred IS NULL AND indexprs IS NULL
-GROUP BY indexrelid
-"""
-
 
 #: The temporary table, of which every session has its own.
 _STAGE = TableName("pg_temp", "_eo_stage")
@@ -145,14 +45,15 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
     """A table, inside the open transaction. Upserts are ``INSERT ... ON CONFLICT``."""
 
     names: ClassVar[NameRules] = NAMES
-    never_null: ClassVar[str | None] = _NEVER_NULL
+    never_null: ClassVar[str | None] = catalog.NEVER_NULL
+    bounds: ClassVar[str | None] = catalog.BOUNDS
     key_excludes = "not deferrable, not partial"
     store: PostgresStore
 
     def exists(self) -> bool:
-        parts = self.store.rows(_PARTS, self.name.sql, self.name.sql)
+        parts = self.store.rows(catalog.PARTS, self.name.sql, self.name.sql)
         for part, kind, persistence, hides_rows in parts:
-            if wrong := _KINDS.get(kind, "no table") or _UNLOGGED.get(persistence):
+            if wrong := catalog.KINDS.get(kind, "no table") or catalog.UNLOGGED.get(persistence):
                 of = "" if part == parts[0][0] else f" has a part, {part}, that"
                 raise ConfigError(
                     f"sink.table: {self.name}{of} is not an ordinary table but {wrong}: its rows "
@@ -171,7 +72,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
             raise RefusedError(f"{self.name} has {acts}, which may change what is written")
         fields = [
             pa.field(name, arrow)
-            for name, kind, scale in self.store.rows(_SHOWN, self.name.sql)
+            for name, kind, scale in self.store.rows(catalog.SHOWN, self.name.sql)
             if (arrow := shown_as(kind, scale)) is not None
         ]
         known = CHECKPOINT_COLUMN in [field.name for field in fields]
@@ -182,13 +83,13 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         return [_read_column(name, kind) for name, kind in columns.items()]
 
     def acts_by_itself(self) -> str:
-        return ", ".join(what for (what,) in self.store.rows(_ACTORS, self.name.sql))
+        return ", ".join(what for (what,) in self.store.rows(catalog.ACTORS, self.name.sql))
 
     def settle(self) -> None:
         self.store.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def columns(self) -> dict[str, ColumnType]:
-        rows = self.store.rows(_COLUMNS, self.name.sql)
+        rows = self.store.rows(catalog.COLUMNS, self.name.sql)
         return {name: ColumnType(*described) for name, *described in rows}
 
     def wire_type(self, field: pa.Field) -> WireType:
@@ -199,20 +100,32 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         if key:
             lines.append(f"PRIMARY KEY ({columns_list(key)})")
         self.store.execute(f"CREATE TABLE {self.name.sql} ({', '.join(lines)})")
-        if CHECKPOINT_COLUMN in wires and not key:
-            # Rows arrive in the order of their checkpoints, which is what BRIN is made for: going
-            # back finds them, and the index stays at a few pages. Measured with 1.92M rows: COPY
-            # takes 3 % longer with it and 48 kB; with a btree 60 % longer and 12 MB.
-            self.store.execute(
-                f"CREATE INDEX ON {self.name.sql} USING brin ({quoted(CHECKPOINT_COLUMN)}) "
-                "WITH (autosummarize = on)"
-            )
-        self._mark(wires)
+        if not key:  # for a publication, should there come one
+            self.store.execute(_identified(self.name.sql))
+        if CHECKPOINT_COLUMN in wires:
+            self.index_checkpoints(key)
+            self.mark()
+
+    def index_checkpoints(self, key: Sequence[str]) -> None:  # noqa: ARG002
+        """Rows arrive in the order of their checkpoints, which is what BRIN is made for: going back
+        finds them, and the index stays at a few pages. Measured with 1.92M rows: COPY takes 3 %
+        longer with it and 48 kB; with a btree 60 % longer and 12 MB. That no row is of a later
+        checkpoint it tells of an upserted table too.
+        """
+        self.store.execute(
+            f"CREATE INDEX ON {self.name.sql} USING brin ({quoted(CHECKPOINT_COLUMN)}) "
+            "WITH (autosummarize = on)"
+        )
 
     def add(self, wires: Mapping[str, WireType]) -> None:
-        added = [f"ADD COLUMN {quoted(name)} {wire.declared}" for name, wire in wires.items()]
+        # another run may have added it just now: then bind() looks whether it fits
+        added = [
+            f"ADD COLUMN IF NOT EXISTS {quoted(name)} {wire.declared}"
+            for name, wire in wires.items()
+        ]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(added)}")
-        self._mark(wires)
+        if CHECKPOINT_COLUMN in wires:
+            self.mark()
 
     def wider(self, column: ColumnType, wire: WireType) -> str | None:
         return column.wider(wire)
@@ -230,17 +143,32 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         self.store.execute(f"LOCK TABLE {self.name.sql} IN ACCESS EXCLUSIVE MODE")
         yield
 
+    def check_deletable(self) -> list[str]:
+        """A table that is published by logical replication takes no DELETE and no UPDATE unless
+        something tells its subscribers which row is meant: a primary key, or the whole old row.
+        """
+        found = self.store.ask(catalog.UNIDENTIFIED, self.name.sql)
+        if not_mine := [part for part, is_mine in found if not is_mine]:
+            raise RefusedError(
+                f"{self.name}: a publication tells of its rows, and nothing says which row is "
+                "meant, so that PostgreSQL lets none be deleted or replaced. Nothing was changed. "
+                f"Its owner can help: {'; '.join(map(_identified, not_mine))}"
+            )
+        return [_identified(part) for part, _ in found]
+
     def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
-        found = ask(_COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)
+        found = ask(catalog.COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)
         return str(found[0][0] or "") if found else None
 
-    def _mark(self, wires: Mapping[str, WireType]) -> None:
-        if CHECKPOINT_COLUMN in wires:
-            column = f"{self.name.sql}.{quoted(CHECKPOINT_COLUMN)}"
-            self.store.execute(f"COMMENT ON COLUMN {column} IS '{self.comment}'")
+    def finds_checkpoints(self, ask: Callable[..., list[Any]]) -> bool:
+        return bool(ask(catalog.FINDS, self.name.sql, CHECKPOINT_COLUMN))
+
+    def mark(self) -> None:
+        column = f"{self.name.sql}.{quoted(CHECKPOINT_COLUMN)}"
+        self.store.execute(f"COMMENT ON COLUMN {column} IS '{self.comment}'")
 
     def unique_keys(self) -> list[set[str]]:
-        return [set(names) for (names,) in self.store.rows(_UNIQUE_KEYS, self.name.sql)]
+        return [set(names) for (names,) in self.store.rows(catalog.UNIQUE_KEYS, self.name.sql)]
 
     def insert(self, columns: Sequence[PostgresColumn], staged: StagedTable) -> int:
         if all(is_direct(column.type, column.wire) for column in columns):
@@ -312,6 +240,10 @@ def _encoded(
     for batch in bounded_batches(staged):
         yield batch.num_rows, encoder.pgpq.write_batch(encoder.encodable(batch))
     yield 0, encoder.pgpq.finish()
+
+
+def _identified(table: str) -> str:
+    return f"ALTER TABLE {table} REPLICA IDENTITY FULL"
 
 
 def _read_column(name: str, kind: ColumnType) -> ReadColumn:

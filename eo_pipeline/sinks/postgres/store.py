@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import psycopg
+import tenacity
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
@@ -34,6 +36,14 @@ _KEEPALIVES = {
 
 #: A ping waits for this long where a link is cut as soon as it is made. The least libpq knows.
 _PING_SECONDS = 2
+
+#: How long a change of a table waits for its readers, who wait behind it, before it lets them pass.
+_ALTER_SECONDS = 0.1
+
+#: How long a question may take that an index is to answer, unless it must be answered.
+_INDEX_SECONDS = 0.1
+
+_OUT_OF_TIME = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
 
 #: How a server says that it has no connection left (SQLSTATE 53300). libpq keeps the code of a
 #: failed login to itself; this is the only such failure that passes by itself.
@@ -77,8 +87,9 @@ COMMENT ON TABLE {ledger} IS
 #: operator (shutdown, cancel), system, internal.
 _LATER = frozenset({"08", "25", "40", "53", "55", "57", "58", "XX"})
 
-#: ... except that a malformed binary value is reported as a protocol violation.
-_MALFORMED_VALUE = "08P01"
+#: ... except these: a malformed binary value is reported as a protocol violation; and what an
+#: object lacks (a replica identity), or how a server was started, is no moment's state.
+_FOR_GOOD = frozenset({"08P01", "55000", "55P02", "55P04"})
 
 #: Somebody else created the table since it was found absent.
 _JUST_CREATED = "42P07"
@@ -97,6 +108,8 @@ _REMEDIES = {
     "25P04": "Raise sink.transaction_timeout, or make checkpoints smaller.",
     "53100": "Free disk space on the database server.",
     "53300": "Raise max_connections, or close connections.",
+    "55000": "If it is published without a replica identity, its owner can give it one: "
+    "ALTER TABLE ... REPLICA IDENTITY FULL",
     "55P03": "Another transaction holds the table longer than sink.lock_timeout; "
     "pg_stat_activity and pg_locks show which.",
     "57014": "A timeout or a person cancelled it.",
@@ -171,7 +184,7 @@ class PostgresStore(SqlStore):
         if self.rows(_EXISTS, ledger.sql)[0][0]:
             return
         with self.connection.transaction():
-            timeout = f"{_milliseconds(self.sink.lock_timeout)}ms"
+            timeout = _ms(self.sink.lock_timeout)
             self.execute("SELECT set_config('lock_timeout', %s, true)", timeout)
             self.execute(_LOCK, str(ledger))
             super().make_ledger(ledger)
@@ -180,8 +193,8 @@ class PostgresStore(SqlStore):
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        lock = f"{_milliseconds(self.sink.lock_timeout)}ms"
-        whole = f"{_milliseconds(self.sink.transaction_timeout)}ms"
+        lock = _ms(self.sink.lock_timeout)
+        whole = _ms(self.sink.transaction_timeout)
         self.execute(_LIMITS, lock, lock, whole)
         if self.connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             self.execute(_TRANSACTION_LIMIT, whole)
@@ -193,6 +206,52 @@ class PostgresStore(SqlStore):
             raise SinkUnavailableError(
                 f"{self.table}: the server answered {tag} to COMMIT. Nothing was written."
             )
+
+    def ask_index(self, question: str, *parameters: Any, thorough: bool) -> bool:
+        """The planner, which does not know that nothing will be found, would rather look through
+        the table. What was written last an index of ranges (BRIN) may not know yet: then those
+        pages are looked through, if there is time.
+        """
+        seconds = self.sink.transaction_timeout if thorough else _INDEX_SECONDS
+        statement = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL enable_seqscan = off; "
+            f"SET LOCAL lock_timeout = '{_ms(self.sink.lock_timeout)}'; "
+            f"SET LOCAL statement_timeout = '{_ms(seconds)}'; SELECT {question}; COMMIT"
+        )
+        self.reconnect()
+        try:
+            cursor = psycopg.ClientCursor(self.connection)
+            cursor.execute(statement.encode(), parameters)
+            while cursor.description is None:
+                cursor.nextset()
+            return bool(cursor.fetchall()[0][0])
+        except psycopg.Error as error:
+            if not thorough and isinstance(error, _OUT_OF_TIME):
+                return False
+            raise self.while_opening(error) from error
+        finally:
+            self.roll_back()
+
+    def alter(self, change: Callable[[], object]) -> None:
+        """In a transaction of its own. Whoever waits for a table lets nobody pass who comes later,
+        so that behind one slow reader all would wait: it waits for a moment only, and tries again.
+        """
+        if self.is_in_transaction:
+            change()
+            return
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(psycopg.errors.LockNotAvailable),
+            stop=tenacity.stop_after_delay(self.sink.lock_timeout),
+            wait=tenacity.wait_random(0, 4 * _ALTER_SECONDS),
+            reraise=True,
+        )
+        again(self._alter_once, change)
+
+    def _alter_once(self, change: Callable[[], object]) -> None:
+        with self.transaction():
+            self.execute("SELECT set_config('lock_timeout', %s, true)", _ms(_ALTER_SECONDS))
+            change()
+            self.send_commit()
 
     def begin_snapshot(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -256,7 +315,7 @@ def _is_transient(error: psycopg.Error) -> bool:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     if error.sqlstate == _JUST_CREATED or error.diag.schema_name == _CATALOG:
         return True
-    return error.sqlstate[:2] in _LATER and error.sqlstate != _MALFORMED_VALUE
+    return error.sqlstate[:2] in _LATER and error.sqlstate not in _FOR_GOOD
 
 
 def _in_words(error: psycopg.Error) -> str:
@@ -274,5 +333,5 @@ def _in_words(error: psycopg.Error) -> str:
     return f"{message} ({', '.join(details)})" if details else message
 
 
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
+def _ms(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -23,8 +23,8 @@ struct, map, array of nested values    jsonb                        json, text, 
 =====================================  ===========================  ==============================
 
 Everything else is refused by name: a string that happens to look like a number is a change of type,
-and a double in a numeric column would be rounded without a word. A timestamp is rounded only where
-the table's own column asks for it (``timestamp(3)``).
+and a double in a numeric column would be rounded without a word. What a table's own column would
+cut or round (``varchar(3)``, ``timestamp(3)``) is looked at value by value while rows are staged.
 """
 
 from __future__ import annotations

@@ -194,6 +194,13 @@ class LedgerStatements:
         return f"WHERE {below} AND operation <> '{PRUNED}'"
 
     @property
+    def newest(self) -> str:
+        """The number of the head, -1 if there is none. Parameter: pipeline."""
+        return (
+            f"SELECT coalesce(max(version), -1) FROM {self._escaped} WHERE pipeline = {self.mark}"
+        )
+
+    @property
     def table_of(self) -> str:
         """Which table a pipeline publishes into. Parameter: pipeline."""
         return (
@@ -297,6 +304,18 @@ class SqlLedger:
                 f"sink.table: {self.table} belongs to pipeline {found[0][0]!r}; pipeline "
                 f"{self.pipeline!r} needs a table of its own. One ledger speaks for one table."
             )
+
+    def refuse_foreign_rows(self, entry: LedgerEntry, made_for: str, *, holds_rows: bool) -> None:
+        """A table that was made for the ledger ``made_for`` is taken over for ``entry`` only if no
+        row of either is there: as after a reset.
+
+        Raises:
+            TableReplacedError: there is one.
+        """
+        written = entry.counts.rows_total - entry.counts.rows
+        if written > 0 or holds_rows:
+            found = f"{self.table} was made for another ledger, {made_for}, and holds rows"
+            raise TableReplacedError(self.pipeline, written, found)
 
     def refuse_lost_table(self, entry: LedgerEntry) -> None:
         """A table made anew for ``entry`` would lack what the ledger says was written.

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from itertools import islice
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
-from eo_pipeline.arrow import pa
-from eo_pipeline.errors import CommitUnknownError, ConfigError, EoPipelineError, RefusedError
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEntry
-from eo_pipeline.sinks.identity import LEDGER
-from eo_pipeline.sinks.past import Selected
-from eo_pipeline.sinks.protocol import Publication, SinkSession
-from eo_pipeline.sinks.sql.config import SqlSink
+from eo_pipeline.sinks.protocol import Publication
+from eo_pipeline.sinks.removal import goes_back
+from eo_pipeline.sinks.sql.dialect import ledger_in
 from eo_pipeline.sinks.sql.ledger import (
-    LEDGER_KEY,
     ONE_PIPELINE,
-    LedgerStatements,
-    SqlLedger,
-    heads_of,
     row_of,
 )
-from eo_pipeline.sinks.sql.names import TableName, quoted
-from eo_pipeline.sinks.sql.rows import SqlTable, ledger_in
+from eo_pipeline.sinks.sql.looks import SqlLooks
+from eo_pipeline.sinks.sql.names import quoted
 from eo_pipeline.sinks.sql.selecting import (
-    count_rows,
-    read_lineage,
-    read_rows,
-    read_values,
     rows_taken_back,
 )
-from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 _OF_A_CHECKPOINT = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
@@ -41,7 +30,7 @@ _OF_A_CHECKPOINT = f"{quoted(CHECKPOINT_COLUMN)} IS NOT NULL"
 _EMPTIED_AT_ONCE = 1000
 
 
-class SqlSession(SinkSession):
+class SqlSession(SqlLooks):
     """A session whose rows and ledger live in one database, published by one transaction.
 
     The ledger's primary key, and an insert that takes its row from the parent entry, are the
@@ -54,102 +43,6 @@ class SqlSession(SinkSession):
 
     keeps_ledger = None
 
-    #: The dialect.
-    store_class: ClassVar[type[SqlStore]]
-    table_class: ClassVar[type[SqlTable[Any, Any]]]
-
-    def __init__(self, sink: SqlSink, pipeline: str) -> None:
-        super().__init__(pipeline)
-        self._sink = sink
-        self.store = self.store_class(sink, pipeline)
-        with ExitStack() as failed:
-            failed.callback(self.close)
-            try:
-                self._open()
-            except self.store.driver_error as error:
-                raise self.store.while_opening(error) from error
-            failed.pop_all()
-
-    def _open(self) -> None:
-        store = self.store
-        store.locate()
-        self.table = self.table_class(store, store.table)
-        self.dead_letters = self.table_class(store, store.dead_letters)
-        store.make_ledger(store.ledger)
-        self._check_ledger(self.table_class(store, store.ledger))
-        store.complete_ledger(store.ledger)
-        statements = LedgerStatements(store.ledger.sql, store.mark, store.held)
-        self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask)
-        self.ledger.check_table()
-        for table in (self.table, self.dead_letters):
-            table.exists()
-        store.check_server()
-
-    @classmethod
-    def heads(cls, sink: SqlSink, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
-        """The newest entries in the one ledger of ``pipelines``; see ``Sink.heads``."""
-        with closing(cls.store_class(sink, ", ".join(islice(pipelines, 1)))) as store:
-            try:
-                store.locate()
-                store.make_ledger(store.ledger)
-                store.complete_ledger(store.ledger)
-            except store.driver_error as error:
-                raise store.while_opening(error) from error
-            statements = LedgerStatements(store.ledger.sql, store.mark)
-            return heads_of(statements, store.ask, pipelines)
-
-    def column_type(self, field: pa.Field) -> str:
-        """What a new column gets; one that was there may be of a wider type."""
-        return str(self.table.wire_type(field).declared)
-
-    def _check_ledger(self, table: SqlTable[Any, Any]) -> None:
-        """A ledger that was copied or restored may have come without what makes it one.
-
-        Raises:
-            ConfigError: it is not durable, or could hold two entries of one version.
-        """
-        table.exists()
-        keys = table.unique_keys()
-        if keys is not None and set(LEDGER_KEY) not in keys:
-            raise ConfigError(
-                f"sink.table: the ledger {table.name} has lost its primary key: two runs could "
-                f"both commit one version. ALTER TABLE {table.as_shown(table.name)} ADD PRIMARY "
-                f"KEY ({', '.join(LEDGER_KEY)}), after a look at it for versions that are there "
-                "twice."
-            )
-
-    def close(self) -> None:
-        self.store.close()
-
-    def head(self) -> LedgerEntry | None:
-        return self.ledger.head()
-
-    def entry(self, version: int) -> LedgerEntry | None:
-        return self.ledger.entry(version)
-
-    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
-        return self.ledger.history(since)
-
-    def table_identity(self) -> Mapping[str, str] | None:
-        """The comment on the checkpoint's column goes where the table goes (renamed, dumped,
-        restored), and is not on a column or a table that was made anew.
-        """
-        try:
-            comment = self.table.checkpoint_comment(self.store.ask)
-        except self.store.driver_error as error:
-            raise self.store.while_opening(error) from error
-        if comment is None:
-            return {}
-        made_for = {LEDGER: said} if (said := ledger_in(comment)) else {}
-        return {"kind": self.store.product, **made_for}
-
-    def holds_rows(self, since: int) -> bool:
-        if self.table.checkpoint_comment(self.store.ask) is None:
-            return False
-        numbered = f"{quoted(CHECKPOINT_COLUMN)} >= {int(since)}"
-        question = f"SELECT 1 FROM {self.table.name.sql} WHERE {numbered} LIMIT 1"
-        return bool(self.store.ask(question))
-
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return SqlPublication(self, entry, staged)
 
@@ -161,63 +54,16 @@ class SqlSession(SinkSession):
                 "overwritten and is not kept. Nothing was changed. Start a new pipeline into a "
                 "new table (fork) instead."
             )
-
-    def never_null(self) -> frozenset[str]:
-        """The table's columns that take no null; none while it is absent."""
-        query = self.table_class.never_null
-        names = self.store.ask(query, *self.table.parameters) if query else []
-        return frozenset(name for (name,) in names)
-
-    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """On a connection of its own, since this one may publish meanwhile; one snapshot."""
-        with self._reading(self.store.table) as (table, cursor):
-            yield from read_lineage(cursor, table.name.sql, table.columns(), since)
-
-    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """As :meth:`lineage`; the columns that give back what they were given, bit for bit."""
-        return self._shown(self.store.table, since)
-
-    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """The same of the table of dead letters."""
-        return self._shown(self.store.dead_letters, since)
-
-    def _shown(self, name: TableName, since: int) -> Iterator[pa.RecordBatch]:
-        with self._reading(name) as (table, cursor):
-            yield from read_values(cursor, name.sql, table.shown(), since)
-
-    def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:
-        with self._reading(self.store.table) as (table, cursor):
-            yield from read_rows(cursor, table.name.sql, table.readable(), selected)
-
-    def counts_of(self, selected: Selected) -> dict[int | None, int]:
-        """Counted by the database, in one snapshot."""
-        with self._reading(self.store.table) as (table, cursor):
-            return count_rows(cursor, table.name.sql, table.columns(), selected)
-
-    def queries(self, selected: Selected) -> Mapping[str, str]:
-        condition = selected.condition(self.table.as_shown(CHECKPOINT_COLUMN))
-        table = self.table.as_shown(self.store.table)
-        return {self.store.product: f"SELECT * FROM {table} WHERE {condition}"}
-
-    @contextmanager
-    def _reading(self, name: TableName) -> Iterator[tuple[SqlTable[Any, Any], Any]]:
-        """The table ``name``, and a cursor on rows that are fetched as they are asked for; both on
-        a connection and a snapshot of their own. The catalog is to be asked before the cursor.
-        """
-        with closing(self.store_class(self._sink, self.pipeline)) as reader:
-            try:
-                reader.begin_snapshot()
-                with closing(reader.streaming_cursor()) as cursor:
-                    yield self.table_class(reader, name), cursor
-            except reader.unreadable as error:
-                raise RefusedError(f"{name} holds values that cannot be read: {error}") from error
-            except reader.driver_error as error:
-                raise self.store.while_opening(error) from error
+        for table in (self.table, self.dead_letters):
+            table.check_deletable()
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """In one transaction. The tables stay, and with them any row that carries no checkpoint."""
         store, drops = self.store, []
         try:
+            for table in (self.table, self.dead_letters):
+                if not dry_run:
+                    table.let_delete()
             with store.transaction():
                 for table in (self.table, self.dead_letters):
                     if CHECKPOINT_COLUMN in table.columns():
@@ -282,29 +128,66 @@ class SqlPublication(Publication):
         self._open = ExitStack()
 
     def write(self) -> None:
+        """Tables that are there are made fit before the transaction, so that readers wait for that
+        alone and not for the rows: a column that is null in every row, or a wider type, harms
+        nobody if the rows do not come. Tables that are not there are made in the transaction.
+        """
         self.store.reconnect()
+        to_make = self.fit_tables()
+        self.prepare_removal()
         if not self.store.has_ddl_in_transactions:
-            self.fit_tables()
+            self._make(to_make)
+            to_make = []
         self._open.enter_context(self.store.transaction())
-        if self.store.has_ddl_in_transactions:
-            self.fit_tables()
+        self._make(to_make)
         self.take_back()
         self.send()
 
-    def fit_tables(self) -> None:
-        """Make the tables, or widen them, as the rows need."""
+    def fit_tables(self) -> list[Callable[[], None]]:
+        """Widen the tables that are there, as the rows need; gives what makes the others."""
         session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
+        fits: list[tuple[bool, Callable[[], None]]] = []
         if staged.rows is not None:
             numbered = CHECKPOINT_COLUMN in staged.rows.schema.names
             found = session.table.checkpoint_comment(self.store.rows)
-            if (numbered and found is None) or not session.table.exists():
+            is_there = session.table.exists()
+            if (numbered and found is None) or not is_there:
                 session.ledger.refuse_lost_table(self.entry)
             session.table.made_for = self.entry.ledger_id
+            self._take_over(found)
             if rule:
                 rule.check_columns(staged.rows.schema.names)
-            session.table.fit(staged.rows, rule.key if rule else ())
+            key = rule.key if rule else ()
+            fits.append((is_there, partial(session.table.fit, staged.rows, key)))
         if staged.dead_letters is not None:
-            session.dead_letters.fit(staged.dead_letters)
+            is_there = session.dead_letters.exists()
+            fits.append((is_there, partial(session.dead_letters.fit, staged.dead_letters)))
+        self._make(fit for is_there, fit in fits if is_there)
+        return [fit for is_there, fit in fits if not is_there]
+
+    def _make(self, fits: Iterable[Callable[[], None]]) -> None:
+        for fit in fits:
+            fit()
+
+    def prepare_removal(self) -> None:
+        """What a table needs so that rows of it can be replaced or deleted."""
+        tables = []
+        if goes_back(self.entry):
+            tables = [self.session.table, self.session.dead_letters]
+        elif self.session._sink.upsert_rule and self.staged.rows is not None:
+            tables = [self.session.table]
+        for table in tables:
+            table.let_delete()
+
+    def _take_over(self, comment: str | None) -> None:
+        """The table of another ledger, by the ``comment`` on its checkpoints, gets this one's."""
+        made_for = ledger_in(comment or "")
+        if made_for in (None, self.entry.ledger_id):
+            return
+        table = self.session.table
+        held = self.store.rows(f"SELECT 1 FROM {table.name.sql} WHERE {_OF_A_CHECKPOINT} LIMIT 1")
+        self.session.ledger.refuse_foreign_rows(self.entry, made_for, holds_rows=bool(held))
+        self.store.alter(table.mark)
 
     def take_back(self) -> None:
         """Remove the rows that a rewind or a replay takes back."""

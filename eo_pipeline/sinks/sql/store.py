@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -164,6 +164,12 @@ class SqlStore(ABC):
         if self.is_in_transaction:
             self.execute("ROLLBACK")
 
+    def alter(self, change: Callable[[], object]) -> None:
+        """Run ``change``, which alters a table that others may read, so that they wait as short as
+        can be. In an open transaction it is a part of that.
+        """
+        change()
+
     def begin_snapshot(self) -> None:  # noqa: B027 - one query may be one snapshot anyway
         """Whatever is read from here on, on this connection, is of one moment."""
 
@@ -209,6 +215,18 @@ class SqlStore(ABC):
             return twice(self._ask_once, statement, *parameters)
         except self.driver_error as error:
             raise self.while_opening(error) from error
+
+    def escaped(self, name: str) -> str:
+        """A quoted name in a statement with parameters: a driver that marks them by ``%s`` reads a
+        lone % as one more.
+        """
+        return name.replace("%", "%%") if self.mark == "%s" else name
+
+    def ask_index(self, question: str, *parameters: Any, thorough: bool) -> bool:  # noqa: ARG002
+        """The answer to a yes-or-no question outside any transaction that an index answers. It may
+        take its time only if it is to be ``thorough``; otherwise no answer in time is a no.
+        """
+        return bool(self.ask(f"SELECT {question}", *parameters)[0][0])
 
     def _ask_once(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         self.reconnect()

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.sql.dialect import C, Column, W
 from eo_pipeline.sinks.sql.names import TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.rows import C, Column, SqlTable, W
+from eo_pipeline.sinks.sql.rows import SqlTable
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 from eo_pipeline.staging.rows import StagedTable
 

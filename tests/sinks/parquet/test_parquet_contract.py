@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.parquet import ParquetSink
+from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.odd import rows_of
 
@@ -41,3 +43,14 @@ class TestParquet(GoingBackContract):
 
     def read_dead_letters(self, sink: Sink) -> list[dict[str, Any]]:
         return read(sink, "checkpoint=*/_eo_dead_letters/*.parquet")
+
+    def test_rows_whose_ledger_file_is_gone_are_missed_as_an_entry(
+        self, sink: Sink, session: SinkSession
+    ) -> None:
+        """Found before: "was not made by this pipeline; the next run tries again", for ever."""
+        assert isinstance(sink, ParquetSink)
+        self.forward(session, self.forward(session, self.start(session)))
+        assert not session.has_later_rows(thorough=True)
+        (sink.root / "checkpoint=2" / "_eo_ledger.json").unlink()
+        with pytest.raises(LedgerDamagedError, match="version 2 is missing"):
+            session.refuse_later_rows(session.head(), thorough=False)

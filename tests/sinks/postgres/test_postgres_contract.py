@@ -70,6 +70,10 @@ class OnPostgres(ExactlyOnceContract):
     def lose_ledger(self, sink: Sink) -> None:
         self.execute(sink, "DROP TABLE eo_ledger")
 
+    def lose_newest_entry(self, sink: Sink) -> None:
+        newest = "(SELECT max(version) FROM eo_ledger)"
+        self.execute(sink, f"DELETE FROM eo_ledger WHERE version = {newest}")
+
     def lose_table(self, sink: Sink) -> None:
         self.execute(sink, "DROP TABLE flights")
 

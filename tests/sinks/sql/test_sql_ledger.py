@@ -12,11 +12,23 @@ import pymysql
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.errors import ConfigError, FencedError, RefusedError, SinkUnavailableError
-from eo_pipeline.ledger.entry import Identity
+from eo_pipeline.errors import (
+    ConfigError,
+    FencedError,
+    LedgerDamagedError,
+    RefusedError,
+    SinkUnavailableError,
+    TableReplacedError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Identity, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.sql.session import SqlSession
 from eo_pipeline.staging.rows import StagedOutput
-from eo_pipeline.testing import first_entry
+from eo_pipeline.testing import child_of, first_entry
+from eo_pipeline.testing.staging import dead_letters
+from tests.servers import wait_until
+from tests.sinks.postgres import postgres_world
 from tests.sinks.sql.sql_world import SqlWorld, at, staged, started
 from tests.sinks.sql.sql_worlds import MYSQLS, world
 
@@ -212,3 +224,103 @@ class TestLedger:
         world.run("ALTER TABLE kept RENAME TO eo_ledger")
         with pytest.raises(ConfigError, match=r"eo_ledger has lost its primary key.*ADD PRIMARY"):
             world.sink().open("p")
+
+
+class TestTheLedgersEnd:
+    """An entry that was deleted by hand is missed by the rows of its checkpoint."""
+
+    def test_its_dead_letters_are_missed_as_its_rows_are(self, world: SqlWorld) -> None:
+        with world.sink().open("p") as session:
+            bad = StagedOutput(dead_letters=dead_letters(1, [b"x"]))
+            session.publish(child_of(started_without_rows(session), bad), bad)
+            assert not session.has_later_rows(thorough=True)
+            world.run("DELETE FROM eo_ledger WHERE version = 1")
+            with pytest.raises(LedgerDamagedError, match="version 1 is missing"):
+                session.refuse_later_rows(session.head(), thorough=False)
+
+    def test_a_column_that_was_added_to_a_table_has_the_index_too(self, world: SqlWorld) -> None:
+        world.run("CREATE TABLE t (id bigint)")
+        numbered = {CHECKPOINT_COLUMN: [1, 1]}
+        world.publish(world.sink(), staged(id=[1, 2], **numbered))
+        world.run("DELETE FROM eo_ledger WHERE version = 1")
+        with world.sink().open("p") as session:
+            assert session.has_later_rows(thorough=True)
+
+    def test_an_index_answers(self, world: SqlWorld) -> None:
+        """However many rows there are, a run that finds nothing new looks at none of them."""
+        many = staged(id=[*range(5000)], **{CHECKPOINT_COLUMN: [1] * 5000})
+        world.publish(world.sink(), many)
+        with world.sink().open("p") as session:
+            assert isinstance(session, SqlSession)
+            assert rows_looked_at(world, session) < 100
+
+    def test_a_table_that_is_locked_holds_up_no_run_that_staging_knows(
+        self, world: SqlWorld
+    ) -> None:
+        world.publish(world.sink(), staged(id=[1], **{CHECKPOINT_COLUMN: [1]}))
+        if not isinstance(world, postgres_world.World):
+            pytest.skip("readers wait for nobody")
+        with world.in_transaction("LOCK t IN ACCESS EXCLUSIVE MODE"):
+            with world.sink().open("p") as session:
+                assert not session.has_later_rows(thorough=False)
+            with (
+                world.sink(lock_timeout=world.SHORTEST_TIMEOUT).open("p") as session,
+                pytest.raises(SinkUnavailableError),
+            ):
+                session.has_later_rows(thorough=True)
+
+
+def started_without_rows(session: SinkSession) -> LedgerEntry:
+    start = first_entry("p")
+    session.publish(start, StagedOutput())
+    return start
+
+
+def rows_looked_at(world: SqlWorld, session: SqlSession) -> int:
+    """By a question for later rows."""
+    if isinstance(world, postgres_world.World):
+        looked = (
+            "SELECT coalesce(sum(seq_tup_read), 0)::int AS n FROM pg_stat_user_tables"
+            " WHERE relname = 't'"
+        )
+        world.rows("SELECT brin_summarize_new_values('t__eo_checkpoint_idx')")
+        before = world.rows(looked)[0]["n"]
+        session.has_later_rows(thorough=True)
+        session.close()
+        ours = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'eo%'"
+        wait_until(lambda: not world.rows(ours))
+        return int(world.rows(looked)[0]["n"]) - int(before)
+    session.store.execute("FLUSH STATUS")
+    session.has_later_rows(thorough=True)
+    read = session.store.rows("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(count) for _, count in read)
+
+
+class TestReset:
+    def test_a_table_is_used_again_and_again(self, world: SqlWorld) -> None:
+        """Found before: the pipeline worked once, and then the table was another ledger's."""
+        for _ in range(3):
+            with world.sink().open("p") as session:
+                assert session.verified(session.recover()) is None
+                head = session.identified(first_entry("p"))
+                session.publish(head, StagedOutput())
+                for number in (1, 2):
+                    head = session.identified(child_of(head, 1))
+                    rows = staged(id=[number], **{CHECKPOINT_COLUMN: [number]})
+                    session.publish(head, StagedOutput(rows))
+                    assert session.verified(session.head()) == session.head()
+                session.reset(dry_run=False)
+            assert world.rows() == []
+
+    def test_a_table_of_another_ledger_is_not_taken_over_with_its_rows(
+        self, world: SqlWorld
+    ) -> None:
+        rows = staged(id=[1], **{CHECKPOINT_COLUMN: [1]})
+        world.publish(world.sink(), rows)
+        world.publish(world.sink(table="other"), pipeline="q")
+        world.run("DELETE FROM eo_ledger WHERE pipeline = 'p' AND version = 1")
+        world.run("DELETE FROM eo_ledger WHERE pipeline = 'p'")
+        world.run("ALTER TABLE t RENAME TO other")
+        with pytest.raises(TableReplacedError, match="was made for another ledger"):
+            world.publish(world.sink(table="other"), rows, pipeline="q")
+        assert len(world.rows("SELECT * FROM other")) == 1
