@@ -323,12 +323,12 @@ class Stager:
         send_modules(good, self.transform)
         with _calling_the_users_code(), origins(told=True):
             result = self.transform(good) if self.transform else good
-        if self.transform is not None:
-            keep_staging_settings(good.sparkSession)
         if not isinstance(result, DataFrame):
             raise TransformError(
                 f"the transform returned {type(result).__name__}, a DataFrame is needed"
             )
+        if self.transform is not None:
+            keep_staging_settings(good.sparkSession)
         check_names(result.columns, lineage=self.lineage)
         send_modules(result, self.transform)
         return result

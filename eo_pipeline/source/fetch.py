@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from confluent_kafka import (
     OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
@@ -28,6 +27,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from eo_pipeline.arrow import pa
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.source.client_options import silent_logger
@@ -63,20 +63,6 @@ DECIDED = {
     "enable.partition.eof": "true",
     "queued.max.messages.kbytes": str(FETCHED_BYTES_MAX // 1024),
 }
-
-#: Columns and types of Spark's Kafka connector.
-_SCHEMA = pa.schema(
-    {
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        "timestampType": pa.int32(),
-        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
-    }
-)
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +217,22 @@ def _table(found: Mapping[_Place, Sequence[Message]]) -> Fetched:
     return Fetched(records, tuple(_runs(*map(records.column, ("topic", "partition", "offset")))))
 
 
+def _schema() -> pa.Schema:
+    """Return the columns and types of Spark's Kafka connector."""
+    return pa.schema(
+        {
+            "key": pa.binary(),
+            "value": pa.binary(),
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", tz="UTC"),
+            "timestampType": pa.int32(),
+            "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        }
+    )
+
+
 def _records(messages: Sequence[Message]) -> pa.Table:
     times = [message.timestamp() for message in messages]
     if any(kind == TIMESTAMP_NOT_AVAILABLE for kind, _ in times):
@@ -246,7 +248,7 @@ def _records(messages: Sequence[Message]) -> pa.Table:
         "timestampType": [kind - 1 for kind, _ in times],
         "headers": [message.headers() or None for message in messages],
     }
-    return pa.table(columns, schema=_SCHEMA)
+    return pa.table(columns, schema=_schema())
 
 
 def _micros(milliseconds: int) -> int | None:

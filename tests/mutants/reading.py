@@ -114,8 +114,8 @@ MUTANTS = (
         "truncated",
         "A log that ends before the ledger's offset is a loss.",
         "eo_pipeline/source/losses.py",
-        "    if expected > bounds.written:\n",
-        "    if False:\n",
+        "    if expected > bounds.written or expected >= cluster.altered.get(tp, expected + 1):\n",
+        "    if expected >= cluster.altered.get(tp, expected + 1):\n",
         (f"{_LOSSES}::test_each_way_to_lose_records_is_told_apart",),
     ),
     Mutant(
@@ -138,8 +138,8 @@ MUTANTS = (
         "end-fell",
         "A range that was planned and ends past the log now cannot be read whole.",
         "eo_pipeline/source/losses.py",
-        "        if kind is None and bounds is not None and r.end > bounds.end:\n",
-        "        if False:\n",
+        "        kind = kind or kind_of_loss(r.topic_partition, r.end, topic_ids, cluster)\n",
+        "        pass\n",
         (f"{_LOSSES}::test_a_range_that_ends_past_the_log_cannot_be_read_whole",),
     ),
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "retention-margin",
         "What retention would take while it is read again is not gone back to.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/source/rereading.py",
         "            if floor is not None and r.span and r.start < floor:\n",
         "            if False:\n",
         (f"{_LOSSES}::test_what_would_be_read_again_must_outlive_the_reading",),

@@ -53,9 +53,9 @@ def test_a_partition_is_read_to_its_last_stable_offset_unless_uncommitted_record
     one, two = (TopicPartition(written.name, n) for n in (0, 1))
     try:
         committed = looks(written).cluster().bounds
-        assert committed == {one: Bounds(3, 10, 10), two: Bounds(0, 4, 5)}
+        assert committed == {one: Bounds(3, 10, 10, epoch=0), two: Bounds(0, 4, 5, epoch=0)}
         uncommitted = looks(written, isolation="read_uncommitted").cluster().bounds
-        assert uncommitted[two] == Bounds(0, 5, 5)
+        assert uncommitted[two] == Bounds(0, 5, 5, epoch=0)
     finally:
         producer.abort_transaction()
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.sinks.projection import is_made_of_scalars
+from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.checksums import (
     NotComparableError,
     digest,
@@ -58,7 +59,7 @@ def checksum_of(frame: DataFrame, columns: dict[str, Any] | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def spark(spark_server: EmbeddedSpark) -> SparkSession:
-    return SparkSession.builder.remote(spark_server.remote).getOrCreate()
+    return SparkSettings(remote=spark_server.remote).session()
 
 
 @pytest.fixture(scope="module")

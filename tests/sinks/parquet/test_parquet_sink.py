@@ -357,7 +357,7 @@ class TestRefusals:
 
     def test_a_file_is_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match=r"cannot be a folder: .*file is a file"):
+        with pytest.raises(ConfigError, match="not a folder"):
             ParquetSink(path=str(tmp_path / "file")).open("events")
 
     def test_opening_makes_nothing(self, sink: ParquetSink, session: ParquetSession) -> None:
