@@ -42,8 +42,16 @@ VARIABLE = "EO_TEST_TIER"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = {*getattr(item, "fixturenames", ()), *_asked_for(item)}
-        if is_slow(fixtures, core=_is_core(item)):
+        if is_slow(fixtures, core=_is_core(item)) or not _is_chosen(item):
             item.add_marker(pytest.mark.slow)
+
+
+def _is_chosen(item: pytest.Item) -> bool:
+    """Whether the test's class, which inherits a contract, has it in the short tier: all are, or
+    those that it names as ``short_tier``.
+    """
+    chosen = getattr(getattr(item, "cls", None), "short_tier", None)
+    return chosen is None or getattr(item, "originalname", None) in chosen
 
 
 def _is_core(item: pytest.Item) -> bool:

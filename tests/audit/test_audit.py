@@ -138,7 +138,6 @@ def test_differences_are_named_by_record_and_the_named_replay_repairs_them(bench
     assert found(assert_passes(pipeline)) == {FindingKind.NOT_OURS: 1}
 
 
-@pytest.mark.core
 def test_what_a_rewind_took_back_is_not_missed_and_the_last_n_are_only_those(bench: Bench) -> None:
     bench.topic.write(250, partitions=range(4))
     pipeline = bench.pipeline()

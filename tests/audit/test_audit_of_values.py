@@ -188,7 +188,7 @@ ONE_WAY_EACH = [
 ]
 
 
-@pytest.mark.core(only=["delta-another_name-letter_gone", "postgres-names_swapped-letter_gone"])
+@pytest.mark.core(only=["postgres-names_swapped-letter_gone"])
 @pytest.mark.parametrize(
     ("store", "change_rows", "change_letters"), ONE_WAY_EACH, indirect=["store"]
 )

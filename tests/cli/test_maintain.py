@@ -49,7 +49,10 @@ def test_a_wrong_setting_is_named(tmp_path: Path, settings: dict[str, str], fiel
     assert field in said
 
 
-def test_a_store_that_needs_nothing_of_it_says_so(tmp_path: Path) -> None:
+def test_a_store_that_needs_nothing_of_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # no table of another test lies at the working folder
     code, said = eo(tmp_path, {"type": "console"})
     assert code == 0
     assert "nothing to do" in said

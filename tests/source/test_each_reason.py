@@ -28,19 +28,22 @@ VALUES: list[tuple[bytes | None, str | None]] = [
     (None, "the value is null (a tombstone)"),
     (b"not JSON", "the value is not a JSON object"),
     (b'[{"id": 4}]', "the value is not a JSON object"),
-    (b'{"id": "four"}', "the value does not fit the schema"),
+    (b'{"id": "four"}', "field 'id' is no whole number"),
     (b'{"id": 5}\n{"id": 6}', "the value is more than one JSON object"),
     (b'{"id": 6, "name": "a", "name": "b"}', "a field is written twice"),
     (b'{"id": 7, "name": "\xff"}', "the value is not valid UTF-8"),
     (b'{"id": 8, "name": "\\ud83d"}', "the value has half a character (a lone surrogate)"),
     (b'{"name": "x"}', "required field 'id' is missing or null"),
     (b'{"id": 9, "place": {}}', "required field 'place.city' is missing or null"),
-    (b'{"id": 10, "amount": 1.005}', "field 'amount' has more decimal places than DECIMAL(10,2)"),
-    (b'{"id": 11, "amount": 123456789}', "the value does not fit the schema"),
+    (b'{"id": 10, "amount": 1.005}', "or has more decimal places or digits than DECIMAL(10,2)"),
+    (b'{"id": 11, "amount": 123456789}', "field 'amount' is no decimal number, or has more"),
     (b'{"id": 12, "lines": [{"price": 1.25}]}', "in field 'lines'"),
-    (b'{"id": 13, "tiny": 200}', "field 'tiny' is out of range for TINYINT"),
-    (b'{"id": 14, "at": 1700000000000}', "field 'at' is outside the years 1 to 9999"),
-    (b'{"id": 15, "day": "20260131"}', "field 'day' is outside the years 1 to 9999"),
+    (b'{"id": 13, "tiny": 200}', "field 'tiny' is no whole number, or is out of range for TINYINT"),
+    (
+        b'{"id": 14, "at": 1700000000000}',
+        "is outside the years 1 to 9999 (a number is seconds since 1970",
+    ),
+    (b'{"id": 15, "day": "20260131"}', "field 'day' is no date as 2026-01-31"),
 ]
 
 

@@ -139,6 +139,7 @@ def test_what_waits_behind_an_open_transaction_is_told_with_its_time(topic: Topi
     assert losses(head, topic) == []
 
 
+@pytest.mark.slow
 def test_a_run_refuses_the_other_log_and_the_audit_fails_until_the_loss_is_accepted(
     bench: Bench, broker: EmbeddedKafka, topic: Topic, tmp_path: Path
 ) -> None:

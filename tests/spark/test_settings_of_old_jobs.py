@@ -261,6 +261,7 @@ print("the same rows")
 """
 
 
+@pytest.mark.slow
 def test_a_spark_of_this_process_gives_the_same_rows_too(tmp_path: Path) -> None:
     jars = tmp_path / "jars"
     jars.mkdir()

@@ -56,6 +56,7 @@ def test_an_entry_is_found_in_a_long_ledger_with_holes(world: World, session: Si
         assert list(other.history(since=45)) == []
 
 
+@pytest.mark.slow
 def test_the_head_is_found_behind_many_aborted_ones(world: World, session: SinkSession) -> None:
     head = world.begin(session)
     for _ in range(12):
@@ -112,6 +113,7 @@ def test_a_missing_topic_and_a_ledger_of_two_partitions_are_refused(
         world.changed(ledger_topic=make_topic(partitions=2)).open()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_unavailable(world: World) -> None:
     gone = world.changed(bootstrap_servers="127.0.0.1:1", request_timeout=1.0)
     with pytest.raises(SinkUnavailableError):
@@ -158,6 +160,7 @@ def test_no_two_pipelines_have_one_transactional_id(world: World) -> None:
     assert one.transactional_id("a", 10) != one.transactional_id("a", 1)
 
 
+@pytest.mark.slow
 def test_pipelines_whose_names_run_together_do_not_shut_each_other_out(
     world: World, admin: AdminClient
 ) -> None:
@@ -183,6 +186,7 @@ def test_pipelines_whose_names_run_together_do_not_shut_each_other_out(
     admin.delete_topics([*topics])
 
 
+@pytest.mark.slow
 def test_a_producer_of_an_earlier_release_is_shut_out_by_the_first_run_after_it(
     world: World,
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_producer_of_an_earlier_release_is_shut_out_by_the_first_run_after_it(
     assert world.count() == 2
 
 
+@pytest.mark.slow
 def test_an_earlier_release_is_shut_out_once_and_again_after_it_wrote_the_ledger(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +258,7 @@ def test_a_source_does_not_read_what_the_sink_writes(source: dict[str, Any], own
     assert Pipeline.from_config(config("d:1")).name == "p"
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_just_getting_its_leader_is_asked_again(world: World) -> None:
     """A broker knows a new topic before it leads its partitions, and says so when asked."""
     store = KafkaStore(world.sink)
@@ -265,6 +271,7 @@ def test_a_topic_that_is_just_getting_its_leader_is_asked_again(world: World) ->
         assert store.ends(partitions, committed=True) == dict.fromkeys(partitions, 0)
 
 
+@pytest.mark.slow
 def test_a_topic_whose_only_partition_has_no_leader_yet_is_asked_again(world: World) -> None:
     """No broker is asked then: the client itself says that there is none to ask."""
     store = KafkaStore(world.sink)
@@ -276,6 +283,7 @@ def test_a_topic_whose_only_partition_has_no_leader_yet_is_asked_again(world: Wo
         assert store.ends([only], committed=True) == {only: 0}
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_gone_is_not_waited_for_as_if_it_were_new(world: World) -> None:
     began = time.monotonic()
     with pytest.raises(SinkUnavailableError, match=r"gone-for-good: .*leaders"):

@@ -238,6 +238,7 @@ def test_a_kill_between_shards_is_made_good_by_the_next_run(
     checkpoint.assert_is_completed_by(checkpoint.sink, seen=int(landed == SHARDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 5])
 def test_what_three_shards_left_is_completed_by_a_run_with_another_number(
     checkpoint: Checkpoint, shards: int
@@ -264,6 +265,7 @@ def test_a_decided_checkpoint_has_no_child_and_no_rival(checkpoint: Checkpoint) 
     checkpoint.assert_is_completed_by(checkpoint.sink)
 
 
+@pytest.mark.slow
 def test_without_its_staged_files_it_waits_for_them(checkpoint: Checkpoint) -> None:
     """Never refused: a manifest that is refused is forgotten, and with it the other shards."""
     killed_after_commits(checkpoint, 1)
@@ -278,6 +280,7 @@ def test_without_its_staged_files_it_waits_for_them(checkpoint: Checkpoint) -> N
     checkpoint.assert_is_completed_by(checkpoint.sink)
 
 
+@pytest.mark.slow
 def test_other_rows_than_those_it_names_are_not_published(checkpoint: Checkpoint) -> None:
     killed_after_commits(checkpoint, 1)
     with (
@@ -308,6 +311,7 @@ def before(
     monkeypatch.setattr(Shards, method, act_first)
 
 
+@pytest.mark.slow
 def test_a_zombie_that_sleeps_before_its_followers_commit_publishes_nothing_twice(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +328,7 @@ def test_a_zombie_that_sleeps_before_its_followers_commit_publishes_nothing_twic
     assert checkpoint.markers() == [(1, 1), (1, 2)]
 
 
+@pytest.mark.slow
 def test_a_zombie_whose_followers_land_until_they_are_fenced_publishes_them_for_all(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +362,7 @@ def test_a_zombie_whose_followers_land_until_they_are_fenced_publishes_them_for_
     assert checkpoint.ids("read_uncommitted") == list(range(22))
 
 
+@pytest.mark.slow
 def test_recover_ends_what_more_shards_than_now_left_open(checkpoint: Checkpoint) -> None:
     """Scenario: three shards, killed with their rows sent, nothing decided; the next run has one.
     Outcome: its recover() ends all three, and readers go on.
