@@ -84,15 +84,15 @@ def _ours(what: str, error: Exception) -> EoPipelineError:
             f"{what}: {error.filename or 'a file'} cannot be written or read: {error.strerror}. "
             "Free space there, or let this process have it; what was reported as committed stays."
         )
-    if isinstance(error, OSError) and passes(error):
-        return SinkUnavailableError(
-            f"{what}: {error.filename or 'a file'} cannot be written or read just now: "
-            f"{error.strerror}. What was reported as committed stays; try again."
-        )
     if isinstance(error, StoreUnreachableError):
         return SinkUnavailableError(
             f"{what}: {error.filename} cannot be reached: {error.strerror}. What was reported as "
             "committed stays; try again."
+        )
+    if isinstance(error, OSError) and passes(error):
+        return SinkUnavailableError(
+            f"{what}: {error.filename or 'a file'} cannot be written or read just now: "
+            f"{error.strerror}. What was reported as committed stays; try again."
         )
     place = traceback.extract_tb(error.__traceback__)[-1]
     return UnexpectedError(

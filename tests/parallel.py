@@ -92,6 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)  # of what is left when marks and files have been chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))  # stable: the others as they were
+    if config.getoption("--within"):  # as many as the time allows: what is long comes last
+        items.sort(key=lambda item: _rank(item.path) < (True, len(LONGEST)))
     if part := config.getoption("--part"):
         groups = list(dict.fromkeys(group_of(item.nodeid) for item in items))
         chosen = {*share_of(groups, part)}

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.parallel import LONGEST, group_of
 
 ROOT = Path(__file__).parents[1]
 FILES = ("test_branch.py", "test_chain.py", "test_entry.py")
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_file_run_in_one_process_and_the_files_in_several() -> None:
     """Seen from outside: a scheduler may lose its groups without a word."""
     makefile = (ROOT / "Makefile").read_text()

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from eo_pipeline.errors import BadRecordError
+from eo_pipeline.settings import told_as_config_error
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded
@@ -50,14 +51,14 @@ def records_frame(
         ConfigError: ``schema`` is not one.
         ValueError: ``_kafka`` has a field that Kafka does not know.
     """
-    source = KafkaSource.model_validate(
-        {
-            "bootstrap_servers": "not.asked:9092",
-            "topics": (topic,),
-            "value_format": "json" if schema is not None else "raw",
-            "value_schema": schema,
-        }
-    )
+    given = {
+        "bootstrap_servers": "not.asked:9092",
+        "topics": (topic,),
+        "value_format": "json" if schema is not None else "raw",
+        "value_schema": schema,
+    }
+    with told_as_config_error("the schema"):
+        source = KafkaSource.model_validate(given)
     rows = [
         _row(record, topic, offset, raw=schema is None) for offset, record in enumerate(records)
     ]

@@ -167,7 +167,7 @@ def test_rows_the_table_refuses_are_refused_once_and_planned_afresh(bench: Bench
     bench.table.execute("alter table events add constraint small check (id < 60)")
     bench.topic.write(40, partitions=range(4))
     for _ in range(2):
-        with pytest.raises(BadRecordError, match="offset 15: .*small"):
+        with pytest.raises(BadRecordError, match=r"offset 15: .*small"):
             bench.pipeline().run()
         assert bench.table.query("select count(*) from events") == [(40,)]
 

@@ -117,10 +117,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def _cases() -> Iterator[Any]:
-    """Yield all of them; Redis is not brought by pip."""
+    """Yield all of them; Redis is not brought by pip, and Kafka takes a second for each."""
     but = [case for case in _CASES if not case[1] or case[0] in _TAKE_FILES]
     for case in rest_is_chaos(_CASES, but=but):
-        slow = isinstance(case, tuple) and str(case[0]).startswith("redis")
+        slow = isinstance(case, tuple) and str(case[0]).startswith(("redis", "kafka"))
         yield pytest.param(*case, marks=pytest.mark.slow) if slow else case
 
 

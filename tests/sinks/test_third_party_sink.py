@@ -57,6 +57,7 @@ def test_its_wrong_fields_are_named() -> None:
         sink_from_config({"type": "sqlite", "path": "x", "colour": 1})
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract(installed: Path, tmp_path: Path) -> None:
     """Its own tests, as its author runs them: in a process that knows nothing of ours."""
     path = os.pathsep.join([str(installed), str(EXAMPLE), str(ROOT)])

@@ -62,6 +62,7 @@ def test_the_name_is_unknown() -> None:
     assert "Correct the name in bootstrap_servers" in said
 
 
+@pytest.mark.slow
 def test_somebody_else_listens(somebody_else: str) -> None:
     assert "ends each connection at once" in told(somebody_else)
 

@@ -271,6 +271,7 @@ def test_raw_values_arrive_byte_for_byte(bench: Bench) -> None:
     assert bench.table.query("select value from events") == [(b"\x00\xff raw \x80",)]
 
 
+@pytest.mark.slow
 def test_partitions_that_are_just_getting_their_leaders_are_asked_again(
     kafka: EmbeddedKafka, make_topic: MakeTopic
 ) -> None:

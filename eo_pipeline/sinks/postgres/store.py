@@ -290,7 +290,10 @@ def connect(dsn: str, application: str, timeout: float) -> Connection:
 
 
 def _connect(conninfo: str) -> Connection:
-    return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+    connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+    # by these, psycopg reads times, and the catalog names types
+    connection.execute("SET DateStyle = 'ISO, MDY'; SET quote_all_identifiers = off")
+    return connection
 
 
 def _answers(conninfo: str) -> bool:

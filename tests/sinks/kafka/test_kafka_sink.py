@@ -161,6 +161,7 @@ def test_a_transaction_that_always_runs_over_its_timeout_says_what_to_do(world: 
     assert world.count() == 3
 
 
+@pytest.mark.slow
 def test_a_transaction_that_used_most_of_its_timeout_is_warned_about(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ __all__ = ["admin", "session", "world"]
 # The ledger's topic.
 
 
+@pytest.mark.slow
 def test_an_entry_is_found_in_a_long_ledger_with_holes(world: World, session: SinkSession) -> None:
     head = world.begin(session)
     for number in range(1, 45):

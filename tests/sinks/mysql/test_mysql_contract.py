@@ -115,7 +115,11 @@ def execute(sink: Sink, statement: str) -> None:
     assert isinstance(sink, MySqlSink)
     with (
         pymysql.connect(
-            host=sink.host, port=sink.port, user=sink.user, database=sink.database
+            host=sink.host,
+            port=sink.port,
+            user=sink.user,
+            database=sink.database,
+            autocommit=True,
         ) as connection,
         connection.cursor() as cursor,
     ):

@@ -245,7 +245,7 @@ def test_columns_of_other_types_take_what_is_sent(bench: Bench) -> None:
         "create table events (id bigint, kind kind, seen timestamptz(3), more json)"
     )
     bench.topic.write_value(
-        b'{"id": 1, "kind": "old", "seen": "2026-01-31T08:30:00.123456Z", "more": {"a": 7}}'
+        b'{"id": 1, "kind": "old", "seen": "2026-01-31T08:30:00.123Z", "more": {"a": 7}}'
     )
     bench.pipeline(source=source).run()
     found = bench.table.query(

@@ -213,7 +213,9 @@ def set_for_all(world: SqlWorld, name: str, value: str) -> Iterator[bool]:
     yield True
     ((_, was),) = (row.values() for row in before)
     numeric = str(was).replace(".", "").lstrip("-").isdigit()
-    world.run(f"SET GLOBAL {name} = {was if numeric else repr(was)}")
+    # an empty name of an engine, say, is shown and not taken
+    value = "DEFAULT" if was == "" else was if numeric else repr(was)
+    world.run(f"SET GLOBAL {name} = {value}")
 
 
 @pytest.mark.slow
