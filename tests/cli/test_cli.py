@@ -125,7 +125,6 @@ def test_from_a_topic_to_a_table_and_back_and_forth(eo: Shell) -> None:
     assert "eo replay 1 1" in differs.out
 
 
-@pytest.mark.core
 def test_a_fork_begins_where_it_was_told_and_its_document_has_no_secret(eo: Shell) -> None:
     topic = eo.bench.topic
     eo.document()

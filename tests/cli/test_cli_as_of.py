@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from tests.cli.shell import Shell, eo
 from tests.engine import TABLE
@@ -68,7 +67,6 @@ def test_the_table_of_then_is_shown_counted_written_and_told_as_sql(eo: Shell) -
     assert [each.name for each in Path().glob(".gone*")] == []
 
 
-@pytest.mark.core
 def test_a_replay_is_previewed_and_nothing_is_changed(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(200, partitions=range(4))

@@ -94,7 +94,6 @@ def test_a_version_that_is_missing_is_not_passed_over_by_going_back(filled: Benc
     assert pipeline.plan_rewind(4).target.version == 4
 
 
-@pytest.mark.core
 def test_the_heads_parent_that_is_missing_stops_the_next_run(filled: Bench) -> None:
     lose_entry(filled, 5)
     with pytest.raises(LedgerDamagedError, match="version 5"):

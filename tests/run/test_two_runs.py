@@ -108,7 +108,6 @@ def test_a_promise_kept_by_somebody_else_is_already_committed_not_an_error(bench
     bench.table.assert_holds_once(bench.topic.written)
 
 
-@pytest.mark.core
 def test_of_two_first_runs_ever_one_writes_the_start_and_the_other_is_told(bench: Bench) -> None:
     bench.topic.write(80, partitions=range(4))
     first = at(CrashPoint.RECOVERED, lambda: bench.pipeline().run())

@@ -228,7 +228,11 @@ def _publish_and_die(
         session.publish(entry, output)
 
 
-@pytest.mark.parametrize("landed", [1, 2, 3], ids="{} of three shards landed".format)
+@pytest.mark.parametrize(
+    "landed",
+    [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))],
+    ids="{} of three shards landed".format,
+)
 def test_a_kill_between_shards_is_made_good_by_the_next_run(
     checkpoint: Checkpoint, landed: int
 ) -> None:
@@ -254,6 +258,7 @@ def test_what_three_shards_left_is_completed_by_a_run_with_another_number(
     assert len(checkpoint.published_by(3)) == shards
 
 
+@pytest.mark.slow
 def test_a_decided_checkpoint_has_no_child_and_no_rival(checkpoint: Checkpoint) -> None:
     killed_after_commits(checkpoint, 1)
     with checkpoint.sink.open("p") as session:
