@@ -104,6 +104,7 @@ class Life:
         self.sums = Sums()
         self.history = History(folder / "history.jsonl")
         self.table = target.make()
+        self._settings = target.vary(self.table, seed)
         self.topic = Topic()
         self._judge = target.judge(self.topic)
         self._name = f"in-{uuid.uuid4().hex[:10]}"
@@ -118,7 +119,8 @@ class Life:
 
     def live(self, plan: Sequence[Step], until: float) -> None:
         """Step by step, then everything is healed, read to the end and compared."""
-        self.history.note("info", "life", seed=self.seed, target=self.target.name)
+        told = {"seed": self.seed, "target": self.target.name, "settings": self._settings}
+        self.history.note("info", "life", **told)
         for step in plan:
             if time.monotonic() > until:
                 break

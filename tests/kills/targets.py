@@ -37,6 +37,7 @@ from tests.kills.judge import Judge, NewestByKey, Row, Topic
 from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, PARTITIONS_MAX, Abilities
 from tests.mysql_server import EmbeddedMySql
 from tests.proxy import Proxy
+from tests.server_settings import MYSQL, NOT_THERE, POSTGRES, Setting, drawn, in_database
 
 _COLUMNS = ("_eo_checkpoint", "_eo_partition", "_eo_offset", "id", "key", "name", "rev")
 _SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in _COLUMNS)
@@ -44,6 +45,15 @@ _SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in
 #: Seconds until a store ends what a silent process holds.
 LOCK_TIMEOUT_S = 2.0
 _READ_S = 60.0
+
+#: Limits of a server that the reader must not have.
+_OF_READERS = {
+    "sql_select_limit": 2**64 - 1,
+    "max_join_size": 2**64 - 1,
+    "sql_big_selects": "on",
+    "max_execution_time": 0,
+    "max_statement_time": 0,
+}
 _DISK_MB = 700
 
 
@@ -120,6 +130,12 @@ class Target(ABC):
     def make(self) -> str:
         """Room for a new table; its name."""
 
+    def vary(self, table: str, seed: str) -> list[Setting]:
+        """Set the server up as another service does, until the life ends or the server does; give
+        the settings.
+        """
+        return []
+
     @abstractmethod
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         """The pipeline's ``sink``; through a proxy at ``port`` if there is one."""
@@ -165,13 +181,21 @@ class Postgres(Target):
         self._server.create_database(name)
         return name
 
+    def vary(self, table: str, seed: str) -> list[Setting]:
+        settings = drawn(POSTGRES, seed)
+        with psycopg.connect(self._server.dsn_of("postgres"), autocommit=True) as admin:
+            for name, value in settings:
+                admin.execute(in_database(table, name, value).encode())
+        return settings
+
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         dsn = f"postgresql://postgres@127.0.0.1:{port or self.port}/{table}"
         limits = {"lock_timeout": LOCK_TIMEOUT_S, "connect_timeout": 5}
         return {"type": "postgres", "dsn": dsn, "table": "events", **limits, **self._upsert()}
 
     def rows(self, table: str) -> Sequence[Row]:
-        with psycopg.connect(self._server.dsn_of(table), connect_timeout=10) as connection:
+        dsn = self._server.dsn_of(table)
+        with psycopg.connect(dsn, connect_timeout=10, client_encoding="utf8") as connection:
             there = connection.execute("select to_regclass('events')").fetchone()
             if there is None or there[0] is None:
                 return []
@@ -191,6 +215,8 @@ class MariaDB(Target):
     def __init__(self, folder: Path, mode: str = "append") -> None:
         super().__init__(folder, mode)
         self._server = self._class(folder / "server", settings=self._settings)
+        self._varied: list[Setting] = []
+        self._varied_for = ""
 
     @property
     def server(self) -> EmbeddedServer:
@@ -206,6 +232,19 @@ class MariaDB(Target):
     def make(self) -> str:
         return self._server.create_database(f"life_{uuid.uuid4().hex[:8]}")
 
+    def vary(self, table: str, seed: str) -> list[Setting]:
+        self._varied_for = table
+        with self._server.connect() as admin, admin.cursor() as cursor:
+            for name, value in drawn(MYSQL, seed):
+                try:
+                    cursor.execute(f"set global {name} = {value}")
+                except pymysql.MySQLError as error:
+                    if error.args[0] not in NOT_THERE:
+                        raise
+                else:
+                    self._varied.append((name, value))
+        return self._varied
+
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         place = {"host": self._server.host, "port": port or self.port, "database": table}
         limits = {"lock_timeout": LOCK_TIMEOUT_S, "connect_timeout": 5, "ssl_mode": "disabled"}
@@ -214,6 +253,8 @@ class MariaDB(Target):
 
     def rows(self, table: str) -> Sequence[Row]:
         with self._server.connect(table) as connection, connection.cursor() as cursor:
+            for name in {name for name, _ in self._varied} & _OF_READERS.keys():
+                cursor.execute(f"set session {name} = {_OF_READERS[name]}")
             try:
                 cursor.execute(f"select {_SELECTED.format(quote='`')} from events")
             except pymysql.ProgrammingError:  # no such table
@@ -223,6 +264,10 @@ class MariaDB(Target):
     def drop(self, table: str) -> None:
         with self._server.connect() as admin, admin.cursor() as cursor:
             cursor.execute(f"drop database if exists `{table}`")
+            if table == self._varied_for:
+                for name, _ in self._varied:
+                    cursor.execute(f"set global {name} = default")
+                self._varied = []
 
 
 class MySql(MariaDB):

@@ -18,6 +18,7 @@ from tests.kills.life import Sums
 from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, Abilities, grown_beyond, steps
 from tests.kills.processes import ROOT
 from tests.kills.report import BEGIN, END, publish
+from tests.server_settings import POSTGRES, drawn
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,13 @@ def test_some_lives_end_with_a_log_that_was_truncated_and_has_grown_again() -> N
     drawn = [grown_beyond(f"{n}/PostgreSQL, append/0") for n in range(100)]
     assert {*drawn} == {None, 0, 1, 15}
     assert drawn == [grown_beyond(f"{n}/PostgreSQL, append/0") for n in range(100)]
+
+
+def test_some_lives_are_on_a_server_that_is_set_up_otherwise() -> None:
+    lives = [drawn(POSTGRES, f"{n}/PostgreSQL, append/0") for n in range(100)]
+    assert {0, 5} >= {len(settings) for settings in lives} > {0}
+    assert len({name for settings in lives for name, _ in settings}) > 40
+    assert lives[7] == drawn(POSTGRES, "7/PostgreSQL, append/0")
 
 
 def test_short_runs_of_several_seeds_together_get_to_every_store() -> None:
