@@ -16,7 +16,13 @@ from pyspark.sql.avro.functions import from_avro
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.source import wire
-from eo_pipeline.source.avro_schema import OK_FIELD, field_names, left_out, with_ok_field
+from eo_pipeline.source.avro_schema import (
+    OK_FIELD,
+    field_names,
+    left_out,
+    weightless,
+    with_ok_field,
+)
 from eo_pipeline.source.avro_shapes import partly, shape_of, without
 from eo_pipeline.source.rescue import as_json, fitting, is_scalar
 from eo_pipeline.source.shapes import Shape, rescaled, unreadable
@@ -30,11 +36,17 @@ def parsed(keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> D
     # a column, or each branch would have the whole of it in its code
     body = schemas.part.own("body")
     values = wire.first_that(
-        (wire.writer(schemas) == i, _Branch.of(schemas, key, F.col(body)).value())
+        (wire.writer(schemas) == i, _sure(_Branch.of(schemas, key, F.col(body))))
         for i, key in enumerate(schemas.writers)
     )
     read = keyed.withColumn(body, wire.body(schemas)).withColumn(name, values).drop(body)
     return read.withColumn(unknown, wire.left_out(schemas))
+
+
+def _sure(branch: _Branch) -> Column:
+    """The record of a writer; null if its schema lets a few bytes take any time to read."""
+    value = branch.value()
+    return F.when(F.lit(False), value) if weightless(branch.writer) else value
 
 
 def columns(schemas: WireSchemas, struct: Column) -> list[Column]:
@@ -68,6 +80,8 @@ def errors(schemas: WireSchemas, struct: Column, _: Column) -> Iterator[tuple[Co
 
 def _differences(writer: str, reader: str) -> list[str]:
     """For which a record of ``writer`` may be no record of ``reader``."""
+    if path := weightless(writer):
+        return [f"array {path} whose items take no bytes"]
     changed = map(str, unreadable(shape_of(writer), shape_of(reader)))
     return [*changed, *(f"no field {path}" for path in left_out(reader, writer))]
 

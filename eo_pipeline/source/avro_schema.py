@@ -59,6 +59,10 @@ def fault_of(text: str) -> str | None:
             return f"has a field {'.'.join(path)} that {reason}"
         if unknown := {*_names_used(whole)} - defined - PRIMITIVE:
             return f"names a type {min(unknown)} that it does not define"
+        if path := weightless(text):
+            return (
+                f"has an array {path} whose items take no bytes, so that ten bytes hold any number"
+            )
     except (KeyError, TypeError, AttributeError) as error:
         return f"is no Avro schema: {type(error).__name__} {error}"
     return None
@@ -160,6 +164,39 @@ def _faults(
     for name, part in _parts(schema):
         if not (isinstance(schema, list) and part == "null"):
             yield from _faults(part, (*path, name) if name else path, around)
+
+
+def weightless(text: str) -> str | None:
+    """Find an array whose items take no bytes: ten bytes of a record may hold 2**63 of them.
+
+    Returns:
+        The path of its field; None if there is none.
+    """
+    whole = qualified(json.loads(text), "")
+    named = dict(named_types(whole))
+    paths = (path for path, items in _arrays(whole, ()) if _is_weightless(items, named))
+    return next((".".join(path) for path in paths), None)
+
+
+def _arrays(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(schema, dict) and schema["type"] == "array":
+        yield path, schema["items"]
+    for name, part in _parts(schema):
+        yield from _arrays(part, (*path, name) if name else path)
+
+
+def _is_weightless(schema: Any, named: Mapping[str, Any]) -> bool:
+    if isinstance(schema, str):
+        return schema == "null" or (schema in named and _is_weightless(named[schema], named))
+    if isinstance(schema, list):
+        return False
+    if schema["type"] in RECORD:
+        return all(_is_weightless(field["type"], named) for field in schema["fields"])
+    if schema["type"] == "fixed":
+        return bool(schema["size"] == 0)
+    if schema["type"] in ("array", "map", "enum"):
+        return False
+    return _is_weightless(schema["type"], named)
 
 
 def named_types(schema: Any) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.errors import SetupError
+from eo_pipeline.errors import ConfigError, SetupError
 from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.source.decode import decode
 from eo_pipeline.source.decoded import Decoded
@@ -185,6 +185,28 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
     letters = decoded(spark, STRICT, values[:1], backwards).dead_letters(1).toArrow().to_pylist()
     said = "cannot be read as schema 3: schema 1; they differ: no field must"
     assert letters[0]["error"].endswith(said)
+
+
+def test_ten_bytes_do_not_hold_any_number_of_items(spark: SparkSession) -> None:
+    """Items that take no bytes: a count of 2**62 alone would be read for years."""
+    nothings = {"type": "array", "items": "null"}
+    empty = {"type": "map", "values": {"type": "array", "items": json.loads(record(name="E"))}}
+    bombs = {"1": record(("id", "long"), ("nothings", nothings)), "2": record(("id", "long"))}
+    bombs["3"] = record(("id", "long"), ("m", empty))
+    values = [
+        b"\0\0\0\0\1\x0e" + b"\xfe" * 8 + b"\x7f\0",
+        b"\0\0\0\0\2\x0e",
+        b"\0\0\0\0\3\x0e\2\0" + b"\xfe" * 8 + b"\x7f\0\0",
+    ]
+    both = decoded(spark, bombs["2"], values, WireSchemas("2", tuple(bombs), bombs))
+    letters = {row["offset"]: row["error"] for row in both.dead_letters(1).toArrow().to_pylist()}
+    assert letters.keys() == {0, 2}
+    assert letters[0].endswith("schema 1; they differ: array nothings whose items take no bytes")
+    assert both.good(both.all).count() == 1
+    with pytest.raises(ConfigError, match="an array m whose items take no bytes"):
+        KafkaSource(
+            bootstrap_servers="h:1", topics=("t",), value_format="avro", value_schema=bombs["3"]
+        )
 
 
 def sizes(*symbols: str, **more: str) -> dict[str, Any]:
