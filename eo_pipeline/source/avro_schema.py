@@ -59,9 +59,9 @@ def fault_of(text: str) -> str | None:
             return f"has a field {'.'.join(path)} that {reason}"
         if unknown := {*_names_used(whole)} - defined - PRIMITIVE:
             return f"names a type {min(unknown)} that it does not define"
-        if path := weightless(text):
+        if array := weightless(text):
             return (
-                f"has an array {path} whose items take no bytes, so that ten bytes hold any number"
+                f"has an array {array} whose items take no bytes, so that ten bytes hold any number"
             )
     except (KeyError, TypeError, AttributeError) as error:
         return f"is no Avro schema: {type(error).__name__} {error}"
