@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from eo_pipeline.testing.contract import meeting_at
 from tests.sinks.iceberg.iceberg_world import (
     ALREADY,
     COMMITTED,
+    catalog_in,
     ids,
     of,
     publish,
@@ -221,6 +224,30 @@ class TestOutcomes:
         assert ids(sink) == of(1, 2)
         session.recover()
         assert len(ledger_files(sink)) == 3
+
+    def test_a_commit_that_waits_for_a_reader_in_vain_is_not_seen_as_made(
+        self, tmp_path: Path
+    ) -> None:
+        """Scenario: somebody reads the catalog's SQLite file for longer than a commit waits.
+        Outcome: nobody finds that commit, this session neither; the same transaction lands later.
+        """
+        catalog = catalog_in(tmp_path, f"file://{tmp_path}/warehouse")
+        catalog["properties"]["uri"] += "?timeout=0.1"
+        sink = IcebergSink.model_validate({"table": "ops.flights", "catalog": catalog})
+        with sink.open("events") as session:
+            head = publish(session, 1)
+            entry = child_of(head, 2)
+            with closing(sqlite3.connect(tmp_path / "catalog.db")) as reader:
+                reads = reader.execute("select 1 from iceberg_tables union all select 2")
+                reads.fetchone()
+                with pytest.raises(CommitUnknownError):
+                    session.publish(entry, staged(2))
+                held = session.head()
+                assert held is not None
+                assert held.id == head.id
+                reads.close()
+            assert session.publish(entry, staged(2)) is COMMITTED
+        assert ids(sink) == of(1, 2)
 
     def test_a_commit_that_landed_and_was_called_failed_has_landed(
         self, sink: IcebergSink, session: IcebergSession, monkeypatch: pytest.MonkeyPatch
