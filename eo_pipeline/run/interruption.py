@@ -133,6 +133,9 @@ class _Watched(SinkSession):
     def agree(self, columns: StructType) -> object:
         return self._session.agree(columns)
 
+    def as_staged(self, columns: StructType) -> StructType:
+        return self._session.as_staged(columns)
+
     def registered(self) -> Mapping[str, str]:
         return self._session.registered()
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.places import Place
@@ -24,6 +24,7 @@ from eo_pipeline.spark import (
     parquet_options,
     path_to_write,
     session_on_server,
+    with_known_schema,
 )
 from eo_pipeline.spark.ordinary import has_function
 from eo_pipeline.staging.attempt import Attempt
@@ -55,6 +56,19 @@ def packed(frame: DataFrame, packing_of: Callable[[StructType], Packing | None])
     rows = packing.packed(F.struct(*map(column, frame.columns))).alias(PACKED_COLUMN)
     made = frame.select(rows, *map(column, packing.beside))
     return Packed(made, packing.form, to_arrow_schema(frame.schema))
+
+
+def marked(frame: DataFrame, as_staged: Callable[[StructType], StructType]) -> DataFrame:
+    """``frame``, whose files say of each column what ``as_staged`` does. Lazy."""
+    columns = as_staged(frame.schema)
+    # DataFrame.to() does it without an alias, and the optimizer loses what it says
+    said = [_as_type(field).alias(field.name, metadata=field.metadata) for field in columns]
+    return with_known_schema(frame.select(*said), columns)
+
+
+def _as_type(field: StructField) -> Column:
+    found = column(field.name)
+    return found.cast(field.dataType) if isinstance(field.dataType, StructType) else found
 
 
 def materialize(

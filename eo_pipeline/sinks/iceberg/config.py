@@ -105,6 +105,7 @@ class IcebergSink(FolderSink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
+    marks_files: ClassVar[bool] = True
     session_class: ClassVar[str] = "eo_pipeline.sinks.iceberg.session:IcebergSession"
     extra: ClassVar[str | None] = "iceberg"
 

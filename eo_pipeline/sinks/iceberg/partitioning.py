@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import ConfigError, RefusedError
-from eo_pipeline.places import Place, parquet_source
+from eo_pipeline.places import Place
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 
 if TYPE_CHECKING:
@@ -97,25 +97,23 @@ def refuse_absent(partition_by: tuple[PartitionField, ...], columns: list[str]) 
         raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
 
 
-def refuse_unclear(path: Place, sources: list[str]) -> None:
+def refuse_unclear(path: Place, metadata: pq.FileMetaData, sources: list[str]) -> None:
     """Raise RefusedError unless the file's footer shows the one value of each partition column.
 
     PyIceberg takes the partition from the bounds. Where there are none it takes null, without a
     word; and rows with null beside rows with a value it puts where the value belongs.
     """
-    with pq.ParquetFile(parquet_source(path)) as file:
-        metadata = file.metadata
-        names = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        for source in sources:
-            nulls = 0
-            for group in range(metadata.num_row_groups):
-                nulls += _nulls(metadata.row_group(group), names.get(source))
-            if nulls not in (0, metadata.num_rows):
-                raise RefusedError(
-                    f"the staged file {path} does not show one value of {source!r}, by which the "
-                    "table is partitioned: its statistics are missing, or it mixes nulls and "
-                    "values. Nothing was published; partition by another column."
-                )
+    names = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for source in sources:
+        nulls = 0
+        for group in range(metadata.num_row_groups):
+            nulls += _nulls(metadata.row_group(group), names.get(source))
+        if nulls not in (0, metadata.num_rows):
+            raise RefusedError(
+                f"the staged file {path} does not show one value of {source!r}, by which the "
+                "table is partitioned: its statistics are missing, or it mixes nulls and "
+                "values. Nothing was published; partition by another column."
+            )
 
 
 def _nulls(group: Any, index: int | None) -> int:

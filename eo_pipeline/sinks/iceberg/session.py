@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -13,22 +14,30 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.table import Table, Transaction
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.transforms import parse_transform
 
 from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
+from eo_pipeline.sinks.iceberg.added import append, uri_of
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
+from eo_pipeline.sinks.iceberg.fields import (
+    as_spark_writes,
+    following,
+    ids_of,
+    name_mapping,
+    widen,
+)
 from eo_pipeline.sinks.iceberg.past import past_of
-from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
+from eo_pipeline.sinks.iceberg.rows import new_files, take_back
 from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
     REFUSALS,
     check,
-    columns_of,
     connect,
     drop,
     explained,
@@ -47,13 +56,16 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.publication import Commit, LakePublication
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import LakeSession
-from eo_pipeline.sinks.lake.types import changed, own_columns
+from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX, own_columns
 from eo_pipeline.sinks.lake.upkeep import stopped
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 #: Below a pipeline's folder of rows: files of batches that came in memory.
 _INLINE_FOLDER = "inline"
@@ -81,6 +93,8 @@ class IcebergSession(LakeSession[Table]):
         super().__init__(pipeline, sink.root)
         self.inline_folder = sink.root / ROWS_FOLDER / pipeline / _INLINE_FOLDER
         self.catalog = connect(sink)
+        #: as the last look found it
+        self._seen: Table | None = None
         if table := self.open_table():
             check(table, sink)
 
@@ -88,7 +102,24 @@ class IcebergSession(LakeSession[Table]):
         self.catalog.close()
 
     def open_table(self) -> Table | None:
-        return load(self.catalog, self.sink)
+        self._seen = load(self.catalog, self.sink)
+        return self._seen
+
+    def never_null(self) -> frozenset[str]:
+        schema = self._seen.schema() if self._seen is not None else Schema()
+        return frozenset(field.name for field in schema.fields if field.required)
+
+    def as_staged(self, columns: StructType) -> StructType:
+        """With the ids of the table's columns as it was when it was last looked at. Whether they
+        are still those a commit finds out.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        own = [f for f in columns if not f.name.startswith(LAYOUT_PREFIX)]
+        result = TYPES.schema(to_arrow_schema(StructType(own)))
+        after = as_spark_writes(StructType(own), ids_of(following(self._seen, result)))
+        return StructType([*after, *(f for f in columns if f.name.startswith(LAYOUT_PREFIX))])
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """Of one snapshot, file by file."""
@@ -166,12 +197,14 @@ class IcebergPublication(LakePublication[Table]):
         transaction = self._change(self.table) if self.table is not None else self._create(result)
         self._widen(transaction, result)
         files = PublishedFiles(session.inline_folder, self.at, self.written)
-        uris = file_uris(rows, transaction.table_metadata, files)
+        new = new_files(rows, transaction.table_metadata, files)
+        if all(each.has_ids for each in new):
+            self._keep_names(transaction)
         summary = _summary(self.entry)
         if self.table is not None:
             take_back(transaction, self.entry, summary)
         # without files too: only a snapshot makes PyIceberg compare, see the session
-        transaction.add_files(uris, summary, check_duplicate_files=False)
+        append(transaction, new, summary)
         transaction.set_properties({HEAD_PROPERTY + session.pipeline: self.at.stem})
         return partial(self._make, transaction)
 
@@ -216,10 +249,8 @@ class IcebergPublication(LakePublication[Table]):
         same commit.
         """
         table, sink = self.table, self.session.sink
-        known = columns_of(table) if table is not None else result
-        if new := list(changed(known, TYPES.following(known, result))):
-            with transaction.update_schema() as update:
-                update.union_by_name(pa.schema(new))
+        if table is not None:
+            widen(transaction, table, result)
         sources = {field.source for field in sink.partition_fields}
         if (
             sources
@@ -230,6 +261,14 @@ class IcebergPublication(LakePublication[Table]):
                 for field in sink.partition_fields:
                     transform = parse_transform(field.transform)
                     spec.add_field(field.source, transform, field.field_name)
+
+    def _keep_names(self, transaction: Transaction) -> None:
+        """What the table's name mapping says stays said: PyIceberg gives the name of a new column
+        away that files without ids have for another one.
+        """
+        before = name_mapping(self.table.metadata) if self.table is not None else None
+        if before is not None and name_mapping(transaction.table_metadata) != before:
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: before})
 
     def _make(self, transaction: Transaction) -> None:
         """The commit. Only these say that nothing landed; of anything else nobody knows."""

@@ -1,0 +1,136 @@
+"""Parquet files as a table's manifests name them, by one look at each file's footer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    pyarrow_to_schema,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.utils.properties import property_as_bool
+
+from eo_pipeline.arrow import pa, pq
+from eo_pipeline.bucket import BucketPath
+from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.places import Place, parquet_source, size_of
+from eo_pipeline.sinks.iceberg.fields import ids_in, ids_of
+from eo_pipeline.sinks.iceberg.partitioning import refuse_unclear
+from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer
+
+
+@dataclass(frozen=True)
+class Added:
+    """``file`` of a manifest; whether its columns have ids of their own."""
+
+    file: DataFile
+    has_ids: bool
+
+
+class NewFiles:
+    """Files that are to become those of a table, which has this ``metadata`` then."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._metadata = metadata
+        self._schema = metadata.schema()
+        #: of each column, and of each within one
+        self.ids = ids_of(self._schema)
+        self._plan = compute_statistics_plan(self._schema, metadata.properties)
+        self._paths = parquet_path_to_id_mapping(self._schema)
+        fields = metadata.spec().fields
+        self.sources = [self._schema.find_field(field.source_id).name for field in fields]
+
+    def added(self, place: Place) -> Added:
+        """``place`` as a manifest names it.
+
+        Raises:
+            RefusedError: the table cannot take it as it is.
+        """
+        with pq.ParquetFile(parquet_source(place)) as file:
+            footer = file.metadata
+            refuse_unbounded_footer(footer, TYPES.store)
+            has_ids = self._has_ids(place, footer.schema.to_arrow_schema())
+            refuse_unclear(place, footer, self.sources)
+        found = data_file_statistics_from_parquet_metadata(footer, self._plan, self._paths)
+        self._refuse_nulls(place, found.null_value_counts)
+        made = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=uri_of(place),
+            file_format=FileFormat.PARQUET,
+            partition=found.partition(self._metadata.spec(), self._schema),
+            file_size_in_bytes=size_of(place),
+            sort_order_id=None,
+            spec_id=self._metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **found.to_serialized_dict(),
+        )
+        return Added(made, has_ids)
+
+    def _has_ids(self, place: Place, columns: pa.Schema) -> bool:
+        found = dict(ids_in(columns))
+        if any(each is not None for each in found.values()):
+            if other := [path for path, each in found.items() if self.ids.get(path) != each]:
+                raise RefusedError(
+                    f"{place} was staged for a table in which {_in_words(other)} are other columns "
+                    "by now. Nothing was published; the next run reads the ranges again."
+                )
+            return True
+        mapping = self._metadata.name_mapping() or self._schema.name_mapping
+        try:
+            named = dict(ids_in(pyarrow_to_schema(columns, mapping).as_arrow()))
+        except ValueError:  # it lacks a name
+            named = {}
+        if other := [path for path in found if self.ids.get(path) != named.get(path, -1)]:
+            raise SchemaChangeError(
+                f"{place} has no ids of its columns, and to the table's name mapping "
+                f"{_in_words(other)} are others. Nothing was published. Rename them in the table."
+            )
+        return False
+
+    def _refuse_nulls(self, place: Place, nulls: dict[int, int]) -> None:
+        never = [f.name for f in self._schema.fields if f.required and nulls.get(f.field_id)]
+        if never:
+            raise RefusedError(
+                f"{place} has null in {', '.join(map(repr, never))}, where the table takes none. "
+                "Nothing was published."
+            )
+
+
+def uri_of(place: Place) -> str:
+    """As Iceberg's metadata names a file or a folder: nothing in it is encoded."""
+    return str(place) if isinstance(place, BucketPath) else f"file://{place}"
+
+
+def append(transaction: Transaction, files: Iterable[Added], summary: dict[str, str]) -> None:
+    """A snapshot with ``files`` too; one without any as well."""
+    files = [*files]
+    if not all(each.has_ids for each in files):
+        _know_by_name(transaction)
+    update = transaction.update_snapshot(snapshot_properties=summary)
+    merges = property_as_bool(
+        transaction.table_metadata.properties,
+        TableProperties.MANIFEST_MERGE_ENABLED,
+        TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT,
+    )
+    with update.merge_append() if merges else update.fast_append() as appended:
+        for each in files:
+            appended.append_data_file(each.file)
+
+
+def _know_by_name(transaction: Transaction) -> None:
+    metadata = transaction.table_metadata
+    if metadata.name_mapping() is None:
+        mapping = metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+
+
+def _in_words(paths: Iterable[tuple[str, ...]]) -> str:
+    return ", ".join(repr(".".join(path)) for path in paths)
