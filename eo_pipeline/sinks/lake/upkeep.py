@@ -22,7 +22,7 @@ from typing import ClassVar, Generic, TypeVar
 import tenacity
 
 from eo_pipeline.crashpoints import CrashPoint, reach
-from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.errors import RefusedError, SinkError, SinkUnavailableError
 from eo_pipeline.places import Place, remove_all
 from eo_pipeline.sinks.lake.bins import DataFile, bins
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
@@ -210,11 +210,14 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         """
 
 
-def stopped(root: Place, error: Exception) -> SinkUnavailableError:
-    """What an error means that maintenance of the table in ``root`` met."""
-    return SinkUnavailableError(
-        f"{root}: maintenance stopped: {type(error).__name__}: {error}. What it did before stays, "
-        "no row was changed, and the next one goes on."
+def stopped(root: Place, error: Exception, *, passes: bool = True) -> SinkError:
+    """What an error means that maintenance of the table in ``root`` met; whether it ``passes``."""
+    said = f"{root}: maintenance stopped: {type(error).__name__}: {error}. What it did before stays"
+    if passes:
+        return SinkUnavailableError(f"{said}, no row was changed, and the next one goes on.")
+    return RefusedError(
+        f"{said}, and no row was changed. The next one will meet the same: please report it. Runs "
+        "go on without maintenance."
     )
 
 
