@@ -12,6 +12,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg import expressions
 
 from eo_pipeline.errors import (
     ConfigError,
@@ -143,7 +144,8 @@ class TestLayout:
         assert {*held.scan().to_arrow()["text"].to_pylist()} == {*self.TEXTS}
         assert {*polars.scan_iceberg(held).collect()["text"]} == {*self.TEXTS}
         for text in self.TEXTS:
-            wanted = f"text = '{text}'" if text is not None else "text IS NULL"
+            where: Any = expressions
+            wanted = where.IsNull("text") if text is None else where.EqualTo("text", text)
             assert held.scan(wanted).to_arrow()["text"].to_pylist() == [text]
 
     def test_a_staged_file_with_two_values_is_refused(
