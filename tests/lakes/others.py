@@ -13,6 +13,7 @@ from pyiceberg.expressions import In
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
+from eo_pipeline.errors import SchemaChangeError
 from tests.lakes.columns import PLAIN, WIDER, Kind
 from tests.lakes.life import Life
 from tests.lakes.model import Row
@@ -203,12 +204,11 @@ def _widenable(life: Life) -> list[str]:
 
 
 def rename(life: Life) -> None:
-    name, to = life.chance.choice(_own(life)), f"r{life.next()}"
+    name, to = life.chance.choice(_own(life)), f"c{life.next() + 200}"
     life.say(f"PyIceberg renames {name} to {to}")
     with _iceberg(life).update_schema() as change:
         change.rename_column(name, to)
-    life.model.rename(name, to)
-    life.model.source.pop(name, None)
+    renamed(life, name, to)
 
 
 def drop(life: Life) -> None:
@@ -216,8 +216,23 @@ def drop(life: Life) -> None:
     life.say(f"PyIceberg drops {name}")
     with _iceberg(life).update_schema() as change:
         change.delete_column(name)
-    life.model.drop(name)
-    life.model.source.pop(name, None)
+    renamed(life, name, None)
+
+
+def renamed(life: Life, name: str, to: str | None) -> None:
+    """The source's column of that name is refused until it follows."""
+    life.model.rename(name, to)
+    life.states = {at: state.renamed(name, to) for at, state in life.states.items()}
+    column = life.model.source.get(name)
+    if column is None:
+        return
+    follows = {n: c for n, c in life.model.source.items() if n != name}
+    if to is not None and life.chance.random() < 0.7:
+        follows[to] = column
+    if life.chance.random() < 0.5:
+        life.write(1)
+        life.refused((SchemaChangeError,), life.driver.run)
+    life.model.source = follows
 
 
 def _own(life: Life) -> list[str]:
@@ -299,11 +314,10 @@ def spark_roll_back(life: Life) -> None:
 
 
 def spark_rename(life: Life) -> None:
-    name, to = life.chance.choice(_own(life)), f"r{life.next()}"
+    name, to = life.chance.choice(_own(life)), f"c{life.next() + 200}"
     life.say(f"Spark renames {name} to {to}")
     _sql(life, f"ALTER TABLE <t> RENAME COLUMN {name} TO {to}")
-    life.model.rename(name, to)
-    life.model.source.pop(name, None)
+    renamed(life, name, to)
 
 
 def _earlier(life: Life) -> list[int]:
@@ -342,7 +356,7 @@ OF_OTHERS = {
         Operation("PyIceberg widen", 1, widen, lambda life: bool(_widenable(life))),
         Operation("PyIceberg rename", 3, rename, may_rename),
         Operation("PyIceberg drop", 3, drop, may_rename),
-        Operation("append of others", 2, append, has_table),
+        Operation("append of others", 2, append, lambda life: has_table(life) and not life.by_time),
         Operation("column of others", 1, add_column, has_table),
         Operation("property of others", 1, properties, has_table),
     ),

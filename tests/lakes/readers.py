@@ -123,6 +123,14 @@ def _whole(columns: Any) -> Any:
     return lambda model: None if columns(model) else frozenset()
 
 
+def _lists_of_structs(model: Model) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, kind in (model.columns or {}).items()
+        if kind.name == "array" and kind.inner["item"].name == "struct"
+    )
+
+
 _OLD_TIMES = _when("INT96", _with("timestamp"))
 INABILITIES: list[Inability] = [
     Inability(
@@ -136,6 +144,12 @@ INABILITIES: list[Inability] = [
         "delta",
         "a table with such times in such files cannot be read",
         _whole(_OLD_TIMES),
+    ),
+    Inability(
+        "PyIceberg",
+        "iceberg",
+        "an array of structs that is null comes back as an empty one",
+        _lists_of_structs,
     ),
 ]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyiceberg.io.pyarrow import (
+    DataFileStatistics,
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
     pyarrow_to_schema,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import partition_record_value
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType
 from pyiceberg.utils.properties import property_as_bool
 
 from eo_pipeline.arrow import pa, pq
@@ -21,7 +27,7 @@ from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.places import Place, parquet_source, size_of
 from eo_pipeline.sinks.iceberg.fields import ids_in, ids_of
-from eo_pipeline.sinks.iceberg.partitioning import refuse_unclear
+from eo_pipeline.sinks.iceberg.partitioning import untold_bounds
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer
 
@@ -57,14 +63,15 @@ class NewFiles:
             footer = file.metadata
             refuse_unbounded_footer(footer, TYPES.store)
             has_ids = self._has_ids(place, footer.schema.to_arrow_schema())
-            refuse_unclear(place, footer, self.sources)
-        found = data_file_statistics_from_parquet_metadata(footer, self._plan, self._paths)
+            read = [untold_bounds(place, file, source) for source in self.sources]
+        plan = self._plan_of(footer.schema)
+        found = data_file_statistics_from_parquet_metadata(footer, plan, self._paths)
         self._refuse_nulls(place, found.null_value_counts)
         made = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=uri_of(place),
             file_format=FileFormat.PARQUET,
-            partition=found.partition(self._metadata.spec(), self._schema),
+            partition=self._partition(place, found, read),
             file_size_in_bytes=size_of(place),
             sort_order_id=None,
             spec_id=self._metadata.default_spec_id,
@@ -73,6 +80,36 @@ class NewFiles:
             **found.to_serialized_dict(),
         )
         return Added(made, has_ids)
+
+    def _plan_of(self, file: pq.ParquetSchema) -> dict[int, StatisticsCollector]:
+        """A decimal of fewer digits than the table's has another form in a file."""
+        plan = dict(self._plan)
+        for i in range(len(file)):
+            column, found = file.column(i), self._paths[file.column(i).path]
+            if isinstance(plan[found].iceberg_type, DecimalType):
+                own = DecimalType(column.precision, column.scale)
+                plan[found] = replace(plan[found], iceberg_type=own)
+        return plan
+
+    def _partition(
+        self, place: Place, found: DataFileStatistics, read: Sequence[tuple[Any, Any] | None]
+    ) -> Record:
+        values, spec = [], self._metadata.spec()
+        for field, bounds in zip(spec.fields, read, strict=True):
+            kept = found.column_aggregates.get(field.source_id)
+            told = (kept.current_min, kept.current_max) if kept else (None, None)
+            transform = field.transform.transform(self._schema.find_type(field.source_id))
+            least, greatest = (
+                transform(partition_record_value(field, value, self._schema))
+                for value in bounds or told
+            )
+            if least != greatest:
+                raise RefusedError(
+                    f"the staged file {place} has more than one partition: its {field.name} is "
+                    f"{least!r} to {greatest!r}. Nothing was published."
+                )
+            values.append(least)
+        return Record(*values)
 
     def _has_ids(self, place: Place, columns: pa.Schema) -> bool:
         found = dict(ids_in(columns))

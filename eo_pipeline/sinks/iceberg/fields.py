@@ -20,6 +20,7 @@ from eo_pipeline.arrow import pa, pt
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.types import changed
+from eo_pipeline.staging.rows import IDS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -86,15 +87,20 @@ def _kind_with_ids(kind: pa.DataType, path: Path, ids: Ids) -> pa.DataType:
 
 
 def as_spark_writes(columns: StructType, ids: Ids) -> StructType:
-    """``columns`` with what makes Spark write ``ids`` into a file; as they are, if it could not
-    write all of them: it has no place for those of an array's elements and a map's keys, and
-    readers take a file's ids all together or not at all.
+    """``columns`` with what makes Spark write ``ids`` into a file. It has no place for those of an
+    array's elements and a map's keys, and readers take a file's ids all together or not at all: if
+    there are such columns, all have them as :data:`~eo_pipeline.staging.rows.IDS`.
     """
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
-    if any(_is_of_many(field.dataType) for field in columns):
-        return columns
-    return StructType([_as_spark_writes(field, (field.name,), ids) for field in columns])
+    if not any(_is_of_many(field.dataType) for field in columns):
+        return StructType([_as_spark_writes(field, (field.name,), ids) for field in columns])
+    said = [
+        {**field.metadata, IDS: [*_all_ids(field.dataType, (field.name,), ids)]}
+        for field in columns
+    ]
+    both = zip(columns, said, strict=True)
+    return StructType([StructField(f.name, f.dataType, f.nullable, more) for f, more in both])
 
 
 def _as_spark_writes(field: StructField, path: Path, ids: Ids) -> StructField:
@@ -106,12 +112,27 @@ def _as_spark_writes(field: StructField, path: Path, ids: Ids) -> StructField:
     return StructField(field.name, kind, field.nullable, {**field.metadata, _SPARKS: ids[path]})
 
 
-def _is_of_many(kind: DataType) -> bool:
+def _all_ids(kind: DataType, path: Path, ids: Ids) -> Iterator[int]:
+    yield ids[path]
+    for name, within in _within(kind):
+        yield from _all_ids(within, (*path, name), ids)
+
+
+def _within(kind: DataType) -> list[tuple[str, DataType]]:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if isinstance(kind, StructType):
-        return any(_is_of_many(field.dataType) for field in kind)
-    return isinstance(kind, ArrayType | MapType)
+    if isinstance(kind, ArrayType):
+        return [(_ELEMENT, kind.elementType)]
+    if isinstance(kind, MapType):
+        return [(_KEY, kind.keyType), (_VALUE, kind.valueType)]
+    return [(field.name, field.dataType) for field in kind] if isinstance(kind, StructType) else []
+
+
+def _is_of_many(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType
+
+    is_one = isinstance(kind, ArrayType | MapType)
+    return is_one or any(_is_of_many(within) for _, within in _within(kind))
 
 
 def following(table: Table | None, result: pa.Schema) -> Schema:

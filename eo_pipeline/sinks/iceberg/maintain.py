@@ -24,7 +24,7 @@ from pyiceberg.types import LongType
 
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.places import Place, size_of
+from eo_pipeline.places import Place, remove_all, size_of
 from eo_pipeline.sinks.iceberg.added import NewFiles, append
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER
 from eo_pipeline.sinks.iceberg.store import forget_old_snapshots, verifying
@@ -127,15 +127,20 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
     ) -> list[Compacted]:
         tasks = {task.file.file_path: task for task in table.scan().plan_files()}
         folder.mkdir(parents=True, exist_ok=True)
-        return [
-            self._one(table, [tasks[each.path] for each in files], files, folder)
-            for files in groups
-        ]
+        places = [folder / f"{uuid.uuid4().hex}.parquet" for _ in groups]
+        try:
+            return [
+                self._one(table, [tasks[each.path] for each in files], files, place)
+                for files, place in zip(groups, places, strict=True)
+            ]
+        except Exception:
+            remove_all(places)  # nothing refers to them
+            raise
 
     def _one(
-        self, table: Table, tasks: list[FileScanTask], files: Sequence[DataFile], folder: Place
+        self, table: Table, tasks: list[FileScanTask], files: Sequence[DataFile], place: Place
     ) -> Compacted:
-        place, schema = folder / f"{uuid.uuid4().hex}.parquet", table.schema()
+        schema = table.schema()
         scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
         write_batches(place, scan.to_record_batches(tasks), schema.as_arrow())
         made = NewFiles(table.metadata).added(place).file

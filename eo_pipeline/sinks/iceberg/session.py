@@ -18,8 +18,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.transforms import parse_transform
 
-from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.errors import (
+    EoPipelineError,
+    RefusedError,
+    SinkUnavailableError,
+    TableRolledBackError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.added import append, uri_of
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
@@ -30,13 +35,14 @@ from eo_pipeline.sinks.iceberg.fields import (
     name_mapping,
     widen,
 )
-from eo_pipeline.sinks.iceberg.past import past_of
+from eo_pipeline.sinks.iceberg.past import past_of, rolled_back
 from eo_pipeline.sinks.iceberg.rows import new_files, take_back
 from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
     REFUSALS,
+    UNREACHABLE,
     check,
     connect,
     drop,
@@ -62,6 +68,7 @@ from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
+from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
@@ -104,6 +111,10 @@ class IcebergSession(LakeSession[Table]):
     def open_table(self) -> Table | None:
         self._seen = load(self.catalog, self.sink)
         return self._seen
+
+    def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:
+        table = self.open_table()
+        return rolled_back(table, head) if table is not None and head is not None else None
 
     def never_null(self) -> frozenset[str]:
         schema = self._seen.schema() if self._seen is not None else Schema()
@@ -154,13 +165,17 @@ class IcebergSession(LakeSession[Table]):
         """See :mod:`eo_pipeline.sinks.iceberg.maintain`."""
         from eo_pipeline.sinks.iceberg.maintain import IcebergUpkeep
 
-        with self._told_as(partial(stopped, self.root)):
+        with self._told_as(self._not_kept):
             if table := self.open_table():
                 check(table, self.sink)
             if not dry_run:
                 self.remove_lost()
             kept = IcebergUpkeep(self.root, self.pipeline, rules, self.open_table, self.catalog)
             yield from kept.work(dry_run=dry_run)
+
+    def _not_kept(self, error: Exception) -> EoPipelineError:
+        passes = isinstance(error, UNREACHABLE) and not isinstance(error, REFUSALS)
+        return stopped(self.root, error, lasts=not passes)
 
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)
@@ -193,6 +208,7 @@ class IcebergPublication(LakePublication[Table]):
 
     def _prepare(self) -> Commit:
         rows, session = self.staged.rows, self.session
+        self._refuse_rolled_back()
         result = TYPES.schema(own_columns(rows.schema)) if rows is not None else pa.schema([])
         transaction = self._change(self.table) if self.table is not None else self._create(result)
         self._widen(transaction, result)
@@ -207,6 +223,14 @@ class IcebergPublication(LakePublication[Table]):
         append(transaction, new, summary)
         transaction.set_properties({HEAD_PROPERTY + session.pipeline: self.at.stem})
         return partial(self._make, transaction)
+
+    def _refuse_rolled_back(self) -> None:
+        """But for who goes as far back: this commit's snapshot would hide it."""
+        gone = rolled_back(self.table, self.head.entry) if self.table is not None else None
+        entry = self.entry
+        goes = entry.operation is Operation.REWIND and gone and target_of(entry) <= gone.stands
+        if gone and not goes:
+            raise gone
 
     def _create(self, result: pa.Schema) -> Transaction:
         """A transaction that makes the table, together with its first rows."""

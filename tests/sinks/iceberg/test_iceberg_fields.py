@@ -181,7 +181,7 @@ def test_reordered_and_widened_columns_are_followed(lake: Lake) -> None:
     lake.change(
         lambda update: update.move_first("name"),
         lambda update: update.update_column("a", LongType()),
-        lambda update: update.update_column("d", DecimalType(12, 2)),
+        lambda update: update.update_column("d", DecimalType(25, 2)),
         lambda update: update.update_column(("s", "x"), LongType()),
     )
     lake.put(OLD)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.errors import SchemaChangeError, TableRolledBackError
 from eo_pipeline.sinks.iceberg.fields import ids_in, ids_of
 from tests.engine import Bench, Table, Topic
 
@@ -58,20 +60,68 @@ def table_of(lake: Bench) -> IcebergTable:
     return load_catalog("eo", type="sql", uri=f"sqlite:///{folder}/catalog.db").load_table("ops.t")
 
 
-@pytest.mark.core(only=["direct", "within"])
+@pytest.mark.core(only=["direct", "many"])
 def test_files_have_the_ids_of_the_tables_columns(lake: Bench) -> None:
     lake.topic.write(3)
     lake.pipeline().run()
     table = table_of(lake)
-    if "of_many" in str(lake.config.get("transform")):
-        assert "schema.name-mapping.default" in table.properties, "found by their names"
-        return
+    assert "schema.name-mapping.default" not in table.properties
     paths = [task.file.file_path for task in table.scan().plan_files()]
     assert paths
     for path in paths:
         assert dict(ids_in(pq.ParquetFile(path.removeprefix("file://")).schema_arrow)) == ids_of(
             table.schema()
         )
+
+
+def test_a_spark_without_our_format_writes_files_without_ids(
+    lake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eo_pipeline.run.materialize.has_format", lambda *_: False)
+    lake.topic.write(3)
+    lake.pipeline().run()
+    table = table_of(lake)
+    needs = "of_many" in str(lake.config.get("transform"))
+    assert ("schema.name-mapping.default" in table.properties) is needs
+    assert sorted(table.scan().to_arrow()["name"].to_pylist()) == [f"record {n}" for n in range(3)]
+
+
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+def test_any_text_is_a_partition_and_null_in_a_column_that_takes_none_is_a_bad_record(
+    spark_server: EmbeddedSpark, events: Topic, tmp_path: Path, inline_records: int
+) -> None:
+    sink = {"type": "iceberg", "table": "ops.t", "warehouse": str(tmp_path / "lake")}
+    config = {
+        "name": "events",
+        "source": events.source(value_schema="id BIGINT, name STRING", on_bad_record="dead_letter"),
+        "inline_records": inline_records,
+        "sink": {**sink, "partition_by": ["name"]},
+    }
+    lake = Bench(events, Table("unused"), config)
+    texts = [None, "__HIVE_DEFAULT_PARTITION__", "", "a/b c=ü%:", "\u0000", "x" * 300, "y" * 9000]
+    for number, text in enumerate(texts):
+        lake.topic.write_value(json.dumps({"id": number, "name": text}).encode())
+    lake.pipeline().run()
+    with table_of(lake).update_schema(allow_incompatible_changes=True) as update:
+        update._set_column_requirement("id", required=True)
+    for number, text in enumerate(texts):
+        lake.topic.write_value(json.dumps({"id": number or None, "name": text}).encode())
+    counts = lake.pipeline().run().head.counts
+    assert (counts.rows, counts.dead_letters) == (len(texts) - 1, 1)
+    table = table_of(lake)
+    found = table.scan().to_arrow()
+    assert Counter(found["name"].to_pylist()) == Counter([*texts, *texts[1:]])
+    parts = {task.file.partition[0] for task in table.scan().plan_files()}
+    assert parts == {*texts}
+
+    first = table.metadata.snapshots[0].snapshot_id
+    assert lake.pipeline().status().blocked == ()
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert isinstance(lake.pipeline().status().blocked[0], TableRolledBackError)
+    with pytest.raises(TableRolledBackError, match="--to 1"):
+        lake.pipeline().run()
+    lake.pipeline().rewind(1)
+    assert lake.pipeline().run().head.counts.rows == len(texts) - 1
 
 
 def test_a_renamed_column_keeps_its_values(lake: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,6 +23,7 @@ from eo_pipeline.errors import (
     FencedError,
     RefusedError,
     SinkError,
+    TableRolledBackError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
@@ -349,6 +351,37 @@ class TestGoingBack:
         assert ids(sink) == of(1, 2)
         session.publish(entry, staged(1))
         assert len(table_of(sink).metadata.metadata_log) == 2
+
+    def test_a_table_that_somebody_set_back_is_told_until_somebody_sets_it_right(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        head = publish(session, 4)
+        assert session.rolled_back(head) is None
+        snapshots = [each.snapshot_id for each in table_of(sink).metadata.snapshots]
+        table_of(sink).manage_snapshots().rollback_to_snapshot(snapshots[1]).commit()
+        table_of(sink).append(pa.table({"id": [-1]}))
+        said = rf"up to version 2.*Set it to snapshot {snapshots[3]} again.*--to 2"
+        assert re.search(said, str(session.rolled_back(head)))
+        with pytest.raises(TableRolledBackError, match=said):
+            session.publish(child_of(head, 2), staged(5))
+        with pytest.raises(TableRolledBackError):
+            session.publish(child_of(head, operation=Operation.REWIND, target=3), StagedOutput())
+        back = child_of(head, operation=Operation.REWIND, target=2)
+        assert session.publish(back, StagedOutput()) is COMMITTED
+        assert session.rolled_back(back) is None
+        publish(session, 1, back)
+        assert ids(sink) == [-1, *of(1, 2, 6)]
+
+    def test_of_snapshots_that_expired_nothing_is_told(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        head = publish(session, 2)
+        later = datetime.now(UTC) + timedelta(days=1)
+        for _ in range(2):
+            table_of(sink).append(pa.table({"id": [-1]}))
+            table_of(sink).maintenance.expire_snapshots().older_than(later).commit()
+        assert session.rolled_back(head) is None
+        publish(session, 1, head)
 
     def test_a_shared_table_does_not_go_back(
         self, sink: IcebergSink, session: IcebergSession
