@@ -136,6 +136,7 @@ def _begun(
         features=faults,
         spark=world.spark if driver.is_whole or is_worked_on < _WORKED_ON else None,
         old_times=old_times < _OLD_TIMES,
+        by_time="(" in str(settings.get("partition_by")),
     )
     columns = ", ".join(f"{n} {c.kind.ddl}" for n, c in model.source.items())
     life.say(

@@ -176,7 +176,7 @@ class ByHand:
         table = arrow_of(self._model.source, rows, self._lake.name)
         staged = StagedTable.in_memory(table)
         folder = self._sink.staging_folders().rows
-        if files and folder is not None and rows and not self._model.partition_by:
+        if files and folder is not None and rows and self._lake.store == "delta":
             staged = to_files(staged, folder / PIPELINE / f"{checkpoint}-{uuid.uuid4().hex}")
         return StagedOutput(rows=staged)
 

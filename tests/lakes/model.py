@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from decimal import Decimal
+from typing import Any, TypeVar
 
-from tests.lakes.columns import Column, Columns, Kind, struct_of
+from tests.lakes.columns import HIVE_NULL, LONG, Columns, Kind, array_of, struct_of
 
 CHECKPOINT, TOPIC, PARTITION, OFFSET = "_eo_checkpoint", "_eo_topic", "_eo_partition", "_eo_offset"
 OWN = (CHECKPOINT, TOPIC, PARTITION, OFFSET)
+
+T = TypeVar("T")
 
 Key = tuple[Any, ...]
 #: A whole table: each row's values by column, in one form, and how often there is such a row.
@@ -44,8 +47,15 @@ class Row:
 class State:
     """What a table held at some time."""
 
-    rows: Mapping[Key, Row]
-    columns: Mapping[str, Kind]
+    rows: dict[Key, Row]
+    columns: dict[str, Kind]
+    #: of the ledger
+    head: int
+
+    def renamed(self, name: str, to: str | None) -> State:
+        """With that column under another name, or without it."""
+        rows = {k: replace(r, values=_renamed(r.values, name, to)) for k, r in self.rows.items()}
+        return State(rows, _renamed(self.columns, name, to), self.head)
 
 
 @dataclass(frozen=True)
@@ -70,8 +80,8 @@ class Model:
     partition_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     sequence_by: tuple[str, ...] = ()
-    #: text columns in which an empty text makes a bad record
-    never_empty: frozenset[str] = frozenset()
+    #: columns of which not every value can be kept: each makes a folder's name
+    folders: frozenset[str] = frozenset()
     #: of the table; None: there is none yet
     columns: dict[str, Kind] | None = None
     rows: dict[Key, Row] = field(default_factory=dict)
@@ -161,7 +171,7 @@ class Model:
         self.live.append(Entry(self.head, starts, ends, self.state(), reads))
 
     def state(self) -> State:
-        return State(dict(self.rows), dict(self.columns or {}))
+        return State(dict(self.rows), dict(self.columns or {}), self.head)
 
     def _take(self, read: list[Record], checkpoint: int) -> None:
         """The good ones become rows of ``checkpoint``, the others are set aside."""
@@ -178,9 +188,12 @@ class Model:
         values = {n: c.kind.fitted(record.values.get(n)) for n, c in self.source.items()}
         lacks = any(c.required and values[n] is None for n, c in self.source.items())
         lacks |= any(values.get(name) is None for name in (*self.key, *self.sequence_by))
-        if lacks or any(values.get(name) == "" for name in self.never_empty):
+        if lacks or not self.has_folder(values):
             return None
         return Row(values, checkpoint, record.partition, record.offset)
+
+    def has_folder(self, values: Mapping[str, Any]) -> bool:
+        return all(makes_folder(values.get(name)) for name in self.folders)
 
     def _put(self, row: Row) -> None:
         if not self.key:
@@ -188,9 +201,11 @@ class Model:
             return
         key = tuple(row.values[name] for name in self.key)
         old = self.rows.get(key)
-        if old is not None and self._age(row) < self._age(old):
-            return
-        self.rows[key] = row
+        if old is None:
+            self.rows[key] = row
+        elif self._age(row) >= self._age(old):
+            # what the rows no longer have stays as it was
+            self.rows[key] = replace(row, values={**old.values, **row.values})
 
     def _age(self, row: Row) -> Key:
         return tuple(row.values.get(name) for name in self.sequence_by)
@@ -214,18 +229,10 @@ class Model:
         if columns:
             self.columns = dict(state.columns)
 
-    def rename(self, name: str, to: str) -> None:
-        """A column of the table."""
-        assert self.columns is not None
-        self.columns = {to if n == name else n: k for n, k in self.columns.items()}
-        self.rows = {
-            k: replace(r, values=_renamed(r.values, name, to)) for k, r in self.rows.items()
-        }
-
-    def drop(self, name: str) -> None:
-        assert self.columns is not None
-        self.columns = {n: k for n, k in self.columns.items() if n != name}
-        self.rows = {k: replace(r, values=_without(r.values, name)) for k, r in self.rows.items()}
+    def rename(self, name: str, to: str | None) -> None:
+        """A column of the table; None: it goes, with its values."""
+        held = self.state().renamed(name, to)
+        self.rows, self.columns = held.rows, held.columns
 
     # what a reader must find
 
@@ -251,6 +258,13 @@ class Model:
                 yield name, kinds[name].plain(kinds[name].fitted(row.values.get(name)))
 
 
+def makes_folder(value: Any) -> bool:
+    """Of a partition of Delta's; see docs/sinks/delta.md."""
+    if isinstance(value, Decimal):
+        return value >= 0
+    return value not in ("", HIVE_NULL, LONG)
+
+
 def merged(known: Kind, result: Kind) -> Kind:
     """The type of a column that held ``known`` and takes ``result`` too: the wider one; of structs
     all fields.
@@ -260,15 +274,8 @@ def merged(known: Kind, result: Kind) -> Kind:
         inner = {n: merged(k, result.inner.get(n, k)) for n, k in both.items()}
         return struct_of(**inner)
     if known.name == "array" and result.name == "array":
-        item = merged(known.inner["item"], result.inner["item"])
-        return replace(known, arrow=type(known.arrow) and _list_of(item), inner={"item": item})
+        return array_of(merged(known.inner["item"], result.inner["item"]))
     return result if _width(result) > _width(known) else known
-
-
-def _list_of(item: Kind) -> Any:
-    import pyarrow as pa
-
-    return pa.list_(item.arrow)
 
 
 _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
@@ -280,13 +287,6 @@ def _width(kind: Kind) -> int:
     return _WIDTHS.index(kind.name) if kind.name in _WIDTHS else 0
 
 
-def _renamed(values: Mapping[str, Any], name: str, to: str) -> dict[str, Any]:
-    return {to if each == name else each: value for each, value in values.items()}
-
-
-def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {each: value for each, value in values.items() if each != name}
-
-
-def nullable(columns: Columns) -> dict[str, Column]:
-    return {name: column.of(required=False) for name, column in columns.items()}
+def _renamed(values: Mapping[str, T], name: str, to: str | None) -> dict[str, T]:
+    names = {each: to if each == name else each for each in values}
+    return {new: values[each] for each, new in names.items() if new is not None}
