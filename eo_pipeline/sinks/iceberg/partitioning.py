@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.places import Place, parquet_source
@@ -95,6 +96,21 @@ def refuse_absent(partition_by: tuple[PartitionField, ...], columns: list[str]) 
     absent = [p.source for p in partition_by if p.source not in columns]
     if absent:
         raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
+
+
+def refuse_alike(rows: pa.Schema, partition_by: tuple[PartitionField, ...]) -> None:
+    """Raise ConfigError if a table would be laid out by two decimals of one type: PyIceberg defines
+    that type twice in its manifests, which Avro forbids, and Spark and DuckDB do not read on.
+    """
+    kinds: dict[pa.DataType, str] = {}
+    for name in (field.source for field in partition_by):
+        kind = rows.field(name).type
+        if pt.is_decimal(kind) and kinds.setdefault(kind, name) != name:
+            raise ConfigError(
+                f"sink.partition_by: {kinds[kind]!r} and {name!r} are both {kind}, and neither "
+                "Spark nor DuckDB would read the table. Nothing was published; lay it out by one "
+                "of them, or declare the other with one more digit."
+            )
 
 
 def refuse_unclear(path: Place, sources: list[str]) -> None:

@@ -20,6 +20,7 @@ from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableErr
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
+from eo_pipeline.sinks.iceberg.partitioning import refuse_alike
 from eo_pipeline.sinks.iceberg.past import past_of
 from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
 from eo_pipeline.sinks.iceberg.store import (
@@ -226,6 +227,7 @@ class IcebergPublication(LakePublication[Table]):
             and sources <= set(result.names)
             and (table is None or lacks_layout(table, sink))
         ):
+            refuse_alike(result, sink.partition_fields)
             with transaction.update_spec() as spec:
                 for field in sink.partition_fields:
                     transform = parse_transform(field.transform)
