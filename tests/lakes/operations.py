@@ -76,8 +76,7 @@ def rewind(life: Life) -> None:
     elif life.upserts and any(head > to for head in life.vacuumed):
         if life.may_be_refused((RefusedError,), lambda: life.driver.rewind(to)):
             life.model.rewind(to)
-    else:
-        life.driver.rewind(to)
+    elif life.go_back(lambda: life.driver.rewind(to)):
         life.model.rewind(to)
 
 
@@ -89,9 +88,9 @@ def replay(life: Life) -> None:
     if life.upserts:
         life.refused((RefusedError,), lambda: life.driver.replay(wanted))
         return
-    life.driver.replay(wanted)
     for version in wanted:
-        life.model.replay(version)
+        if life.go_back(lambda: life.driver.replay([version])):
+            life.model.replay(version)
 
 
 def redrive(life: Life) -> None:
@@ -108,6 +107,8 @@ def redrive(life: Life) -> None:
         life.refused((NothingToDoError,), life.driver.redrive)
     elif life.upserts:
         life.refused((RefusedError,), life.driver.redrive)
+    elif life.may_not_go_back:
+        life.say("  which may be refused: not tried")
     else:
         life.driver.redrive()
         for version in with_letters:
@@ -118,6 +119,7 @@ def redrive(life: Life) -> None:
 
 def maintain(life: Life) -> None:
     life.say("maintain")
+    life.model.traits.add("mixed")
     life.driver.maintain()
     life.driver.maintain()
 

@@ -187,13 +187,13 @@ def rolled_back(life: Life, snapshot: int, before: int) -> None:
     if stands and any(entry.reads for entry in later) and life.chance.random() < 0.6:
         life.check()
         life.say(f"  rewind to {state.head}")
-        life.driver.rewind(state.head)
-        life.model.rewind(state.head)
-    else:
-        life.say("  set forward again")
-        with _iceberg(life).manage_snapshots() as change:
-            change.set_current_snapshot(before)
-        life.model.put_back(now, columns=False)
+        if life.go_back(lambda: life.driver.rewind(state.head)):
+            life.model.rewind(state.head)
+            return
+    life.say("  set forward again")
+    with _iceberg(life).manage_snapshots() as change:
+        change.set_current_snapshot(before)
+    life.model.put_back(now, columns=False)
 
 
 def _ancestor(life: Life) -> int:
@@ -267,6 +267,7 @@ def _own(life: Life) -> list[str]:
 
 
 def _sql(life: Life, text: str) -> list[Any]:
+    life.model.traits.add("mixed")
     if life.old_times:
         life.model.traits.add("INT96")
     kind = "INT96" if life.old_times else "TIMESTAMP_MICROS"
@@ -361,6 +362,11 @@ def may_rename(life: Life) -> bool:
     return has_table(life) and bool(_own(life))
 
 
+def may_write(life: Life) -> bool:
+    """PyIceberg: it can, and changes no value by it."""
+    return not life.by_time and not life.is_odd
+
+
 def plain_paths(life: Life) -> bool:
     """Spark makes no folder that delta-rs removes under another name."""
     return has_table(life) and all(
@@ -387,13 +393,15 @@ OF_OTHERS = {
         Operation("property of others", 1, properties, has_table),
     ),
     "iceberg": (
-        Operation("PyIceberg delete", 4, delete_rows, has_rows),
+        Operation(
+            "PyIceberg delete", 4, delete_rows, lambda life: has_rows(life) and may_write(life)
+        ),
         Operation("PyIceberg expire", 3, expire, has_table),
         Operation("PyIceberg rollback", 3, roll_back, may_roll_back),
         Operation("PyIceberg widen", 1, widen, lambda life: bool(_widenable(life))),
         Operation("PyIceberg rename", 3, rename, may_rename),
         Operation("PyIceberg drop", 3, drop, may_rename),
-        Operation("append of others", 2, append, lambda life: has_table(life) and not life.by_time),
+        Operation("append of others", 2, append, lambda life: has_table(life) and may_write(life)),
         Operation("column of others", 1, add_column, has_table),
         Operation("property of others", 1, properties, has_table),
     ),

@@ -119,7 +119,7 @@ def _whole(columns: Any) -> Any:
     return lambda model: None if columns(model) else frozenset()
 
 
-def _lists_of_structs(model: Model) -> frozenset[str]:
+def lists_of_structs(model: Model) -> frozenset[str]:
     return frozenset(
         name
         for name, kind in (model.columns or {}).items()
@@ -145,7 +145,7 @@ INABILITIES: list[Inability] = [
         "PyIceberg",
         "iceberg",
         "an array of structs that is null comes back as an empty one",
-        _lists_of_structs,
+        lists_of_structs,
     ),
     Inability(
         "DuckDB",
