@@ -199,6 +199,8 @@ TEXTS = (
     *("null", ".", "..", " x ", "𝄞", "{}", "*", "+", "[a]", "e\u0301", "true", "-1", "1e5", "\t"),
 )
 
+HIVE_NULL, LONG = "__HIVE_DEFAULT_PARTITION__", "x" * 300
+
 PLAIN = {
     kind.name: kind
     for kind in (
@@ -227,7 +229,7 @@ PLAIN = {
             pa.decimal128(38, 10),
             tuple(map(Decimal, ("0.5", "-1", f"{'9' * 28}.{'9' * 10}", f"-{'9' * 28}.{'9' * 10}"))),
         ),
-        Kind("string", pa.string(), ("", *TEXTS)),
+        Kind("string", pa.string(), ("", *TEXTS, "y" * 200, HIVE_NULL, LONG)),
         Kind("binary", pa.binary(), (b"", b"\x00\xff", b"abc", bytes(range(256)))),
         Kind(
             "date",

@@ -7,6 +7,7 @@ Arrow's stream format as that says.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -43,29 +44,37 @@ class Duck:
     """The process, seen from outside."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
+        self._folder = folder
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            env={**os.environ, "PYTHONPATH": str(self._folder)},
         )
 
     def read(self, query: str) -> pa.Table:
         """Raises:
         RuntimeError: what DuckDB said.
         """
+        if self._process.poll() is not None:  # what it read last ended it
+            self._process = self._started()
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(query).encode() + b"\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline() or '{"error": "DuckDB ended"}')
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": f"it ended: {self._process.wait(30)}"}
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return pa.ipc.open_stream(self._process.stdout.read(answer["bytes"])).read_all()
 
     def close(self) -> None:
         assert self._process.stdin
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait(30)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, TypeVar
 
-from tests.lakes.columns import Columns, Kind, array_of, struct_of
+from tests.lakes.columns import HIVE_NULL, LONG, Columns, Kind, array_of, struct_of
 
 CHECKPOINT, TOPIC, PARTITION, OFFSET = "_eo_checkpoint", "_eo_topic", "_eo_partition", "_eo_offset"
 OWN = (CHECKPOINT, TOPIC, PARTITION, OFFSET)
@@ -48,11 +49,13 @@ class State:
 
     rows: dict[Key, Row]
     columns: dict[str, Kind]
+    #: of the ledger
+    head: int
 
     def renamed(self, name: str, to: str | None) -> State:
         """With that column under another name, or without it."""
         rows = {k: replace(r, values=_renamed(r.values, name, to)) for k, r in self.rows.items()}
-        return State(rows, _renamed(self.columns, name, to))
+        return State(rows, _renamed(self.columns, name, to), self.head)
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,8 @@ class Model:
     partition_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     sequence_by: tuple[str, ...] = ()
-    #: text columns in which an empty text makes a bad record
-    never_empty: frozenset[str] = frozenset()
+    #: columns of which not every value can be kept: each makes a folder's name
+    folders: frozenset[str] = frozenset()
     #: of the table; None: there is none yet
     columns: dict[str, Kind] | None = None
     rows: dict[Key, Row] = field(default_factory=dict)
@@ -168,7 +171,7 @@ class Model:
         self.live.append(Entry(self.head, starts, ends, self.state(), reads))
 
     def state(self) -> State:
-        return State(dict(self.rows), dict(self.columns or {}))
+        return State(dict(self.rows), dict(self.columns or {}), self.head)
 
     def _take(self, read: list[Record], checkpoint: int) -> None:
         """The good ones become rows of ``checkpoint``, the others are set aside."""
@@ -185,9 +188,12 @@ class Model:
         values = {n: c.kind.fitted(record.values.get(n)) for n, c in self.source.items()}
         lacks = any(c.required and values[n] is None for n, c in self.source.items())
         lacks |= any(values.get(name) is None for name in (*self.key, *self.sequence_by))
-        if lacks or any(values.get(name) == "" for name in self.never_empty):
+        if lacks or not self.has_folder(values):
             return None
         return Row(values, checkpoint, record.partition, record.offset)
+
+    def has_folder(self, values: Mapping[str, Any]) -> bool:
+        return all(makes_folder(values.get(name)) for name in self.folders)
 
     def _put(self, row: Row) -> None:
         if not self.key:
@@ -250,6 +256,13 @@ class Model:
                 yield name, own[name]
             else:
                 yield name, kinds[name].plain(kinds[name].fitted(row.values.get(name)))
+
+
+def makes_folder(value: Any) -> bool:
+    """Of a partition of Delta's; see docs/sinks/delta.md."""
+    if isinstance(value, Decimal):
+        return value >= 0
+    return value not in ("", HIVE_NULL, LONG)
 
 
 def merged(known: Kind, result: Kind) -> Kind:

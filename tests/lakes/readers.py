@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -114,16 +114,12 @@ def _when(trait: str, columns: Any) -> Any:
     return within
 
 
-def _partitioned(model: Model) -> frozenset[str] | None:
-    return None if model.partition_by else frozenset()
-
-
 def _whole(columns: Any) -> Any:
     """The table, where one of ``columns`` is in it."""
     return lambda model: None if columns(model) else frozenset()
 
 
-def _lists_of_structs(model: Model) -> frozenset[str]:
+def lists_of_structs(model: Model) -> frozenset[str]:
     return frozenset(
         name
         for name, kind in (model.columns or {}).items()
@@ -149,23 +145,21 @@ INABILITIES: list[Inability] = [
         "PyIceberg",
         "iceberg",
         "an array of structs that is null comes back as an empty one",
-        _lists_of_structs,
+        lists_of_structs,
+    ),
+    Inability(
+        "DuckDB",
+        "iceberg",
+        "a table laid out by a decimal ends its process",
+        _whole(_with("decimal(10,2)", nested=False, partition=True)),
     ),
 ]
 
-#: As :data:`INABILITIES`; what is ours to mend, by its name in KNOWN_FAULTS.
-UNMENDED: dict[str, Inability] = {
-    "delta-partition-rewritten": Inability("Polars", "delta", "no partition column", _partitioned),
-}
 
-
-def unseen(
-    reader: str, store: str, model: Model, features: Collection[str]
-) -> frozenset[str] | None:
+def unseen(reader: str, store: str, model: Model) -> frozenset[str] | None:
     """The columns that ``reader`` cannot read; None: it cannot read the table."""
     found: frozenset[str] = frozenset()
-    unmended = [each for name, each in UNMENDED.items() if name not in features]
-    for each in [*INABILITIES, *unmended]:
+    for each in INABILITIES:
         if each.reader == reader and each.store == store:
             columns = each.columns(model)
             if columns is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.places import Place, parquet_source
@@ -150,3 +151,18 @@ def _nulls(group: Any, index: int | None) -> int | None:
 def partition_values(column: pa.ChunkedArray, transform: str) -> pa.ChunkedArray:
     """Equal for rows of one partition. PyIceberg's own needs a further package (pyiceberg-core)."""
     return column if transform == IDENTITY else pc.floor_temporal(column, unit=transform)
+
+
+def refuse_alike(rows: pa.Schema, partition_by: tuple[PartitionField, ...]) -> None:
+    """Raise ConfigError if a table would be laid out by two decimals of one type: PyIceberg defines
+    that type twice in its manifests, which Avro forbids, and Spark and DuckDB do not read on.
+    """
+    kinds: dict[pa.DataType, str] = {}
+    for name in (field.source for field in partition_by):
+        kind = rows.field(name).type
+        if pt.is_decimal(kind) and kinds.setdefault(kind, name) != name:
+            raise ConfigError(
+                f"sink.partition_by: {kinds[kind]!r} and {name!r} are both {kind}, and neither "
+                "Spark nor DuckDB would read the table. Nothing was published; lay it out by one "
+                "of them, or declare the other with one more digit."
+            )

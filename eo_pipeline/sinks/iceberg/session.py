@@ -35,6 +35,7 @@ from eo_pipeline.sinks.iceberg.fields import (
     name_mapping,
     widen,
 )
+from eo_pipeline.sinks.iceberg.partitioning import refuse_alike
 from eo_pipeline.sinks.iceberg.past import past_of, rolled_back
 from eo_pipeline.sinks.iceberg.rows import new_files, take_back
 from eo_pipeline.sinks.iceberg.store import (
@@ -281,6 +282,7 @@ class IcebergPublication(LakePublication[Table]):
             and sources <= set(result.names)
             and (table is None or lacks_layout(table, sink))
         ):
+            refuse_alike(result, sink.partition_fields)
             with transaction.update_spec() as spec:
                 for field in sink.partition_fields:
                     transform = parse_transform(field.transform)

@@ -67,6 +67,18 @@ class TestLayout:
         assert len(list(scan.plan_files())) == 2
         assert ids(sink) == of(1, 2)
 
+    def test_two_decimals_of_one_type_make_no_table_that_others_cannot_read(
+        self, tmp_path: Path
+    ) -> None:
+        sink = IcebergSink(table="ops.t", warehouse=tmp_path, partition_by=("a", "b"))
+        short, long = (pa.array([1, 2]).cast(pa.decimal128(p, 2)) for p in (21, 22))
+        with sink.open("events") as session:
+            head = publish(session, 0)
+            with pytest.raises(ConfigError, match=r"'a' and 'b' are both decimal128\(21, 2\)"):
+                session.publish(child_of(head, 2), staged(1, a=short, b=short))
+            publish(session, 1, head, a=short, b=long)
+        assert ids(sink) == of(1)
+
     def files(self, folder: Path, parts: list[pa.Table]) -> StagedOutput:
         """Files as Spark lays them out, one a partition."""
         folder.mkdir()

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -35,6 +36,7 @@ from tests.sinks.iceberg.iceberg_world import (
     ALREADY,
     COMMITTED,
     catalog_in,
+    files_in,
     ids,
     of,
     publish,
@@ -47,6 +49,10 @@ from tests.sinks.iceberg.iceberg_world import (
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of, folder_of
 
 __all__ = ["session", "sink"]
+
+
+def checkpoint_of(path: str) -> str:
+    return str(pq.read_table(path.removeprefix("file://"))["_eo_checkpoint"][0])
 
 
 RETRIES = "commit.retry.num-retries"
@@ -342,6 +348,29 @@ class TestGoingBack:
         table.overwrite(table.scan().to_arrow())
         session.publish(child_of(head, operation=Operation.REWIND, target=1), StagedOutput())
         assert ids(sink) == of(1)
+
+    def test_a_file_is_not_written_anew_by_one_who_reads_it_otherwise(
+        self, sink: IcebergSink, session: IcebergSession, tmp_path: Path
+    ) -> None:
+        """Scenario: a file holds several checkpoints, and an array of structs that is null.
+        Outcome: PyIceberg, which would make an empty one of it, is not let; whole files go.
+        """
+        nothing = pa.nulls(2, pa.list_(pa.struct([("x", pa.int32())])))
+        head = publish(session, 3, odd=nothing)
+        table = table_of(sink)
+        first, *later = sorted(files_in(sink), key=lambda path: int(checkpoint_of(path)))
+        mixed = f"{tmp_path}/mixed.parquet"
+        pq.write_table(pa.concat_tables(map(pq.read_table, later)), mixed)
+        with table.transaction() as change:
+            change.delete("_eo_checkpoint > 1")
+            change.add_files([mixed])
+        back = child_of(head, operation=Operation.REWIND, target=2)
+        with pytest.raises(RefusedError, match=r"'odd'.*DELETE FROM .* _eo_checkpoint > 2"):
+            session.publish(back, StagedOutput())
+        assert ids(sink) == of(1, 2, 3)
+        back = child_of(head, operation=Operation.REWIND, target=1)
+        assert session.publish(back, StagedOutput()) is COMMITTED
+        assert files_in(sink) == {first}
 
     def test_replay_is_not_seen_halfway(self, sink: IcebergSink, session: IcebergSession) -> None:
         head = publish(session, 2)
