@@ -31,7 +31,8 @@
         ├── CommitUnknownError      the connection died after COMMIT was sent; it may have landed
         ├── LedgerBehindError       the ledger is older than what was seen committed before
         ├── LedgerDamagedError      the ledger is not what was committed: changed, or not whole
-        └── TableReplacedError      the table is not the one that the ledger speaks for
+        ├── TableReplacedError      the table is not the one that the ledger speaks for
+        └── TableRolledBackError    somebody set the table back to before what the ledger says
 
 ``retryable`` says whether the same run, started again with nothing changed, may succeed.
 """
@@ -364,6 +365,20 @@ class LedgerDamagedError(SinkError, ValueError):
             "read or written. Bring the ledger back as it was committed, from a backup of the "
             "same moment as the table (`eo audit` looks at all of it); or go on with a new "
             "pipeline into a new table."
+        )
+
+
+class TableRolledBackError(SinkError):
+    """Somebody set the table back: the rows of the ledger's newest versions are not in it."""
+
+    def __init__(self, pipeline: str, version: int, stands: int, forward: str) -> None:
+        self.pipeline = pipeline
+        self.stands = stands
+        super().__init__(
+            f"Pipeline {pipeline!r}: somebody set the table back. The ledger is at version "
+            f"{version}, and the table holds what was committed up to version {stands}. Nothing "
+            f"was read or written. {forward}; or go back too: `eo rewind --to {stands}`, and the "
+            "records of the versions between are read once more."
         )
 
 

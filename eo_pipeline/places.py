@@ -9,6 +9,7 @@ names with control characters, which folders may have.)
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -86,8 +87,10 @@ def size_of(place: Place) -> int | None:
         return place.size()
     try:
         return place.stat().st_size
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return None
+        raise
 
 
 def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:

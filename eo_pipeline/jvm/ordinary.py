@@ -35,6 +35,7 @@ _SOURCES = (
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",
     "OrdinaryScanner.java",
+    "ParquetWithIds.java",
     "Plain.java",
     "PlainBuffer.java",
     "PlainValues.java",

@@ -147,6 +147,7 @@ class Steps:
             books=self.books,
             tries_directly=measured is None or not (measured.dead_letters or measured.unknown),
             agree=self.session.agree if self.sink.needs_agreement else None,
+            as_staged=self.session.as_staged if self.sink.marks_files else None,
         )
 
     def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:

@@ -86,6 +86,8 @@ class Direct:
     packs: bool
     #: mean size of a record, in bytes, if it was measured
     record_bytes: float | None = None
+    #: what a file's schema says besides, if files are marked
+    as_staged: Callable[[StructType], StructType] | None = None
 
     @cached_property
     def columns(self) -> StructType | None:
@@ -152,7 +154,9 @@ class Direct:
         if projected is not none and projected.schema != columns:
             return None
         packing = self._packing(spark, columns) if in_files else None
-        return as_packed(columns, packing) if packing else as_columns(columns)
+        if packing:
+            return as_packed(columns, packing)
+        return as_columns(self.as_staged(columns) if in_files and self.as_staged else columns)
 
     def _packing(self, spark: SparkSession, columns: StructType) -> Packing | None:
         packing = self.sink.packing(columns) if self.packs else None

@@ -82,6 +82,8 @@ class Runner:
         """Go through as many checkpoints as it takes; see the module's text."""
         steps = self.steps
         head = steps.recover()
+        if gone := steps.session.rolled_back(head):
+            raise gone
         cluster = steps.cluster()
         ends = cluster.ends()
         self._refuse_own_topics(cluster)

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Self
 from eo_pipeline.boundary import boundary
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.dropped_signals import sent_again
-from eo_pipeline.errors import CommitUnknownError, EoPipelineError, RefusedError
+from eo_pipeline.errors import (
+    CommitUnknownError,
+    EoPipelineError,
+    RefusedError,
+    TableRolledBackError,
+)
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
 from eo_pipeline.sinks.config import Sink
@@ -133,6 +138,9 @@ class _Watched(SinkSession):
     def agree(self, columns: StructType) -> object:
         return self._session.agree(columns)
 
+    def as_staged(self, columns: StructType) -> StructType:
+        return self._session.as_staged(columns)
+
     def registered(self) -> Mapping[str, str]:
         return self._session.registered()
 
@@ -172,6 +180,9 @@ class _Watched(SinkSession):
 
     def has_later_rows(self, *, thorough: bool) -> bool:
         return self._session.has_later_rows(thorough=thorough)
+
+    def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:
+        return self._session.rolled_back(head)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         self._session.check_going_back(entry)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.places import Place
@@ -24,10 +24,14 @@ from eo_pipeline.spark import (
     parquet_options,
     path_to_write,
     session_on_server,
+    with_known_schema,
 )
-from eo_pipeline.spark.ordinary import has_function
+from eo_pipeline.spark.ordinary import has_format, has_function
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.rows import PACKED_COLUMN, StagedTable
+from eo_pipeline.staging.rows import IDS, PACKED_COLUMN, StagedTable
+
+#: As Spark writes it; and with ids of what is in arrays and maps, by ``ParquetWithIds.java``.
+PARQUET, WITH_IDS = "parquet", "eo.pipeline.ParquetWithIds"
 
 #: Values that never come again are not worth a dictionary, nor are their least and their greatest.
 OPTIONS_OF_PACKED = {
@@ -57,6 +61,27 @@ def packed(frame: DataFrame, packing_of: Callable[[StructType], Packing | None])
     return Packed(made, packing.form, to_arrow_schema(frame.schema))
 
 
+def marked(
+    frame: DataFrame, as_staged: Callable[[StructType], StructType]
+) -> tuple[DataFrame, str]:
+    """``frame``, whose files say of each column what ``as_staged`` does, and the format to write it
+    in. A Spark that has not ours for columns that need it writes files that do not say it. Lazy.
+    """
+    columns, ours = as_staged(frame.schema), False
+    if any(IDS in field.metadata for field in columns):
+        if not has_format(frame.sparkSession, WITH_IDS):
+            return frame, PARQUET
+        ours = True
+    # DataFrame.to() does it without an alias, and the optimizer loses what it says
+    said = [_as_type(field).alias(field.name, metadata=field.metadata) for field in columns]
+    return with_known_schema(frame.select(*said), columns), WITH_IDS if ours else PARQUET
+
+
+def _as_type(field: StructField) -> Column:
+    found = column(field.name)
+    return found.cast(field.dataType) if isinstance(field.dataType, StructType) else found
+
+
 def materialize(
     frame: DataFrame,
     attempt: Attempt | None,
@@ -64,10 +89,11 @@ def materialize(
     layout: tuple[str, ...] = (),
     mode: str = "error",
     packed: Packed | None = None,
+    kind: str = PARQUET,
 ) -> StagedTable:
     """The rows of ``frame``, in files of ``attempt``'s ``folder``, laid out by the columns
     ``layout``; in memory if there is no attempt. ``packed`` says what they are of, if ``frame`` is
-    that.
+    that; ``kind`` is the format of the files.
     """
     if attempt is None:
         return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
@@ -77,7 +103,7 @@ def materialize(
     options = {**options_of(target), **parquet_options(spark)}
     if packed is not None:
         options |= OPTIONS_OF_PACKED
-    write = frame.write.mode(mode).options(**options).partitionBy(*layout).parquet
+    write = frame.write.format(kind).mode(mode).options(**options).partitionBy(*layout).save
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
     if packed is not None:
         staged = attempt.collect(target, lambda: packed.schema)

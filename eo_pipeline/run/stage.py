@@ -32,7 +32,7 @@ from eo_pipeline.run.counting import (
 )
 from eo_pipeline.run.direct import Direct
 from eo_pipeline.run.hashing import HashedRows
-from eo_pipeline.run.materialize import materialize, packed
+from eo_pipeline.run.materialize import PARQUET, marked, materialize, packed
 from eo_pipeline.run.schema_books import SchemaBooks, read_with
 from eo_pipeline.run.unfit import (
     UnfitRows,
@@ -121,6 +121,8 @@ class Stager:
     books: SchemaBooks | None = None
     #: ``SinkSession.agree``, if the sink needs it
     agree: Callable[[StructType], object] | None = None
+    #: ``SinkSession.as_staged``, if files are marked
+    as_staged: Callable[[StructType], StructType] | None = None
     #: whether rows may be staged in a form that only the sink reads
     packs: bool = True
     #: whether it is worth a try that all records are ordinary
@@ -207,7 +209,7 @@ class Stager:
         if self.transform or self.books or self.bounds or not self.tries_directly:
             return None
         own = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
-        return Direct(typed_source(self.source), *own)
+        return Direct(typed_source(self.source), *own, self.as_staged)
 
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, known: Collection[TopicPartition]
@@ -342,11 +344,15 @@ class Stager:
             SparkJobError: it does not say.
             SetupError: it made another number of rows.
         """
-        layout, form = self.sink.partition_columns, None
+        layout, form, kind = self.sink.partition_columns, None, PARQUET
         if attempt is not None and self.packs and (form := packed(result.frame, self.sink.packing)):
             result.frame = form.frame
+        elif attempt is not None and self.as_staged:
+            result.frame, kind = marked(result.frame, self.as_staged)
         for mode in (first, *(_AGAIN,) * (STAGING_TRIES - 1)):
-            rows = materialize(result.frame, attempt, Attempt.rows_folder, layout, mode, form)
+            rows = materialize(
+                *(result.frame, attempt, Attempt.rows_folder, layout, mode, form, kind)
+            )
             if result.was_counted():
                 refuse_other_rows(result.rows, rows, entry.checkpoint)
                 return rows

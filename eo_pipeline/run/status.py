@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from eo_pipeline.errors import Loss, ManifestDamagedError
+from eo_pipeline.errors import EoPipelineError, Loss
 from eo_pipeline.ledger.branch import Checkpoint, checkpoints, records_per_second
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
@@ -33,7 +33,8 @@ class Status:
     """The ledger's ``head``, and the ``cluster`` at the same moment.
 
     ``losses`` is what the head expects next and Kafka no longer holds: the next run stops at it.
-    ``blocked`` are promises that cannot be read: the next run stops at them before anything else.
+    ``blocked`` are promises that cannot be read, and a table that was set back: the next run stops
+    at them before anything else.
     ``transactions`` are open, so that what is written behind them waits; nobody asked if it is
     empty and ``unstable`` is not 0.
     """
@@ -42,7 +43,7 @@ class Status:
     head: LedgerEntry | None
     cluster: Cluster
     losses: tuple[Loss, ...] = ()
-    blocked: tuple[ManifestDamagedError, ...] = ()
+    blocked: tuple[EoPipelineError, ...] = ()
     transactions: tuple[OpenTransaction, ...] = ()
 
     @property
@@ -136,12 +137,13 @@ def read_status(open_steps: OpenSteps) -> Status:
 
 
 def _status(steps: Steps, head: LedgerEntry | None) -> Status:
-    blocked = damaged_promises(steps, head)
+    gone = steps.session.rolled_back(head)
+    blocked = [*([gone] if gone else []), *damaged_promises(steps, head)]
     cluster = validated(steps.cluster(), head, steps.admin.logs)
     found = losses_of(head, cluster, steps.source) if head else {}
     losses = tuple(loss for _, loss in found.values())
     transactions = open_transactions(cluster, steps.admin.logs)
-    return Status(steps.pipeline, head, cluster, losses, blocked, transactions)
+    return Status(steps.pipeline, head, cluster, losses, tuple(blocked), transactions)
 
 
 def plan_next_run(open_steps: OpenSteps) -> RunPlan:

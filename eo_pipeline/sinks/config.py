@@ -52,6 +52,8 @@ class Sink(Settings, ABC):
     - ``guarantee``: see :class:`Guarantee`.
     - ``copies_rows``: publishing copies the staged rows into the store, so that staged files may
       be deleted once the ledger holds the entry. False where the staged files become the table.
+    - ``marks_files``: the schema of a staged file says more of its columns than their names and
+      types, and :meth:`SinkSession.as_staged` what.
     - ``session_class``: where the :class:`SinkSession` is, ``package.module:Class``; imported by
       :meth:`open` only, so that a configuration needs no driver.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
@@ -59,6 +61,7 @@ class Sink(Settings, ABC):
 
     guarantee: ClassVar[Guarantee]
     copies_rows: ClassVar[bool] = True
+    marks_files: ClassVar[bool] = False
     session_class: ClassVar[str]
     extra: ClassVar[str | None] = None
 

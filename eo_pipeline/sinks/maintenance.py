@@ -24,11 +24,14 @@ class Maintenance(Settings):
             older state, and for the rewind of an upserted table.
         ledger: hours or days, ``365d``, for which one can go back; what the ledger holds of the
             time before is removed. Absent: all of it is kept.
+        rewrite_layout: of a partitioned Delta table, files that do not lie in folders
+            ``name=value`` (those of earlier releases) are written anew too, however large.
     """
 
     target_file_size: str = Field(default="128MB", pattern=r"^[1-9]\d*([kKMG]i?)B$")
     keep: str = Field(default="7d", pattern=_AGE)
     ledger: str | None = Field(default=None, pattern=_AGE)
+    rewrite_layout: bool = False
 
     @property
     def target_bytes(self) -> int:

@@ -109,6 +109,15 @@ class SinkSession(Standing):
         """
         return None
 
+    def as_staged(self, columns: StructType) -> StructType:
+        """``columns`` of rows with what the schema of their files says besides, of columns of this
+        table; asked only of a sink that ``marks_files``, before Spark's job.
+
+        Raises:
+            SchemaChangeError: the table does not take such rows; nothing was staged.
+        """
+        return columns
+
     def registered(self) -> Mapping[str, str]:
         """Keys of the schemas in a registry that rows are written with since :meth:`agree`, by the
         part of a record; none for a sink that writes with no such schemas.

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from eo_pipeline.errors import LedgerDamagedError, RefusedError
+from eo_pipeline.errors import LedgerDamagedError, RefusedError, TableRolledBackError
 from eo_pipeline.ledger.chain import verify_head
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEntry
 from eo_pipeline.sinks.identity import (
@@ -92,6 +92,12 @@ class Standing(Showing, Maintained, ABC):
         Left to itself a store says no, as one may that keeps an entry in what holds its rows.
         """
         return False
+
+    def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:  # noqa: ARG002
+        """What somebody did who set the table back to before ``head`` by the store's own means;
+        None if nobody did, or the store cannot tell. Cheap: asked in every run.
+        """
+        return None
 
     def bounds(self) -> Mapping[str, Bound]:
         """By folded names, the table's columns that would cut values in silence."""

@@ -39,6 +39,11 @@ def has_source(spark: SparkSession, name: str) -> bool:
     return _has(spark, name, spark.read.format(name).load)
 
 
+def has_format(spark: SparkSession, name: str) -> bool:
+    """Whether ``spark`` has our format of files of that ``name``; asked once."""
+    return _has(spark, name, spark.read.format(name).schema("x INT").load)
+
+
 def _has(spark: SparkSession, what: _Trial | str, made: Callable[[], DataFrame]) -> bool:
     with _lock:
         known = _known.setdefault(spark, {})

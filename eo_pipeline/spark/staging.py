@@ -63,6 +63,7 @@ SPARKS_DEFAULTS: Mapping[str, str] = {
     "spark.sql.parquet.binaryAsString": "false",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     # a batch that is staged once more takes the place of all that was staged before

@@ -16,6 +16,10 @@ from eo_pipeline.progress import current
 #: The column of a file that holds rows in a sink's own form.
 PACKED_COLUMN = "_eo_packed"
 
+#: In a column's metadata: its id in the file's schema, and those of all within it, each before what
+#: is within that. For columns of which Spark's Parquet cannot write all.
+IDS = "eo.ids"
+
 #: Rows per Arrow batch handed to a sink: bounds memory, large enough for a fast COPY. Of long rows
 #: as many as have so many bytes in their file.
 BATCH_ROWS = 50_000

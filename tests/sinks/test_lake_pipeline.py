@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import threading
@@ -273,8 +274,45 @@ def test_rows_are_laid_out_by_partition_columns(lake: Lake, inline_records: int)
     assert set(frame.columns) == {"id", "name", "day", "word", CHECKPOINT_COLUMN, *LINEAGE}
     assert frame["word"].to_list() == ["a/b c=ü%:" if n % 2 else None for n in range(40)]
     assert {str(day) for day in frame["day"]} == {"2013-01-01", "2013-01-02"}
-    assert all("=" not in uri for uri in table.file_uris()), "readers take such names for columns"
+    assert all("/day=2013-01-0" in uri and "/word=" in uri for uri in table.file_uris())
     assert list((lake.folder / "_eo_staging").rglob("*.parquet")) == []
+
+
+#: Texts to lay a table out by, and why their records are dead letters.
+LAID_OUT_BY = {
+    "a b=c/d%20ü#?:*{}[]^'\\~.": None,
+    "日" * 27: None,
+    "t" * 250: None,
+    None: None,
+    "..": None,
+    "__HIVE_DEFAULT_PARTITION__": "which stands for null",
+    "": "an empty text",
+    "t" * 251: "more than 250 bytes",
+    "日" * 30: "more than 250 bytes",
+}
+
+
+@pytest.mark.core(only=["files"])
+@pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
+def test_no_text_to_lay_a_table_out_by_stops_the_pipeline(lake: Lake, inline_records: int) -> None:
+    """Spark makes a folder of each text, and cannot of some."""
+    for number, text in enumerate(LAID_OUT_BY):
+        lake.bench.topic.write_value(json.dumps({"id": number, "name": text}).encode())
+    pipeline = lake.bench.pipeline(
+        sink={"partition_by": ["name"]},
+        source={"on_bad_record": "dead_letter"},
+        inline_records=inline_records,
+    )
+    for first in (0, len(LAID_OUT_BY)):  # only what was measured goes inline
+        pipeline.run()
+        frame = lake.frame().filter(pl.col("id") >= first).sort("id")
+        assert frame["name"].to_list() == [t for t, why in LAID_OUT_BY.items() if why is None]
+        for number, text in enumerate(LAID_OUT_BY, start=len(LAID_OUT_BY)):
+            lake.bench.topic.write_value(json.dumps({"id": number, "name": text}).encode())
+    letters = pipeline.sink.dead_letters("events").to_pylist()  # type: ignore[attr-defined]
+    said = [why for why in LAID_OUT_BY.values() if why]
+    assert len(letters) == 2 * len(said)
+    assert all(any(why in each["error"] for each in letters) for why in said), letters
 
 
 @pytest.mark.core(only=["files"])

@@ -15,13 +15,12 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from deltalake.transaction import AddAction
 
 from eo_pipeline.places import Place, identity_of, name_too
 from eo_pipeline.sinks.delta.described import Described
-from eo_pipeline.sinks.delta.log import commit_file, newest_checkpoint
+from eo_pipeline.sinks.delta.log import commit_file, newest_checkpoint, path_in_log
 from eo_pipeline.sinks.delta.own import OwnCommit
 from eo_pipeline.sinks.protocol import OvertakenError
 
@@ -51,7 +50,7 @@ def append_text(
 
 def _file(action: AddAction) -> dict[str, object]:
     return {
-        "path": quote(action.path, safe="/=~"),
+        "path": path_in_log(action.path),
         "partitionValues": dict(action.partition_values),
         "size": action.size,
         "modificationTime": action.modification_time,

@@ -21,23 +21,17 @@ from eo_pipeline.sinks.protocol import OvertakenError
 #: No hooks: a checkpoint of the log that fails raises although the commit landed.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
-#: What tells a commit of maintenance in the table's history.
+#: What tells a commit that changes no row in the table's history: of maintenance, of new columns.
 MAINTENANCE = "eo_maintenance"
 
 #: Arguments of a delta-rs call that commits.
 Arguments = dict[str, Any]
 
 
-def plain_commit() -> Arguments:
-    """For a commit of its own that must not be retried."""
-    return {
-        "commit_properties": CommitProperties(max_commit_retries=0),
-        "post_commithook_properties": _NO_HOOKS,
-    }
-
-
 def maintenance_commit(transactions: Mapping[str, int]) -> Arguments:
-    """For a commit that changes no row, and leaves the ledger's head where it is."""
+    """For a commit that changes no row, and leaves the ledger's head where it is. It must not be
+    retried.
+    """
     return {
         "commit_properties": CommitProperties(
             custom_metadata={MAINTENANCE: "true"},

@@ -1,19 +1,19 @@
-"""Several files of a Delta table written as one, with the same rows."""
+"""Files of a Delta table written anew: several as one, or one without some of its rows."""
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.arrow import pa, pq
+from eo_pipeline.arrow import pa, pc, pq
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place, parquet_source, relative_name, size_of
-from eo_pipeline.sinks.delta.rows import partition_value
+from eo_pipeline.sinks.delta.layout import folder_of, has_folder, partition_value
+from eo_pipeline.sinks.delta.log import file_name, is_removable
 from eo_pipeline.sinks.delta.stats import stats_json
 from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.delta.types import TYPES
@@ -23,9 +23,6 @@ from eo_pipeline.sinks.lake.together import refuse_other_count, write_batches
 _BATCH_ROWS = 131_072
 
 _PARTITION = "partition."
-
-#: delta-rs tells other paths than the log has of names that are encoded there. Ours never are.
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=-]+")
 
 
 @dataclass(frozen=True)
@@ -37,61 +34,100 @@ class Compacted:
 
 
 def data_files(table: Snapshot) -> list[DataFile]:
-    """The files of this version of the table."""
-    return [
-        DataFile(
-            path=action["path"],
-            size=action["size_bytes"],
-            rows=action["num_records"],
-            partition=tuple(
-                (name.removeprefix(_PARTITION), partition_value(name, value))
-                for name, value in sorted(action.items())
-                if name.startswith(_PARTITION)
-            ),
-            first=action.get(f"min.{CHECKPOINT_COLUMN}"),
-            movable=_PLAIN_PATH.fullmatch(action["path"]) is not None,
-        )
-        for action in pa.table(table.table.get_add_actions(flatten=True)).to_pylist()
-    ]
+    """The files of this version of the table, by their names below its folder."""
+    layout = table.described.partition_by
+    return [data_file(action, layout) for action in table.add_actions()]
+
+
+def data_file(action: dict[str, Any], layout: Sequence[str]) -> DataFile:
+    """One of them, by its action in the log."""
+    values = {name: partition_value(name, action[f"{_PARTITION}{name}"]) for name in layout}
+    return DataFile(
+        path=file_name(action["path"]),
+        size=action["size_bytes"],
+        rows=action["num_records"],
+        partition=tuple(values.items()),
+        first=action.get(f"min.{CHECKPOINT_COLUMN}"),
+        movable=is_removable(action["path"]) and has_folder(values),
+    )
+
+
+def removal_of(file: DataFile, *, data_change: bool) -> RemoveAction:
+    """What takes ``file`` out of the table."""
+    now = int(time.time() * 1000)
+    return RemoveAction(file.path, data_change, now, file.size, dict(file.partition))
+
+
+def is_laid_out(file: DataFile) -> bool:
+    """Whether it lies where every reader looks for the values of its partition."""
+    folder = folder_of(dict(file.partition))
+    return not folder or f"/{folder}/" in f"/{file.path}"
 
 
 class Writing:
-    """New files below ``folder``, flushed, to which nothing refers yet; with the columns that the
-    table has now.
+    """New files, flushed, to which nothing refers yet; with the columns that the table has now, but
+    for those it is laid out by.
     """
 
-    def __init__(self, table: Snapshot, folder: Place) -> None:
-        self._table, self._folder = table, folder
-        self._rows = table.table.to_pyarrow_dataset()
+    def __init__(self, table: Snapshot) -> None:
+        self._table = table
+        self._rows = table.dataset()
         self._fragments = {each.path: each for each in self._rows.get_fragments()}
-        folder.mkdir(parents=True, exist_ok=True)
+        layout = table.described.partition_by
+        self._schema = pa.schema([each for each in self._rows.schema if each.name not in layout])
 
-    def together(self, files: Sequence[DataFile]) -> Compacted:
-        """One, with the rows of ``files``.
+    def together(self, place: Place, files: Sequence[DataFile]) -> Compacted:
+        """``place``, with the rows of ``files``, which are of one partition.
 
         Raises:
             DamagedError: it has not as many rows as the table's log says.
         """
-        place, partition = self._folder / f"{uuid.uuid4().hex}.parquet", dict(files[0].partition)
-        # what a table is laid out by is in its log, and not in its files
-        columns = [name for name in self._rows.schema.names if name not in partition]
-        schema = pa.schema([self._rows.schema.field(name) for name in columns])
-        metadata = self._write(place, files, schema)
+        metadata = self._write(place, self._batches(files))
         refuse_other_count(place, files, metadata.num_rows)
-        now = int(time.time() * 1000)
-        path, size = relative_name(place, self._table.root), size_of(place) or 0
-        stats = stats_json(metadata, TYPES.schema(schema))
-        return Compacted(
-            AddAction(path, size, partition, now, False, stats),
-            tuple(RemoveAction(each.path, False, now, each.size, partition) for each in files),
-        )
+        add = self._added(place, files[0], metadata, data_change=False)
+        return Compacted(add, tuple(removal_of(each, data_change=False) for each in files))
 
-    def _write(self, place: Place, files: Sequence[DataFile], schema: pa.Schema) -> pq.FileMetaData:
+    def checkpoints(self, file: DataFile) -> pa.ChunkedArray:
+        """Of each of its rows the number of its checkpoint."""
+        scanner = self._fragments[file.path].scanner(self._rows.schema, columns=[CHECKPOINT_COLUMN])
+        return scanner.to_table()[CHECKPOINT_COLUMN]
+
+    def without(self, place: Place, file: DataFile, first: int, last: int) -> AddAction:
+        """``place``, with the rows of ``file`` but those of checkpoints ``first`` to ``last``."""
+
+        def kept() -> Iterator[pa.RecordBatch]:
+            for batch in self._batches([file]):
+                goes = is_among(batch[CHECKPOINT_COLUMN], first, last)
+                yield batch.filter(pc.invert(goes))
+
+        return self._added(place, file, self._write(place, kept()), data_change=True)
+
+    def _batches(self, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
         fragments = [self._fragments[each.path] for each in files]
         rows = type(self._rows)(
             fragments, self._rows.schema, self._rows.format, self._rows.filesystem
         )
-        batches = rows.to_batches(columns=schema.names, batch_size=_BATCH_ROWS)
-        write_batches(place, batches, schema)
+        yield from rows.to_batches(columns=self._schema.names, batch_size=_BATCH_ROWS)
+
+    def _write(self, place: Place, batches: Iterator[pa.RecordBatch]) -> pq.FileMetaData:
+        write_batches(place, batches, self._schema)
         with pq.ParquetFile(parquet_source(place)) as written:
             return written.metadata
+
+    def _added(
+        self, place: Place, like: DataFile, metadata: pq.FileMetaData, *, data_change: bool
+    ) -> AddAction:
+        return AddAction(
+            relative_name(place, self._table.root),
+            size_of(place) or 0,
+            dict(like.partition),
+            int(time.time() * 1000),
+            data_change,
+            stats_json(metadata, TYPES.schema(self._schema)),
+        )
+
+
+def is_among(numbers: pa.Array, first: int, last: int) -> pa.Array:
+    """Of each whether it is one of ``first`` to ``last``; none is not."""
+    among = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+    return pc.fill_null(among, False)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from eo_pipeline.errors import ConfigError
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
+from eo_pipeline.sinks.delta.layout import layout_copy, refuse_layout, unfit_for
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
 from eo_pipeline.sinks.options import UpsertOptions, each_once
-from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
+from eo_pipeline.sinks.unfit import Limits, reason
 from eo_pipeline.storage import Storage, checked_place
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class DeltaSink(UpsertOptions, FolderSink):
         removes a file from a hidden folder, once a rewind or OPTIMIZE took it out of the table.
 
         Rows to upsert are copied by the merge, and wait with their promise. So do rows that Spark
-        lays out in ``name=value`` folders, which readers would take for columns: publishing gives
-        each file a second name in the visible folder.
+        lays out in folders of its own: publishing gives each file a second name in the visible
+        folder, below those that readers go by.
         """
         in_place = self.mode == "append" and not self.partition_by
         rows = self.root / ROWS_FOLDER if in_place else None
@@ -119,30 +119,31 @@ class DeltaSink(UpsertOptions, FolderSink):
         Raises:
             SchemaChangeError: a column has a type that Delta has nothing for.
             RefusedError: a column's name cannot be used.
-            ConfigError: a column that the sink goes by is not there.
+            ConfigError: a column that the sink goes by is not there, or the table cannot be laid
+                out by it.
         """
         TYPES.refuse_unknown(df)
-        absent = [name for name in self.partition_by if name not in df.columns]
-        if absent:
-            raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
+        refuse_layout(df.schema, self.partition_by, merges=self.mode == "upsert")
         if rule := self.upsert_rule:
             rule.check_columns(df.columns)
-        copies = {LAYOUT_PREFIX + name: df[name] for name in self.partition_by}
-        return df.withColumns(copies) if self.partition_columns else df
+        if not self.partition_columns:
+            return df
+        kinds = {name: df.schema[name].dataType for name in self.partition_by}
+        return df.withColumns(
+            {LAYOUT_PREFIX + name: layout_copy(df[name], kind) for name, kind in kinds.items()}
+        )
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """What an upsert goes by is never null, a key never NaN; a partition's text never empty."""
+        """What an upsert goes by is never null, a key never NaN; and a partition's value makes the
+        name of a folder.
+        """
         rule = self.upsert_rule
         needed, key = (rule.never_null, rule.key) if rule else ((), ())
-        empty = [
-            (name, Unfit(column(name) == "", "an empty text, which Delta reads back as null"))
-            for name in self.partition_by
-            if name in schema.names and schema[name].dataType.typeName() == "string"
-        ]
-        return reason(schema, Limits(needed=needed, never_null=never_null, numbers=key), *empty)
+        limits = Limits(needed=needed, never_null=never_null, numbers=key)
+        return reason(schema, limits, *unfit_for(schema, self.partition_by))
 
     def plain_rows_need(self) -> Collection[str] | None:
-        """What an upsert goes by; a partition's text may not be empty either."""
+        """What an upsert goes by; a partition's value must do for a folder as well."""
         if self.partition_by:
             return None
         return rule.never_null if (rule := self.upsert_rule) else ()

@@ -37,6 +37,8 @@ _FEATURES = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        # which delta-rs gives to tables that have no such column, when it sets their properties
+        "variantType",
     }
 )
 
@@ -46,6 +48,7 @@ _SETTINGS_REFUSED = {"delta.columnMapping.mode": "none"}
 #: A setting by which the log forgets application transactions, and so where the ledger's head is.
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CONSTRAINT = "delta.constraints."
+_FEATURE = "delta.feature."
 _COLUMN_RULES = ("delta.generationExpression", "delta.identity", "delta.invariants")
 
 #: Of a pipeline's ledger, beside its folders of thousands.
@@ -146,6 +149,10 @@ class Described:
         for name, harmless in _SETTINGS_REFUSED.items():
             if settings.get(name, harmless) != harmless:
                 found.append(f"{name}={settings[name]}")
+        for name in settings:
+            feature = name.removeprefix(_FEATURE)
+            if feature != name and feature not in {*_FEATURES, *self.features}:
+                found.append(f"the feature {feature}")
         found += [f"the check {name}" for name in settings if name.startswith(_CONSTRAINT)]
         for name, field in self.columns.items():
             rules = [rule for rule in field.get("metadata", {}) if rule.startswith(_COLUMN_RULES)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from eo_pipeline.places import Place
 
@@ -12,6 +13,9 @@ LOG_FOLDER = "_delta_log"
 
 #: In the line of every application transaction; one that spells it otherwise is left to the search.
 _TRANSACTION = b'"txn"'
+
+#: What delta-rs leaves as it is in a file's path, besides letters and digits.
+_AS_IT_IS = "/!$&'()+,-.:;=@_~"
 
 #: Names the log's newest checkpoint, or one before (Delta protocol, "Last Checkpoint File").
 _HINT = "_last_checkpoint"
@@ -35,6 +39,23 @@ def newest_checkpoint(log: Place) -> Hint | None:
         return None
     said = json.loads(hint.read_bytes())
     return Hint(int(said["version"]), int(said.get("size", 0)))
+
+
+def path_in_log(name: str) -> str:
+    """How delta-rs writes a file's ``name`` into the log. A file is removed by the very text that
+    added it.
+    """
+    return quote(name, safe=_AS_IT_IS)
+
+
+def file_name(path: str) -> str:
+    """The name of the file with this ``path`` in the log, below the table's folder."""
+    return unquote(path)
+
+
+def is_removable(path: str) -> bool:
+    """Whether delta-rs finds the text ``path`` again: other engines leave other characters."""
+    return path_in_log(file_name(path)) == path
 
 
 def commit_file(log: Place, version: int) -> Place:

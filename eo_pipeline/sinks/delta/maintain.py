@@ -11,6 +11,7 @@ being removed.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 
 from deltalake.exceptions import CommitFailedError
@@ -18,8 +19,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from eo_pipeline.places import Place, files_below
 from eo_pipeline.sinks.delta.commit import commit_files, maintenance_commit
-from eo_pipeline.sinks.delta.compaction import Compacted, Writing, data_files
+from eo_pipeline.sinks.delta.compaction import Compacted, Writing, data_files, is_laid_out
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
+from eo_pipeline.sinks.delta.layout import folder_of
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
 from eo_pipeline.sinks.delta.store import FLOOR, TURN, Snapshot
 from eo_pipeline.sinks.delta.unused import UnusedFiles, remembered_for
@@ -47,6 +49,15 @@ class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
         figures = changed(before, _size(log))
         yield Upkeep("log", "a checkpoint of the log", *figures, time.monotonic() - begun)
 
+    def groups(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
+        """With those that lie where Polars does not find what they are laid out by, if asked."""
+        found = super().groups(files)
+        if self.rules.rewrite_layout:
+            together = {each.path for group in found for each in group}
+            odd = (each for each in files if each.movable and not is_laid_out(each))
+            found += [[each] for each in odd if each.path not in together]
+        return found
+
     def reason_not_to(self, table: Snapshot) -> str | None:
         return table.reason_not_to_remove()
 
@@ -68,8 +79,13 @@ class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
     def write_together(
         self, table: Snapshot, groups: Sequence[Sequence[DataFile]], folder: Place
     ) -> list[Compacted]:
-        writing = Writing(table, folder)
-        return [writing.together(files) for files in groups]
+        writing = Writing(table)
+        made = []
+        for files in groups:
+            below = folder / folder_of(dict(files[0].partition))
+            below.mkdir(parents=True, exist_ok=True)
+            made.append(writing.together(below / f"{uuid.uuid4().hex}.parquet", files))
+        return made
 
     def put_in_place(self, table: Snapshot, made: Sequence[Compacted]) -> int:
         held = {each.path for each in data_files(table)}

@@ -11,8 +11,8 @@ from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 
 
 def merge(table: DeltaTable, source: pa.Table, rule: UpsertRule, arguments: Arguments) -> None:
-    """One commit on this handle: ``source``, one row a key, replaces and adds rows; columns that
-    the table lacks are added.
+    """One commit on this handle: ``source``, one row a key, replaces and adds rows. The table has
+    all of its columns.
     """
     before = table.version()
     merger = table.merge(
@@ -20,7 +20,6 @@ def merge(table: DeltaTable, source: pa.Table, rule: UpsertRule, arguments: Argu
         _same_key(rule, "old", "new"),
         source_alias="new",
         target_alias="old",
-        merge_schema=True,
         streamed_exec=False,
         **arguments,
     )

@@ -7,7 +7,11 @@ from functools import partial
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import (
+    AddAction,
+    RemoveAction,
+    create_table_with_add_actions,
+)
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.errors import (
@@ -24,12 +28,12 @@ from eo_pipeline.sinks.delta.commit import (
     commit_errors,
     commit_files,
     ledger_commit,
-    plain_commit,
+    maintenance_commit,
     transactions_of,
     words_of,
 )
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
-from eo_pipeline.sinks.delta.removal import replay, rewind
+from eo_pipeline.sinks.delta.removal import without
 from eo_pipeline.sinks.delta.restore import restore
 from eo_pipeline.sinks.delta.rows import in_memory, in_types_of
 from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained, is_of_files
@@ -122,12 +126,11 @@ class DeltaPublication(LakePublication[Snapshot]):
             return self._rewind(table)
         if rule and rows is not None:
             return self._merge(table, rows, rule, lacking)
-        actions = self._actions(rows)
+        actions: list[AddAction | RemoveAction] = [*self._actions(rows)]
         if operation is Operation.REPLAY:
             target = target_of(self.entry)
-            change = replay(table.table, target, rows, actions, self._arguments)
-        else:
-            change = partial(commit_files, table.table, actions, self._arguments)
+            actions += without(table, target, target, self._files)
+        change = partial(commit_files, table.table, actions, self._arguments)
         return self._widened(table, lacking, change)
 
     def _widened(self, table: Snapshot, lacking: pa.Schema, change: Commit) -> Commit:
@@ -144,32 +147,32 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     def _rewind(self, table: Snapshot) -> Commit:
         if not self.session.sink.upsert_rule:
-            return rewind(table.table, target_of(self.entry), self._arguments)
+            actions = without(table, target_of(self.entry) + 1, None, self._files)
+            return partial(commit_files, table.table, actions, self._arguments)
         version = self.session.version_left_by_target(self.entry, table)
         return partial(restore, table.table, version, self._arguments)
 
     def _merge(
         self, table: Snapshot, rows: StagedTable, rule: UpsertRule, lacking: pa.Schema
     ) -> Commit:
-        """A merge adds columns itself, but no fields to structs, and not the table feature that
-        local times need: delta-rs would commit it, and no reader could open the table any more.
+        """The columns that the table lacks are added before the merge: delta-rs' own would make
+        another table of it, by its id, and take from its columns that they may not be null.
         """
         table.refuse_removal()
         types = table.described.following(rows.schema)
         source = in_types_of(types, newest_rows(in_memory(rows), rule))
         refuse_moved_keys(table.table, source, rule)
         change = partial(merge, table.table, source, rule, self._arguments)
-        held = any(name in table.described.columns for name in lacking.names)
-        needs_feature = any("timestamp[us]" in str(field.type) for field in lacking)
-        return self._widened(table, lacking, change) if held or needs_feature else change
+        return self._widened(table, lacking, change)
 
     def _widen(self, table: DeltaTable, new: pa.Schema) -> None:
-        """New nullable columns, in a commit of their own just before the rows' commit.
+        """New nullable columns, in a commit of their own just before the rows' commit, which
+        changes no row, so that a rewind goes back past it.
 
         delta-rs has no call for both at once. Dying in between leaves columns without values.
         """
         try:
-            table.alter.add_columns(list(delta_schema(new).fields), **plain_commit())
+            table.alter.add_columns(list(delta_schema(new).fields), **maintenance_commit({}))
         except CommitFailedError as error:
             raise OvertakenError(str(error)) from error
         except (DeltaError, OSError) as error:
@@ -224,9 +227,12 @@ class DeltaPublication(LakePublication[Snapshot]):
         )
 
     def _actions(self, rows: StagedTable | None) -> list[AddAction]:
-        files = PublishedFiles(self.session.published_folder, self.at, self.written)
         described = self.table.described if self.table else None
-        return self.session.add_actions(described, rows, files)
+        return self.session.add_actions(described, rows, self._files)
+
+    @property
+    def _files(self) -> PublishedFiles:
+        return PublishedFiles(self.session.published_folder, self.at, self.written)
 
     @property
     def _arguments(self) -> Arguments:

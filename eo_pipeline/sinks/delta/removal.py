@@ -1,104 +1,71 @@
-"""Rows that leave the table again (rewind) or are replaced (replay), in one commit each."""
+"""Rows that leave the table again (rewind) or are replaced (replay), in one commit each.
+
+A file whose rows all go leaves as it is. One that holds rows of others too, as OPTIMIZE and
+maintenance make them, is written anew without those that go, before the commit, by ourselves:
+delta-rs's own delete and overwrite cast all rows to the table's columns, which some lack.
+"""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
-from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.arrow import pa
+from eo_pipeline.arrow import pc
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.delta.commit import Arguments, commit_files
-from eo_pipeline.sinks.delta.rows import batches_of, partition_value
-from eo_pipeline.sinks.lake.publication import Commit
-from eo_pipeline.staging.rows import StagedTable
+from eo_pipeline.sinks.delta.compaction import Writing, data_file, is_among, removal_of
+from eo_pipeline.sinks.delta.layout import folder_of
+from eo_pipeline.sinks.delta.store import Snapshot
+from eo_pipeline.sinks.lake.bins import DataFile
+from eo_pipeline.sinks.lake.rows import PublishedFiles
+from eo_pipeline.sinks.lake.session import NO_CHECKPOINT
 
 _LOW, _HIGH = f"min.{CHECKPOINT_COLUMN}", f"max.{CHECKPOINT_COLUMN}"
 _NULLS = f"null_count.{CHECKPOINT_COLUMN}"
-_PARTITION = "partition."
 
 
-def rewind(table: DeltaTable, target: int, arguments: Arguments) -> Commit:
-    """Rows of checkpoints after ``target`` leave; rows of no checkpoint stay."""
-    first = target + 1
-    found = _files(table, first, None)
-    if found.mixed:
-        return lambda: _delete(table, f"{CHECKPOINT_COLUMN} >= {first}", arguments)
-    return lambda: commit_files(table, found.inside, arguments)
-
-
-def replay(
-    table: DeltaTable,
-    target: int,
-    rows: StagedTable | None,
-    actions: list[AddAction],
-    arguments: Arguments,
-) -> Commit:
-    """Rows of the checkpoint ``target`` give way to the staged ``rows``, which carry its number;
-    ``actions`` add their files.
-
-    Nothing is copied, unless a file holds rows of other checkpoints too (after OPTIMIZE).
+def without(
+    table: Snapshot, first: int, last: int | None, files: PublishedFiles
+) -> list[AddAction | RemoveAction]:
+    """What takes the rows of checkpoints ``first`` to ``last`` (``None``: to the end) out of the
+    table; some of its files are written anew as ``files``. Rows of no checkpoint stay.
     """
-    found = _files(table, target, target)
-    if found.mixed:
-        return lambda: _overwrite(table, f"{CHECKPOINT_COLUMN} = {target}", rows, arguments)
-    return lambda: commit_files(table, [*found.inside, *actions], arguments)
+    return [*_without(table, first, NO_CHECKPOINT if last is None else last, files)]
 
 
-@dataclass
-class _Found:
-    """Files with rows of certain checkpoints: whose rows all are, and whose some may be."""
-
-    inside: list[RemoveAction] = field(default_factory=list)
-    mixed: bool = False
-
-
-def _files(table: DeltaTable, first: int, last: int | None) -> _Found:
-    """The table's files with rows of checkpoints ``first`` to ``last`` (``None``: to the end)."""
-    found = _Found()
-    for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        low, high, nulls = action.get(_LOW), action.get(_HIGH), action.get(_NULLS)
-        if low is None or high is None:
-            # without bounds, unless all rows are somebody else's: one must look into the file
-            found.mixed |= nulls is None or nulls < (action["num_records"] or 0)
-        elif high < first or (last is not None and low > last):
-            continue
-        elif low >= first and (last is None or high <= last) and nulls == 0:
-            found.inside.append(_remove(action))
-        else:
-            found.mixed = True
-    return found
+def _without(
+    table: Snapshot, first: int, last: int, files: PublishedFiles
+) -> Iterator[AddAction | RemoveAction]:
+    writing: Writing | None = None
+    for action in table.add_actions():
+        holds = _holds(action, first, last)
+        file = data_file(action, table.described.partition_by)
+        if holds is None:
+            writing = writing or Writing(table)
+            holds = _looked_into(writing, file, first, last)
+            if holds is None:
+                place = files.new(folder_of(dict(file.partition)) if file.movable else "")
+                yield writing.without(place, file, first, last)
+        if holds is not False:
+            yield removal_of(file, data_change=True)
 
 
-def _remove(action: dict[str, Any]) -> RemoveAction:
-    parts = {
-        name.removeprefix(_PARTITION): value
-        for name, value in action.items()
-        if name.startswith(_PARTITION)
-    }
-    values = {name: partition_value(name, value) for name, value in parts.items()}
-    now = int(time.time() * 1000)
-    return RemoveAction(action["path"], True, now, action["size_bytes"], values)
+def _holds(action: dict[str, Any], first: int, last: int) -> bool | None:
+    """Whether all rows of a file are of these checkpoints, or none is, by the log. ``None``: some
+    may be.
+    """
+    low, high, nulls = action.get(_LOW), action.get(_HIGH), action.get(_NULLS)
+    if low is None or high is None:
+        # without bounds, unless all rows are somebody else's: one must look into the file
+        return None if nulls is None or nulls < (action["num_records"] or 0) else False
+    if high < first or low > last:
+        return False
+    return True if low >= first and high <= last and nulls == 0 else None
 
 
-def _delete(table: DeltaTable, predicate: str, arguments: Arguments) -> None:
-    before = table.version()
-    table.delete(predicate, **arguments)
-    if table.version() == before:
-        # a delete that matches nothing makes no commit, and says nothing
-        commit_files(table, [], arguments)
-
-
-def _overwrite(
-    table: DeltaTable, predicate: str, rows: StagedTable | None, arguments: Arguments
-) -> None:
-    before = table.version()
-    if rows is None or not rows.rows:
-        _delete(table, predicate, arguments)
-        return
-    write_deltalake(table, batches_of(rows), mode="overwrite", predicate=predicate, **arguments)
-    if table.version() == before:
-        commit_files(table, [], arguments)
+def _looked_into(writing: Writing, file: DataFile, first: int, last: int) -> bool | None:
+    """The same, by its rows."""
+    among = is_among(writing.checkpoints(file), first, last)
+    found = pc.sum(among).as_py() or 0
+    return None if 0 < found < len(among) else found > 0

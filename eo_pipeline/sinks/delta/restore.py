@@ -25,7 +25,7 @@ from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointe
 from eo_pipeline.sinks.protocol import OvertakenError
 from eo_pipeline.sinks.removal import target_of
 
-#: Commits of maintenance, which change no row.
+#: Commits of others that change no row.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 
 

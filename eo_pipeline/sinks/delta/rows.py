@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from functools import partial
-from typing import Any
 
 from deltalake.transaction import AddAction
 
@@ -16,6 +14,7 @@ from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.places import Place, is_below, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
+from eo_pipeline.sinks.delta.layout import folder_of, partition_value, refuse_without_folder
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer, refuse_unbounded_rows
@@ -29,16 +28,6 @@ def in_memory(rows: StagedTable) -> pa.Table:
     return _stored(
         rows.table if rows.table is not None else pa.Table.from_batches(rows.batches(), rows.schema)
     )
-
-
-def batches_of(rows: StagedTable) -> pa.RecordBatchReader:
-    """Staged rows, a batch at a time, in the types Delta has."""
-    batches = (
-        batch
-        for staged in rows.batches()
-        for batch in _stored(pa.Table.from_batches([staged])).to_batches()
-    )
-    return pa.RecordBatchReader.from_batches(TYPES.schema(own_columns(rows.schema)), batches)
 
 
 def _stored(table: pa.Table) -> pa.Table:
@@ -92,12 +81,15 @@ class AddActions:
         paths = staged.paths()
         if staged.table is not None:
             table = in_types_of(self.known, _stored(staged.table))
-            paths = files.write(one_file_each(table, [table[n] for n in self.partition_by]))
+            parts = one_file_each(table, [table[name] for name in self.partition_by])
+            paths = files.write(parts, self._folder)
         elif is_narrower(TYPES.schema(own_columns(staged.schema)), self.known):
-            sources = (parquet_source(path) for path in paths)
-            paths = files.write(in_types_of(self.known, pq.read_table(each)) for each in sources)
-        elif not all(is_below(path, self.root / ROWS_FOLDER) for path in paths):
-            paths = files.link(paths)
+            # not by read_table, which takes the names of folders for columns
+            sources = (pq.ParquetFile(parquet_source(path)) for path in paths)
+            narrow = (in_types_of(self.known, each.read()) for each in sources)
+            paths = files.write(narrow, self._folder)
+        elif self.partition_by or not all(is_below(p, self.root / ROWS_FOLDER) for p in paths):
+            paths = files.link(paths, side_by_side.each(self._folder_of_file, paths))
         is_ours = staged.table is not None
         return side_by_side.each(partial(self._action, is_ours=is_ours), paths)
 
@@ -106,7 +98,7 @@ class AddActions:
             with pq.ParquetFile(parquet_source(path)) as file:
                 schema = TYPES.schema(own_columns(file.schema_arrow))
                 metadata = file.metadata
-                values = self._partition_values(file)
+                values = self._values(file.read) if self.partition_by else {}
         except pa.ArrowException as error:
             raise RefusedError(f"the staged file {path} cannot be read: {error}") from error
         if not is_ours:
@@ -131,12 +123,25 @@ class AddActions:
                 "there. Nothing was written; fill the column in the transform."
             )
 
-    def _partition_values(self, file: pq.ParquetFile) -> dict[str, str | None]:
-        """What staging laid the file out by: its rows have one value in each such column."""
+    def _folder_of_file(self, path: Place) -> str:
         if not self.partition_by:
-            return {}
-        columns = file.read(columns=list(self.partition_by))
-        return {name: self._only_value(name, columns[name]) for name in self.partition_by}
+            return ""
+        with pq.ParquetFile(parquet_source(path)) as file:
+            return folder_of(self._values(file.read))
+
+    def _folder(self, rows: pa.Table) -> str:
+        return folder_of(self._values(rows.select))
+
+    def _values(self, columns_of: Callable[[list[str]], pa.Table]) -> dict[str, str | None]:
+        """What the rows of a file are laid out by: they have one value in each such column.
+
+        Raises:
+            RefusedError: they have not, or readers would not have it back.
+        """
+        columns = columns_of([*self.partition_by])
+        values = {name: self._only_value(name, columns[name]) for name in self.partition_by}
+        refuse_without_folder(values)
+        return values
 
     def _only_value(self, name: str, column: pa.ChunkedArray) -> str | None:
         values = column.unique().to_pylist()
@@ -147,31 +152,3 @@ class AddActions:
                 "ranges again."
             )
         return partition_value(name, values[0])
-
-
-def partition_value(name: str, value: Any) -> str | None:
-    """As the log has it (Delta protocol, "Partition Value Serialization").
-
-    Raises:
-        RefusedError: the value has no such form.
-    """
-    if value is None:
-        return None
-    if value == "":
-        raise RefusedError(
-            f"partition column {name!r} holds an empty text, which Delta reads back as null. "
-            "Nothing was written; give it another value in the transform."
-        )
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-        return utc.isoformat(sep=" ", timespec="microseconds")
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, int | str | date):
-        return str(value)
-    raise RefusedError(
-        f"partition column {name!r} is of a type by which a table is not laid out "
-        f"({type(value).__name__}). Nothing was written; choose another column."
-    )

@@ -8,7 +8,12 @@ from functools import partial
 from deltalake.exceptions import DeltaError
 
 from eo_pipeline.arrow import pa
-from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
+from eo_pipeline.errors import (
+    DamagedError,
+    EoPipelineError,
+    RefusedError,
+    SinkUnavailableError,
+)
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.delta.append import Appendable
@@ -56,7 +61,7 @@ class DeltaSession(DeltaTableSession):
         table = self.open_table()
         try:
             yield from read(table) if table else ()
-        except SinkUnavailableError as error:
+        except (SinkUnavailableError, DamagedError) as error:
             raise self.damage() or error from error.__cause__
 
     def past(self, entry: LedgerEntry) -> Past:
@@ -86,11 +91,14 @@ class DeltaSession(DeltaTableSession):
             yield from DeltaUpkeep(self.root, self.pipeline, rules, opened).work(dry_run=dry_run)
 
     def _not_kept(self, error: Exception) -> EoPipelineError:
-        return self.damage() or stopped(self.root, error)
+        lasts = isinstance(error, DeltaError) and not is_of_files(error)
+        return self.damage() or stopped(self.root, error, lasts=lasts)
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, DeltaError):
             return (is_of_files(error) and self.damage()) or explained(self.uri, error)
+        if isinstance(error, OSError | pa.ArrowException):  # a file that is written anew is read
+            return self.damage() or super().explain(error)
         return super().explain(error)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:

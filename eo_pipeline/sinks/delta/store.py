@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import (
@@ -15,9 +16,11 @@ from deltalake.exceptions import (
     DeltaProtocolError,
     TableNotFoundError,
 )
+from deltalake.table import ProtocolVersions
 
-from eo_pipeline.arrow import pa
+from eo_pipeline.arrow import pa, pads
 from eo_pipeline.errors import (
+    ConfigError,
     DamagedError,
     EoPipelineError,
     RefusedError,
@@ -26,7 +29,13 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.delta.described import Described, stored_schema
-from eo_pipeline.sinks.delta.log import LOG_FOLDER, commit_file, transactions_in
+from eo_pipeline.sinks.delta.log import (
+    LOG_FOLDER,
+    commit_file,
+    file_name,
+    is_removable,
+    transactions_in,
+)
 from eo_pipeline.sinks.delta.own import APP_PREFIX, TOKEN_SUFFIX
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
@@ -48,6 +57,20 @@ _OF_FILES = re.compile(
 _SCANNED = 50_000
 
 
+class _WithoutVectors(DeltaTable):
+    """The same table, of which it is known that no file has a deletion vector: read by whoever
+    reads none.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        vars(self).update(vars(table))
+
+    def protocol(self) -> ProtocolVersions:
+        found = super().protocol()
+        features = [name for name in found.reader_features or () if name != "deletionVectors"]
+        return found._replace(reader_features=features)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A handle on one version of the table; a commit on it is refused once it moved on."""
@@ -62,6 +85,7 @@ class Snapshot:
 
         Raises:
             SinkUnavailableError: it cannot be read just now.
+            ConfigError: a catalog commits to it.
             DamagedError: its log is not whole.
         """
         uri = str(root)
@@ -74,9 +98,16 @@ class Snapshot:
                 raise SinkUnavailableError(
                     f"{uri}: the Delta table cannot be read: {error}"
                 ) from error
+            if "catalog-managed" in str(error):
+                raise ConfigError(
+                    f"sink.path: {uri} is a table whose commits a catalog takes (the feature "
+                    "catalogManaged, once catalogOwned-preview), and not its folder: it is written "
+                    "to through that catalog alone. Write to a table without it."
+                ) from error
             raise DamagedError(
-                f"{uri}: the log of the Delta table cannot be read: {error}. Nothing was changed. "
-                "Bring its folder _delta_log back from a backup of the same moment as the rest."
+                f"{uri}: the log of the Delta table cannot be read: {error}. Bring its folder "
+                "_delta_log back from a backup of the same moment as the rest, or, if its newest "
+                "commit alone is the one that cannot be read, from before that commit."
             ) from error
 
     @cached_property
@@ -90,6 +121,28 @@ class Snapshot:
         )
         return None if version is None or token is None else Pointer(version, token)
 
+    def add_actions(self) -> list[dict[str, Any]]:
+        """What the log says of each file of this version."""
+        found: list[dict[str, Any]] = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        return found
+
+    @cached_property
+    def has_deleted_rows(self) -> bool:
+        """Whether a file of this version holds rows that a deletion vector takes out. That the
+        table may have such vectors says a feature, which stays when they are gone.
+        """
+        may = "deletionVectors" in self.described.features
+        return may and any(batch.num_rows for batch in self.table.deletion_vectors())
+
+    def dataset(self) -> pads.Dataset:
+        """The rows, a fragment each file.
+
+        Raises:
+            DeltaProtocolError: this is not how such a table is read.
+        """
+        may = "deletionVectors" in self.described.features and not self.has_deleted_rows
+        return (_WithoutVectors(self.table) if may else self.table).to_pyarrow_dataset()
+
     @cached_property
     def described(self) -> Described:
         """What it is apart from its rows."""
@@ -100,7 +153,8 @@ class Snapshot:
 
         Raises:
             RefusedError: the table has deletion vectors.
-            SinkUnavailableError: a file was vacuumed meanwhile, or is damaged.
+            SinkUnavailableError: a file was vacuumed meanwhile.
+            DamagedError: a file, or what the log says of it, makes no rows.
         """
         columns = self.described.columns
         schema = lineage_schema(columns)
@@ -117,9 +171,14 @@ class Snapshot:
         except DeltaProtocolError as error:
             raise RefusedError(f"the rows cannot be read back: {error}") from error
         except (DeltaError, pa.ArrowException, OSError) as error:
-            raise SinkUnavailableError(
-                f"{self.table.table_uri} cannot be read: {error}. Was it vacuumed meanwhile? Ask "
-                "again."
+            said = f"{self.table.table_uri} cannot be read: {error}."
+            if is_of_files(error):
+                raise SinkUnavailableError(
+                    f"{said} Was it vacuumed meanwhile? Ask again."
+                ) from error
+            raise DamagedError(
+                f"{said} That does not pass by itself. Bring back from a backup what is damaged; "
+                "what delta-rs cannot read, let another engine write anew."
             ) from error
 
     def _batches(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
@@ -128,7 +187,7 @@ class Snapshot:
         No filter is given to the scan: delta-rs tells pyarrow of a file without the column that the
         column is not null there (``>= null``), so that its rows would be left out.
         """
-        rows = self.table.to_pyarrow_dataset()
+        rows = self.dataset()
         older = self._older_files(since)
         for file in rows.get_fragments():
             if file.path not in older:
@@ -141,8 +200,8 @@ class Snapshot:
         """Files whose rows all belong to checkpoints before ``since``, by the log."""
         highest, nulls = f"max.{CHECKPOINT_COLUMN}", f"null_count.{CHECKPOINT_COLUMN}"
         return {
-            action["path"]
-            for action in pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+            file_name(action["path"])
+            for action in self.add_actions()
             if action.get(nulls) == 0 and (action.get(highest) or since) < since
         }
 
@@ -160,12 +219,15 @@ class Snapshot:
         """Why no file can be taken out of the table; None if it can."""
         if self.described.configuration.get("delta.appendOnly") == "true":
             return "it has delta.appendOnly=true. Nothing was changed"
-        if "deletionVectors" in self.described.features:
-            return "it has deletion vectors, which delta-rs does not write. Nothing was changed"
+        if self.has_deleted_rows:
+            return (
+                "files of it have deletion vectors, which delta-rs does not write. Nothing was "
+                "changed; Spark's REORG TABLE ... APPLY (PURGE) writes these files anew without"
+            )
         paths = pa.table(self.table.get_add_actions())["path"].to_pylist()
         # delta-rs writes a path's letters beyond ASCII encoded and Spark writes them as they are.
         # The log compares the two as text: the file would stay, with every row that was rewritten
-        odd = next((path for path in paths if not path.isascii()), None)
+        odd = next((path for path in paths if not is_removable(path)), None)
         return odd and (
             f"the file {odd!r} was written by another engine, below a folder whose name has "
             "letters that delta-rs cannot remove again (not ASCII): its rows would be there "

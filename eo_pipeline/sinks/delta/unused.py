@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from eo_pipeline.arrow import pa
 from eo_pipeline.places import Place, sizes_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
+from eo_pipeline.sinks.delta.log import file_name
 from eo_pipeline.sinks.delta.own import APP_PREFIX
 from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.lake.upkeep import COMPACTED_FOLDER
@@ -24,7 +25,10 @@ _ORPHANS_KEPT = timedelta(days=7)
 _REMEMBERED = "delta.deletedFileRetentionDuration"
 _INTERVAL = re.compile(r"interval\s+(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 
-_OF_ATTEMPT = re.compile(rf"{ROWS_FOLDER}/([^/]+)/(?:published/\d+/)?(\d+)-")
+#: A file of deletion vectors (Delta protocol, "Deletion Vectors").
+_VECTORS = ".bin"
+
+_OF_ATTEMPT = re.compile(rf"{ROWS_FOLDER}/([^/]+)/(?:published/\d+/(?:[^/=]+=[^/]*/)*)?(\d+)-")
 _OF_TURN = re.compile(rf"{ROWS_FOLDER}/[^/]+/{COMPACTED_FOLDER}/(\d+)/")
 
 
@@ -41,11 +45,17 @@ class UnusedFiles:
 
     def of(self, table: Snapshot) -> list[tuple[str, int]]:
         """Names below the folder, and their bytes."""
-        if "deletionVectors" in table.described.features:
+        if table.has_deleted_rows:
             return []  # they lie in files of their own, which a vacuum of delta-rs knows not of
         names = sorted(self._left(table) | self._orphans(table))
-        used = {unquote(path) for path in _paths(table)}
-        free = [n for n in names if unquote(n) not in used and not self._may_land(table, n)]
+        used = {file_name(path) for path in _paths(table)}
+        free = [
+            name
+            for name in names
+            if used.isdisjoint({name, unquote(name)}) and not self._may_land(table, name)
+        ]
+        if "deletionVectors" in table.described.features:  # older versions may have some
+            free = [name for name in free if not name.endswith(_VECTORS)]
         sizes = sizes_of(self.root, free) if free else {}
         return [(name, sizes[name]) for name in free if name in sizes]
 

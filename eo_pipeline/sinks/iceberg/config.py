@@ -12,15 +12,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 from eo_pipeline.places import Place, local_folder
 from eo_pipeline.settings import Settings
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
-from eo_pipeline.sinks.iceberg.partitioning import PartitionField, refuse_absent
+from eo_pipeline.sinks.iceberg.partitioning import IDENTITY, PartitionField, refuse_absent
 from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.options import each_once
+from eo_pipeline.sinks.unfit import Limits, reason
 from eo_pipeline.storage import Storage, checked_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
 
 #: Below the table's location: rows, where readers and clean-ups look.
 ROWS_FOLDER = "data/eo_rows"
@@ -105,6 +106,7 @@ class IcebergSink(FolderSink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
+    marks_files: ClassVar[bool] = True
     session_class: ClassVar[str] = "eo_pipeline.sinks.iceberg.session:IcebergSession"
     extra: ClassVar[str | None] = "iceberg"
 
@@ -189,6 +191,11 @@ class IcebergSink(FolderSink):
         null in a struct comes back empty.
         """
         return super().gives_back(data_type) and is_read_as_it_stands(data_type)
+
+    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
+        """A partition is never NaN, which is no partition's value."""
+        numbers = tuple(p.source for p in self.partition_fields if p.transform == IDENTITY)
+        return reason(schema, Limits(never_null=never_null, numbers=numbers))
 
     def plain_rows_need(self) -> Collection[str] | None:
         """Nothing."""

@@ -17,16 +17,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, parquet_file_to_data_file
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.types import LongType
 
 from eo_pipeline.errors import DamagedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.places import Place, size_of
+from eo_pipeline.places import Place, remove_all, size_of
+from eo_pipeline.sinks.iceberg.added import NewFiles, append
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER
-from eo_pipeline.sinks.iceberg.rows import uri_of
 from eo_pipeline.sinks.iceberg.store import forget_old_snapshots, verifying
 from eo_pipeline.sinks.iceberg.types import reads_as_it_stands
 from eo_pipeline.sinks.iceberg.unused import unused_files
@@ -86,7 +86,7 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
     def take_turn(self, table: Table, turn: int) -> None:
         def change(transaction: Transaction, summary: dict[str, str]) -> None:
             # a commit of properties alone is never refused
-            transaction.add_files([], summary, check_duplicate_files=False)
+            append(transaction, [], summary)
             transaction.set_properties({TURN: str(turn)})
 
         self._commit(table, change)
@@ -127,18 +127,23 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
     ) -> list[Compacted]:
         tasks = {task.file.file_path: task for task in table.scan().plan_files()}
         folder.mkdir(parents=True, exist_ok=True)
-        return [
-            self._one(table, [tasks[each.path] for each in files], files, folder)
-            for files in groups
-        ]
+        places = [folder / f"{uuid.uuid4().hex}.parquet" for _ in groups]
+        try:
+            return [
+                self._one(table, [tasks[each.path] for each in files], files, place)
+                for files, place in zip(groups, places, strict=True)
+            ]
+        except Exception:
+            remove_all(places)  # nothing refers to them
+            raise
 
     def _one(
-        self, table: Table, tasks: list[FileScanTask], files: Sequence[DataFile], folder: Place
+        self, table: Table, tasks: list[FileScanTask], files: Sequence[DataFile], place: Place
     ) -> Compacted:
-        place, schema = folder / f"{uuid.uuid4().hex}.parquet", table.schema()
+        schema = table.schema()
         scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
         write_batches(place, scan.to_record_batches(tasks), schema.as_arrow())
-        made = parquet_file_to_data_file(table.io, table.metadata, uri_of(place))
+        made = NewFiles(table.metadata).added(place).file
         refuse_other_count(place, files, made.record_count)
         if made.partition != tasks[0].file.partition or size_of(place) is None:
             raise DamagedError(

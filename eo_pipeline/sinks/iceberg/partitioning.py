@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.places import Place, parquet_source
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 IDENTITY = "identity"
 _TIME_TRANSFORMS = ("year", "month", "day", "hour")
 _FORM = re.compile(r"(?:(?P<transform>\w+)\((?P<source>[^(),]+)\)|(?P<plain>[^(),]+))")
+
+#: A text that does for the name of a folder.
+_PLAIN = r"\A[A-Za-z0-9_-]{1,60}\z"
 
 _SECONDS_OF_AN_HOUR = 3600
 _HOURS_OF_A_DAY = 24
@@ -72,10 +76,10 @@ class PartitionField:
         """
         from pyspark.sql import functions as F
 
-        column = df[self.source]
+        column, kind = df[self.source], dict(df.dtypes)[self.source]
         if self.transform == IDENTITY:
-            return column
-        if dict(df.dtypes)[self.source] == "timestamp":
+            return _text_of(column) if kind in ("string", "binary") else column
+        if kind == "timestamp":
             hours = F.floor(F.unix_seconds(column) / _SECONDS_OF_AN_HOUR)
             date = F.date_from_unix_date(F.floor(hours / _HOURS_OF_A_DAY).cast("int"))
         else:
@@ -90,6 +94,16 @@ class PartitionField:
         return shapes[self.transform]
 
 
+def _text_of(column: Column) -> Column:
+    """What stands for a text or bytes in the names of the folders that Spark lays files out in: as
+    short as a file system wants it, and null for nothing but null. Nobody else sees these names.
+    """
+    from pyspark.sql import functions as F
+
+    plain = F.concat(F.lit("t"), column.cast("string"))
+    return F.when(column.rlike(_PLAIN), plain).otherwise(F.sha2(column.cast("binary"), 256))
+
+
 def refuse_absent(partition_by: tuple[PartitionField, ...], columns: list[str]) -> None:
     """Raise ConfigError if the result lacks a column that the table is laid out by."""
     absent = [p.source for p in partition_by if p.source not in columns]
@@ -97,38 +111,58 @@ def refuse_absent(partition_by: tuple[PartitionField, ...], columns: list[str]) 
         raise ConfigError(f"sink.partition_by: the result has no column {', '.join(absent)}")
 
 
-def refuse_unclear(path: Place, sources: list[str]) -> None:
-    """Raise RefusedError unless the file's footer shows the one value of each partition column.
+def untold_bounds(path: Place, file: pq.ParquetFile, source: str) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a partition column, if the footer does not tell them: it
+    has none of texts of more than some kilobytes. None if it does.
 
-    PyIceberg takes the partition from the bounds. Where there are none it takes null, without a
-    word; and rows with null beside rows with a value it puts where the value belongs.
+    Raises:
+        RefusedError: rows with null are there and rows with a value. The partition is taken from
+            the bounds, and all of them would be put where the value belongs.
     """
-    with pq.ParquetFile(parquet_source(path)) as file:
-        metadata = file.metadata
-        names = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        for source in sources:
-            nulls = 0
-            for group in range(metadata.num_row_groups):
-                nulls += _nulls(metadata.row_group(group), names.get(source))
-            if nulls not in (0, metadata.num_rows):
-                raise RefusedError(
-                    f"the staged file {path} does not show one value of {source!r}, by which the "
-                    "table is partitioned: its statistics are missing, or it mixes nulls and "
-                    "values. Nothing was published; partition by another column."
-                )
+    footer = file.metadata
+    names = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    told = [_nulls(group, names.get(source)) for group in groups]
+    if None in told:
+        column = pq.read_table(parquet_source(path), columns=[source], partitioning=None)[source]
+        nulls, ends = column.null_count, pc.min_max(column).as_py()
+        read = ends["min"], ends["max"]
+    else:
+        nulls, read = sum(each for each in told if each), None
+    if nulls not in (0, footer.num_rows):
+        raise RefusedError(
+            f"the staged file {path} mixes nulls and values of {source!r}, by which the table is "
+            "partitioned. Nothing was published; the next run reads the ranges again."
+        )
+    return read
 
 
-def _nulls(group: Any, index: int | None) -> int:
-    """Nulls in a row group; where the bounds are not known, a number that spoils any sum."""
-    unknown = -(2**62)
-    found = group.column(index).statistics if index is not None else None
+def _nulls(group: Any, index: int | None) -> int | None:
+    """Nulls in a row group, if it is told how many, and the bounds of the rest."""
+    # while this is held: what is said of a column does not outlive it
+    chunk = group.column(index) if index is not None else None
+    found = chunk.statistics if chunk is not None else None
     if found is None or not found.has_null_count:
-        return unknown
+        return None
     nulls: int = found.null_count
-    has_bounds = found.has_min_max or nulls == group.num_rows
-    return nulls if has_bounds else unknown
+    return nulls if found.has_min_max or nulls == group.num_rows else None
 
 
 def partition_values(column: pa.ChunkedArray, transform: str) -> pa.ChunkedArray:
     """Equal for rows of one partition. PyIceberg's own needs a further package (pyiceberg-core)."""
     return column if transform == IDENTITY else pc.floor_temporal(column, unit=transform)
+
+
+def refuse_alike(rows: pa.Schema, partition_by: tuple[PartitionField, ...]) -> None:
+    """Raise ConfigError if a table would be laid out by two decimals of one type: PyIceberg defines
+    that type twice in its manifests, which Avro forbids, and Spark and DuckDB do not read on.
+    """
+    kinds: dict[pa.DataType, str] = {}
+    for name in (field.source for field in partition_by):
+        kind = rows.field(name).type
+        if pt.is_decimal(kind) and kinds.setdefault(kind, name) != name:
+            raise ConfigError(
+                f"sink.partition_by: {kinds[kind]!r} and {name!r} are both {kind}, and neither "
+                "Spark nor DuckDB would read the table. Nothing was published; lay it out by one "
+                "of them, or declare the other with one more digit."
+            )

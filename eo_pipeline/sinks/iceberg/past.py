@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from eo_pipeline.errors import RefusedError
+from eo_pipeline.errors import RefusedError, TableRolledBackError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.past import Past
@@ -28,6 +28,25 @@ def past_of(table: Table, entry: LedgerEntry) -> Past:
     )
 
 
+def rolled_back(table: Table, head: LedgerEntry) -> TableRolledBackError | None:
+    """Told by the newest snapshot below the current one that a commit of the pipeline made, if it
+    did not expire: each commit makes one, and moves the ledger.
+    """
+    found = (_version_of(snapshot, head.pipeline) for snapshot in _ancestors(table))
+    stands = next((version for version in found if version is not None), None)
+    if stands is None or stands >= head.version:
+        return None
+    newest = next((s for s in table.metadata.snapshots if _is_of(s, head)), None)
+    forward = f"Set it to snapshot {newest.snapshot_id} again" if newest else "Set it forward again"
+    return TableRolledBackError(head.pipeline, head.version, stands, forward)
+
+
+def _version_of(snapshot: Snapshot, pipeline: str) -> int | None:
+    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    version = said.get("eo.version") if said.get("eo.pipeline") == pipeline else None
+    return int(version) if version is not None else None
+
+
 def _past(table: Table, snapshot_id: int) -> Past:
     scan = table.scan(snapshot_id=snapshot_id)
     return Past(
@@ -41,10 +60,12 @@ def _past(table: Table, snapshot_id: int) -> Past:
 def _ancestors(table: Table) -> Iterator[Snapshot]:
     """From the newest on, as far as they are kept: what was rolled back is not among them."""
     found = table.current_snapshot()
-    while found is not None:
+    if found is None:
+        return
+    yield found  # nearly always all that is asked for, of many
+    held = {each.snapshot_id: each for each in table.metadata.snapshots}
+    while (found := held.get(found.parent_snapshot_id or -1)) is not None:
         yield found
-        parent = found.parent_snapshot_id
-        found = table.snapshot_by_id(parent) if parent is not None else None
 
 
 def _is_of(snapshot: Snapshot, entry: LedgerEntry) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
@@ -13,22 +14,37 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.table import Table, Transaction
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.transforms import parse_transform
 
-from eo_pipeline.errors import EoPipelineError, RefusedError, SinkUnavailableError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.errors import (
+    EoPipelineError,
+    RefusedError,
+    SinkUnavailableError,
+    TableRolledBackError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.places import Place
+from eo_pipeline.sinks.iceberg.added import append, uri_of
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
-from eo_pipeline.sinks.iceberg.past import past_of
-from eo_pipeline.sinks.iceberg.rows import file_uris, take_back, uri_of
+from eo_pipeline.sinks.iceberg.fields import (
+    as_spark_writes,
+    following,
+    ids_of,
+    name_mapping,
+    widen,
+)
+from eo_pipeline.sinks.iceberg.partitioning import refuse_alike
+from eo_pipeline.sinks.iceberg.past import past_of, rolled_back
+from eo_pipeline.sinks.iceberg.rows import new_files, take_back
 from eo_pipeline.sinks.iceberg.store import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
     REFUSALS,
+    UNREACHABLE,
     check,
-    columns_of,
     connect,
     drop,
     explained,
@@ -47,13 +63,17 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.publication import Commit, LakePublication
 from eo_pipeline.sinks.lake.rows import PublishedFiles
 from eo_pipeline.sinks.lake.session import LakeSession
-from eo_pipeline.sinks.lake.types import changed, own_columns
+from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX, own_columns
 from eo_pipeline.sinks.lake.upkeep import stopped
 from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
+from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 #: Below a pipeline's folder of rows: files of batches that came in memory.
 _INLINE_FOLDER = "inline"
@@ -81,6 +101,8 @@ class IcebergSession(LakeSession[Table]):
         super().__init__(pipeline, sink.root)
         self.inline_folder = sink.root / ROWS_FOLDER / pipeline / _INLINE_FOLDER
         self.catalog = connect(sink)
+        #: as the last look found it
+        self._seen: Table | None = None
         if table := self.open_table():
             check(table, sink)
 
@@ -88,7 +110,28 @@ class IcebergSession(LakeSession[Table]):
         self.catalog.close()
 
     def open_table(self) -> Table | None:
-        return load(self.catalog, self.sink)
+        self._seen = load(self.catalog, self.sink)
+        return self._seen
+
+    def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:
+        table = self.open_table()
+        return rolled_back(table, head) if table is not None and head is not None else None
+
+    def never_null(self) -> frozenset[str]:
+        schema = self._seen.schema() if self._seen is not None else Schema()
+        return frozenset(field.name for field in schema.fields if field.required)
+
+    def as_staged(self, columns: StructType) -> StructType:
+        """With the ids of the table's columns as it was when it was last looked at. Whether they
+        are still those a commit finds out.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        own = [f for f in columns if not f.name.startswith(LAYOUT_PREFIX)]
+        result = TYPES.schema(to_arrow_schema(StructType(own)))
+        after = as_spark_writes(StructType(own), ids_of(following(self._seen, result)))
+        return StructType([*after, *(f for f in columns if f.name.startswith(LAYOUT_PREFIX))])
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
         """Of one snapshot, file by file."""
@@ -123,13 +166,17 @@ class IcebergSession(LakeSession[Table]):
         """See :mod:`eo_pipeline.sinks.iceberg.maintain`."""
         from eo_pipeline.sinks.iceberg.maintain import IcebergUpkeep
 
-        with self._told_as(partial(stopped, self.root)):
+        with self._told_as(self._not_kept):
             if table := self.open_table():
                 check(table, self.sink)
             if not dry_run:
                 self.remove_lost()
             kept = IcebergUpkeep(self.root, self.pipeline, rules, self.open_table, self.catalog)
             yield from kept.work(dry_run=dry_run)
+
+    def _not_kept(self, error: Exception) -> EoPipelineError:
+        passes = isinstance(error, UNREACHABLE) and not isinstance(error, REFUSALS)
+        return stopped(self.root, error, lasts=not passes)
 
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)
@@ -162,18 +209,29 @@ class IcebergPublication(LakePublication[Table]):
 
     def _prepare(self) -> Commit:
         rows, session = self.staged.rows, self.session
+        self._refuse_rolled_back()
         result = TYPES.schema(own_columns(rows.schema)) if rows is not None else pa.schema([])
         transaction = self._change(self.table) if self.table is not None else self._create(result)
         self._widen(transaction, result)
         files = PublishedFiles(session.inline_folder, self.at, self.written)
-        uris = file_uris(rows, transaction.table_metadata, files)
+        new = new_files(rows, transaction.table_metadata, files)
+        if all(each.has_ids for each in new):
+            self._keep_names(transaction)
         summary = _summary(self.entry)
         if self.table is not None:
             take_back(transaction, self.entry, summary)
         # without files too: only a snapshot makes PyIceberg compare, see the session
-        transaction.add_files(uris, summary, check_duplicate_files=False)
+        append(transaction, new, summary)
         transaction.set_properties({HEAD_PROPERTY + session.pipeline: self.at.stem})
         return partial(self._make, transaction)
+
+    def _refuse_rolled_back(self) -> None:
+        """But for who goes as far back: this commit's snapshot would hide it."""
+        gone = rolled_back(self.table, self.head.entry) if self.table is not None else None
+        entry = self.entry
+        goes = entry.operation is Operation.REWIND and gone and target_of(entry) <= gone.stands
+        if gone and not goes:
+            raise gone
 
     def _create(self, result: pa.Schema) -> Transaction:
         """A transaction that makes the table, together with its first rows."""
@@ -216,20 +274,27 @@ class IcebergPublication(LakePublication[Table]):
         same commit.
         """
         table, sink = self.table, self.session.sink
-        known = columns_of(table) if table is not None else result
-        if new := list(changed(known, TYPES.following(known, result))):
-            with transaction.update_schema() as update:
-                update.union_by_name(pa.schema(new))
+        if table is not None:
+            widen(transaction, table, result)
         sources = {field.source for field in sink.partition_fields}
         if (
             sources
             and sources <= set(result.names)
             and (table is None or lacks_layout(table, sink))
         ):
+            refuse_alike(result, sink.partition_fields)
             with transaction.update_spec() as spec:
                 for field in sink.partition_fields:
                     transform = parse_transform(field.transform)
                     spec.add_field(field.source, transform, field.field_name)
+
+    def _keep_names(self, transaction: Transaction) -> None:
+        """What the table's name mapping says stays said: PyIceberg gives the name of a new column
+        away that files without ids have for another one.
+        """
+        before = name_mapping(self.table.metadata) if self.table is not None else None
+        if before is not None and name_mapping(transaction.table_metadata) != before:
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: before})
 
     def _make(self, transaction: Transaction) -> None:
         """The commit. Only these say that nothing landed; of anything else nobody knows."""

@@ -53,7 +53,6 @@ from eo_pipeline.sinks.iceberg.known import Unchanging, cheaply_copied
 from eo_pipeline.sinks.iceberg.partitioning import PartitionField
 from eo_pipeline.sinks.iceberg.rest import PatientRestCatalog
 from eo_pipeline.sinks.iceberg.sql import KnowingSqlCatalog
-from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 
 #: The embedded catalog: its name and file.
@@ -264,11 +263,6 @@ def forget_old_snapshots(table: Table) -> None:
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
     snapshots = Unchanging(each for each in metadata.snapshots if each.snapshot_id in kept)
     table.metadata = metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
-
-
-def columns_of(table: Table) -> pa.Schema:
-    """The table's columns in the form in which results are compared."""
-    return TYPES.comparable(table.schema().as_arrow())
 
 
 def layout_of(table: Table) -> list[tuple[str, str]]:

@@ -34,8 +34,10 @@ from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.places import (
     Place,
+    files_below,
     folders_in,
     names_in,
+    relative_name,
     remove_all,
     sync,
     write_atomically,
@@ -251,7 +253,7 @@ class LedgerFiles:
         if at.version < head.entry.floor or self._held(head, at.version) == at:
             return aside
         with _reached():
-            names = {folder / at.bucket: names_in(folder / at.bucket) for folder in folders}
+            names = {folder / at.bucket: _names_below(folder / at.bucket) for folder in folders}
         return [self.path(at), *aside, *(file for found, file in _files(names) if found == at)]
 
     def has_file_since(self, version: int) -> bool:
@@ -273,8 +275,9 @@ class LedgerFiles:
         ledgers = [self.folder / bucket for bucket in buckets]
         with _reached():
             names = {
-                folder / bucket: names_in(folder / bucket)
-                for folder in (self.folder, *folders)
+                folder / bucket: list_names(folder / bucket)
+                for list_names, listed in ((names_in, (self.folder,)), (_names_below, folders))
+                for folder in listed
                 for bucket in buckets
             }
         alone = _alone(name for folder in ledgers for name in names[folder])
@@ -310,6 +313,11 @@ def _reached() -> Iterator[None]:
         ) from error
 
 
+def _names_below(folder: Place) -> list[str]:
+    """Of files in ``folder`` and its folders, by which a table may be laid out."""
+    return [relative_name(found.place, folder) for found in files_below(folder)]
+
+
 def _alone(names: Iterable[str]) -> set[str]:
     """How the names begin of files whose version has no other file in the ledger, which holds it
     then. So it is of nearly all, in every run: no pointer is made of each.
@@ -323,7 +331,7 @@ def _alone(names: Iterable[str]) -> set[str]:
 
 def _is_of(stems: Set[str], name: str) -> bool:
     """Whether ``name`` begins with one of them; a file of rows has its number behind that."""
-    stem, _, _ = name.partition(".")
+    stem, _, _ = name.rpartition("/")[2].partition(".")
     return stem in stems or stem.rpartition("-")[0] in stems
 
 
@@ -331,5 +339,5 @@ def _files(names: Mapping[Place, Iterable[str]]) -> Iterator[tuple[Pointer, Plac
     """What is named as files of attempts are, by their folders."""
     for folder, found in names.items():
         for name in found:
-            if pointer := Pointer.of_file(name):
+            if pointer := Pointer.of_file(name.rpartition("/")[2]):
                 yield pointer, folder / name

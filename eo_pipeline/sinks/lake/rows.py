@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from eo_pipeline.sinks.lake.ledger import Pointer
 @dataclass(frozen=True)
 class PublishedFiles:
     """``<folder>/<thousand>/<version>-<token>-<number>.parquet`` of one try to publish. Nothing
-    refers to them until the commit that carries their pointer ``at``.
+    refers to them until the commit that carries their pointer ``at``. Between folder and file there
+    may be folders that say how a table is laid out.
     """
 
     folder: Place
@@ -23,35 +24,45 @@ class PublishedFiles:
     #: gets each file's path before it is made
     written: list[Place]
 
-    def write(self, parts: Iterable[pa.Table]) -> list[Place]:
-        """One new file for each of ``parts``, flushed."""
+    def write(
+        self, parts: Iterable[pa.Table], below: Callable[[pa.Table], str] = lambda _: ""
+    ) -> list[Place]:
+        """One new file for each of ``parts``, flushed, in the folder ``below``."""
         paths = []
-        for number, part in enumerate(parts):
-            path = self._path(number)
+        for part in parts:
+            path = self.new(below(part))
             with new_file(path) as file:
                 pq.write_table(part, file, compression="snappy")
             paths.append(path)
-        if paths:
-            sync(paths[0].parent)
+        self._flush(paths)
         return paths
 
-    def link(self, paths: Iterable[Place]) -> list[Place]:
+    def link(self, paths: Sequence[Place], below: Sequence[str]) -> list[Place]:
         """A second name here for each of the staged files; see :func:`link_or_copy`."""
-        linked = []
-        for number, source in enumerate(paths):
-            path = self._path(number)
+        linked = [self.new(folder) for folder in below]
+        for source, path in zip(paths, linked, strict=True):
             link_or_copy(source, path)
-            linked.append(path)
-        if linked:
-            sync(linked[0].parent)
+        self._flush(linked)
         return linked
 
-    def _path(self, number: int) -> Place:
-        folder = self.folder / self.at.bucket
+    def new(self, below: str = "") -> Place:
+        """Where one more file of this try goes."""
+        folder = self.folder / self.at.bucket / below if below else self.folder / self.at.bucket
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.at.stem}-{number}.parquet"
+        path = folder / f"{self.at.stem}-{len(self.written)}.parquet"
         self.written.append(path)
         return path
+
+    def _flush(self, paths: Iterable[Place]) -> None:
+        """Their names, and those of the folders that were made for them."""
+        top, folders = self.folder / self.at.bucket, set[Place]()
+        for path in paths:
+            folder = path.parent
+            while folder not in folders:
+                folders.add(folder)
+                folder = folder if folder == top else folder.parent
+        for folder in folders:
+            sync(folder)
 
 
 def one_file_each(table: pa.Table, keys: list[pa.ChunkedArray]) -> Iterator[pa.Table]:

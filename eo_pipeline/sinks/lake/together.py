@@ -36,13 +36,14 @@ def refuse_other_count(place: Place, files: Sequence[DataFile], rows: int) -> No
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    held: list[pa.Table] = []
     size = 0
     for batch in batches:
-        held.append(batch)
+        # those of two files may have two forms of one type
+        held.append(pa.Table.from_batches([batch]).cast(schema))
         size += batch.nbytes
         if size >= _ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(held).cast(schema)
+            yield pa.concat_tables(held)
             held, size = [], 0
     if held:
-        yield pa.Table.from_batches(held).cast(schema)
+        yield pa.concat_tables(held)

@@ -12,7 +12,7 @@ from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.sinks.projection import is_scalar
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 #: Names of their tests in ``pyarrow.types``.
@@ -31,6 +31,20 @@ _PLAIN = (
 #: Prefix of the copies of partition values by which Spark lays out the staged files. The columns
 #: themselves stay in the files, so that their type and value need not be guessed from folder names.
 LAYOUT_PREFIX = "_eo_part_"
+
+#: Bytes of a text that Spark may name a folder by: escaped they are three times as many.
+_FOLDER_BYTES = 60
+
+
+def layout_text(value: Column) -> Column:
+    """What stands for a text in the names of folders: null for null and for nothing else, different
+    for different texts, ASCII (a Java without a UTF-8 locale has no other letters), and short.
+    """
+    from pyspark.sql import functions as F
+
+    size = F.octet_length(value)
+    is_plain = (size <= _FOLDER_BYTES) & (size == F.length(value))
+    return F.when(is_plain, F.concat(F.lit("t"), value)).otherwise(F.sha2(value, 256))
 
 
 def own_columns(schema: pa.Schema) -> pa.Schema:

@@ -22,7 +22,7 @@ from typing import ClassVar, Generic, TypeVar
 import tenacity
 
 from eo_pipeline.crashpoints import CrashPoint, reach
-from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.errors import EoPipelineError, SinkUnavailableError, UnexpectedError
 from eo_pipeline.places import Place, remove_all
 from eo_pipeline.sinks.lake.bins import DataFile, bins
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
@@ -40,6 +40,10 @@ _FILES_PER_COMMIT = 16
 
 #: How often a commit is tried when others commit meanwhile, and the longest wait between, seconds.
 _TRIES, _WAIT_MAX = 30, 1.0
+
+
+#: What is said of a value, or of the code; Arrow's errors of these kinds among them.
+_LASTING = (ValueError, TypeError, LookupError, AttributeError, NotImplementedError, AssertionError)
 
 
 class LakeUpkeep(ABC, Generic[Handle, Made]):
@@ -90,7 +94,7 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
     ) -> tuple[list[list[DataFile]], str | None]:
         """Which of the table's ``files`` are to be put together; or why none are."""
         reason = self.reason_not_to(table)
-        return ([] if reason else bins(files, self.rules.target_bytes)), reason
+        return ([] if reason else self.groups(files)), reason
 
     def _take_turn(self, table: Handle) -> int:
         turn = self.turn_of(table) + 1
@@ -175,6 +179,10 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         """What is done last."""
         return iter(())
 
+    def groups(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
+        """Of ``files`` those that become one each."""
+        return bins(files, self.rules.target_bytes)
+
     @abstractmethod
     def reason_not_to(self, table: Handle) -> str | None:
         """Why no files of this table are put together; None if they are."""
@@ -210,12 +218,20 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         """
 
 
-def stopped(root: Place, error: Exception) -> SinkUnavailableError:
-    """What an error means that maintenance of the table in ``root`` met."""
-    return SinkUnavailableError(
+def stopped(root: Place, error: Exception, *, lasts: bool = False) -> EoPipelineError:
+    """What an error means that maintenance of the table in ``root`` met. It ``lasts`` if the next
+    one would meet it too, as it would what Python and Arrow say of a value or its type.
+    """
+    said = (
         f"{root}: maintenance stopped: {type(error).__name__}: {error}. What it did before stays, "
-        "no row was changed, and the next one goes on."
+        "no row was changed"
     )
+    if lasts or isinstance(error, _LASTING):
+        return UnexpectedError(
+            f"{said}, and the next one will stop there too. Runs go on without it. Please report "
+            "it, with this text."
+        )
+    return SinkUnavailableError(f"{said}, and the next one goes on.")
 
 
 def changed(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +162,27 @@ def with_features(world: World, *features: str, reader: bool = False) -> None:
     text = json.dumps({"protocol": protocol})
     lines = [text if '"protocol"' in line else line for line in log.read_text().splitlines()]
     log.write_text("\n".join(lines))
+
+
+def with_deleted_row(world: World) -> None:
+    """The first row of a new table's first file is taken out by a deletion vector."""
+    log = world.root / "_delta_log" / "00000000000000000000.json"
+    # a bitmap array of one bitmap with one container: the position 0
+    said = struct.pack("<IQI", 1681511377, 1, 0) + struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, 0)
+    text = base64.b85encode(said + bytes(-len(said) % 4)).translate(_Z85).decode()
+    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(said)}
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["deletionVector"] = vector | {"cardinality": 1}
+    log.write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+#: From the letters of Python's base 85 to those of the Delta protocol.
+_Z85 = bytes.maketrans(
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+)
 
 
 def table_of(world: World, schema: pa.Schema, **settings: str) -> DeltaTable:

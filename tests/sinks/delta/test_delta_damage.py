@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.errors import DamagedError, RefusedError
+from eo_pipeline.errors import ConfigError, DamagedError, RefusedError, UnexpectedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from tests.sinks.delta.delta_world import World, rows_of, world
+from eo_pipeline.sinks.lake.upkeep import stopped
+from tests.sinks.delta.delta_world import ID_ONLY, World, rows_of, table_of, with_features, world
+from tests.sinks.maintaining import maintain
 
 __all__ = ["world"]
 
@@ -102,3 +105,61 @@ def _forbid_null(world: World, name: str) -> None:
     version = world.observe().version() + 1
     path = world.root / "_delta_log" / f"{version:020}.json"
     path.write_text(json.dumps({"commitInfo": {"operation": "x"}}) + "\n" + json.dumps(metadata))
+
+
+# What does not pass by itself is not tried again and again.
+
+
+def test_what_delta_rs_cannot_read_is_no_passing_trouble(world: World) -> None:
+    """A negative decimal, which Spark or an earlier release laid the table out by."""
+    world.settings = {"partition_by": ["c"]}
+    cent = pa.array([Decimal("-12.34")] * 3)
+    world.forward(*(rows_of(number, c=cent) for number in range(1, 7)))
+    with world.sink().open("p") as session, pytest.raises(DamagedError, match="not pass by itself"):
+        list(session.lineage())
+    with pytest.raises(UnexpectedError, match=r"maintenance stopped: .*-12\.-34") as stopped:
+        maintain(world.sink(), "p")
+    assert not stopped.value.retryable
+    world.forward(rows_of(7, c=cent))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), pa.ArrowTypeError("x"), pa.ArrowInvalid("x"), KeyError("x"), TypeError("x")],
+)
+def test_what_python_and_arrow_say_of_a_value_they_say_again(error: Exception) -> None:
+    assert not stopped(Path("table"), error).retryable
+
+
+@pytest.mark.parametrize("error", [OSError("x"), TimeoutError("x"), RuntimeError("x")])
+def test_a_disk_and_a_connection_may_be_better_the_next_time(error: Exception) -> None:
+    assert stopped(Path("table"), error).retryable
+
+
+@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
+def test_a_table_whose_commits_a_catalog_takes_is_refused_by_name(
+    world: World, feature: str
+) -> None:
+    table_of(world, ID_ONLY)
+    with_features(world, feature, reader=True)
+    with pytest.raises(ConfigError, match="catalogManaged, once catalogOwned-preview"):
+        world.head()
+
+
+def test_a_feature_that_only_a_setting_names_is_refused_by_name(world: World) -> None:
+    table_of(world, ID_ONLY)
+    log = world.root / "_delta_log" / f"{0:020d}.json"
+    setting = '"configuration":{"delta.feature.catalogManaged":"supported"}'
+    log.write_text(log.read_text().replace('"configuration":{}', setting))
+    with pytest.raises(ConfigError, match="the feature catalogManaged"):
+        world.head()
+
+
+def test_a_log_that_cannot_be_read_is_not_said_to_be_as_it_was(world: World) -> None:
+    """The newest commit may be the one that spoiled it."""
+    world.forward()
+    (world.root / "_delta_log" / f"{1:020d}.json").write_text("{")
+    with pytest.raises(DamagedError) as damaged, world.sink().open("p") as session:
+        session.open_table()  # type: ignore[attr-defined]
+    assert "Nothing was changed" not in str(damaged.value)
+    assert not damaged.value.retryable

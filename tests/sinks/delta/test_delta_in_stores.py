@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -34,6 +36,7 @@ from tests.hdfs import DataNodes
 from tests.proxy import Cut, Proxy
 from tests.sinks.delta.delta_world import rows_of
 from tests.sinks.delta.test_delta_contract import NOT_IN_DELTA, OnDelta
+from tests.sinks.maintaining import AT_ONCE, maintain
 from tests.store_folder import STORES, StoreFolder, on_stores
 
 #: A process that commits each next version, if it is the first to, when it is told to.
@@ -96,6 +99,34 @@ class TestUpsert(UpsertContract, GoingBackContract, InAStore):
             key=("id",),
             sequence_by=("_eo_checkpoint",),
         )
+
+
+@on_each
+def test_folders_of_any_text_are_found_in_a_store(store: StoreFolder) -> None:
+    """A store's names are escaped once more on their way."""
+    sink = DeltaSink(path=f"{store.uri}/t", storage=store.storage, partition_by=("c",))
+    texts = pa.array(["a b=c/d%20ü#?:{}[]^'\"\\~.", "日" * 27, None])
+
+    def go(entry: LedgerEntry, checkpoint: int) -> LedgerEntry:
+        rows = StagedTable.in_memory(rows_of(checkpoint, c=texts)) if checkpoint else None
+        with sink.open("p") as session:
+            session.publish(entry, StagedOutput(rows))
+        return entry
+
+    head = go(first_entry("p"), 0)
+    for checkpoint in range(1, 7):
+        head = go(child_of(head, 3), checkpoint)
+    maintain(sink, "p", AT_ONCE)
+    head = go(child_of(head, 0, operation=Operation.REWIND, target=3), 0)
+    head = go(child_of(head, 3), 8)
+    maintain(sink, "p", AT_ONCE)
+    rows = DeltaTable(str(sink.root), storage_options=store.options()).to_pyarrow_table()
+    assert sorted(rows["id"].to_pylist()) == [n * 100 + i for n in (1, 2, 3, 8) for i in range(3)]
+    found = {row["id"] % 100: row["c"] for row in rows.to_pylist()}
+    assert found == dict(enumerate(texts.to_pylist()))
+    if not store.uri.startswith("hdfs://"):  # which Polars does not know
+        frame = pl.read_delta(str(sink.root), storage_options=store.options())
+        assert {i % 100: c for i, c in frame.select("id", "c").iter_rows()} == found
 
 
 def sink_at(store: StoreFolder) -> DeltaSink:

@@ -26,7 +26,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink, publication
-from eo_pipeline.sinks.delta.commit import ledger_commit, maintenance_commit, plain_commit
+from eo_pipeline.sinks.delta.commit import ledger_commit, maintenance_commit
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles
 from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
@@ -436,7 +436,6 @@ def test_a_name_that_is_a_path_is_refused(world: World) -> None:
 def test_delta_rs_retries_no_commit_of_ours() -> None:
     """It would put a commit on top of whatever came in between, and call it the same."""
     for arguments in (
-        plain_commit(),
         maintenance_commit({}),
         ledger_commit(first_entry("p"), FIRST, {}),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.servers import STATE
 from tests.sinks.delta.delta_world import World, rows_of
+from tests.sinks.maintaining import maintain
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,11 @@ types = spark.read.format("delta").load(path + "_types")
 found["types"] = sorted(c for c, _ in types.dtypes)
 found["exact"] = str(types.where("exact > 5").select("exact").first()[0])
 found["instant"] = types.where("instant > timestamp'2013-01-01 12:30:15.1234'").count()
+spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+zone = spark.read.format("delta").load(path + "_zone")
+found["seconds"] = [r[0] for r in zone.selectExpr("unix_seconds(at)").distinct().collect()]
+found["texts"] = sorted(r[0] or "null" for r in zone.select("c").distinct().collect())
+spark.conf.set("spark.sql.session.timeZone", "UTC")
 spark.sql(f"OPTIMIZE delta.`{path}`")
 spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 100")
 spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
@@ -75,6 +82,12 @@ def test_delta_spark_reads_skips_and_maintains_the_table(world: World) -> None:
             files=False,
         )
     World(Path(f"{world.root}_types")).forward(ALL_TYPES)
+    zone = World(Path(f"{world.root}_zone"), {"partition_by": ["at", "c"]})
+    instant = pa.array([datetime(2026, 1, 31, 12, tzinfo=UTC)] * 3)
+    for version in range(1, 8):
+        zone.forward(rows_of(version, at=instant, c=pa.array(["a b=c/ü%20~", "..", None])))
+        if version == 6:
+            maintain(zone.sink(), "p")
     before = world.history()
     with world.sink().open(world.pipeline) as session:
         past = session.past(before[2])
@@ -95,6 +108,8 @@ def test_delta_spark_reads_skips_and_maintains_the_table(world: World) -> None:
     assert found["words"] == ["a/b c=%:", "null", "x"]
     assert (found["files"], found["files_of_2"], found["files_of_day"]) == (12, 3, 3)
     assert found["types"] == sorted(ALL_TYPES.column_names)
+    assert found["seconds"] == [instant[0].as_py().timestamp()], "whatever the session's zone is"
+    assert found["texts"] == ["..", "a b=c/ü%20~", "null"]
     assert found["exact"] == str(10**38 - 1)
     assert found["instant"] == 1
     assert found["after"] == 11

@@ -35,6 +35,18 @@ def test_a_table_with_a_feature_of_the_future_is_refused(world: World) -> None:
         world.start()
 
 
+def test_features_that_delta_rs_gives_a_table_with_its_properties_do_no_harm(world: World) -> None:
+    """It names variants as a feature of any table that names its features, as times without a zone
+    make a table do.
+    """
+    wall = pa.array([None] * 3, pa.timestamp("us"))
+    world.forward(rows_of(1, at=wall))
+    world.observe().alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+    assert "variantType" in (world.observe().protocol().writer_features or [])
+    world.forward(rows_of(2, at=wall))
+    assert world.checkpoints() == {1: 3, 2: 3}
+
+
 def test_a_null_where_the_table_takes_none_is_refused(world: World) -> None:
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ID_ONLY.field(1)])
     table_of(world, strict)

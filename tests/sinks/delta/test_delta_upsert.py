@@ -6,6 +6,7 @@ from datetime import datetime
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, Schema
 
 from eo_pipeline.errors import (
     RefusedError,
@@ -48,13 +49,43 @@ def test_a_merge_that_changes_nothing_still_moves_the_ledger(flights: World) -> 
     assert [row["text"] for row in flights.rows()] == ["new"]
 
 
-def test_a_merge_adds_a_column_in_its_own_commit(flights: World) -> None:
+def test_a_new_column_leaves_the_table_what_it_was(flights: World) -> None:
+    """A merge of delta-rs that adds it gives the table another id, no name, no description, and
+    takes from its columns that they may not be null.
+    """
+    columns = [pa.field(f.name, f.type, f.name != "id") for f in state(1, (1, 1, 1, "a")).schema]
+    DeltaTable.create(
+        str(flights.root),
+        Schema.from_arrow(pa.schema(columns)),
+        name="flights",
+        description="of the users'",
+        configuration={"delta.logRetentionDuration": "interval 9 days"},
+    )
     flights.forward(state(1, (1, 1, 1, "a"), (2, 1, 1, "b")))
-    version = flights.observe().version()
+    before = flights.observe()
     wider = state(2, (1, 1, 2, "c")).append_column("tail", pa.array(["N1"]))
     flights.forward(wider)
-    assert flights.observe().version() == version + 1
-    assert {row["id"]: row["tail"] for row in flights.rows()} == {1: "N1", 2: None}
+    flights.forward(wider.set_column(1, "day", pa.array([3])), state(4, (5, 1, 1, "e")))
+    after = flights.observe()
+    assert {row["id"]: row["tail"] for row in flights.rows()} == {1: "N1", 2: None, 5: None}
+    assert after.metadata() == before.metadata() or str(after.metadata()) == str(before.metadata())
+    assert [f for f in after.schema().fields if f.name != "tail"] == before.schema().fields
+    flights.rewind(1)
+    assert {row["id"]: row["text"] for row in flights.rows()} == {1: "a", 2: "b"}
+    assert str(flights.observe().metadata()) == str(before.metadata())
+    flights.forward(wider)
+
+
+def test_a_new_column_and_its_rows_are_two_commits_of_which_the_second_has_rows_and_ledger(
+    flights: World,
+) -> None:
+    flights.forward(state(1, (1, 1, 1, "a")))
+    version = flights.observe().version()
+    flights.forward(state(2, (2, 1, 2, "c")).append_column("tail", pa.array(["N1"])))
+    assert flights.observe().version() == version + 2
+    between = DeltaTable(str(flights.root), version=version + 1)
+    assert between.to_pyarrow_table()["id"].to_pylist() == [1]
+    assert between.transaction_version("eo:p") == 1
 
 
 def test_a_merge_that_adds_a_local_time_leaves_a_table_that_can_be_read(flights: World) -> None:

@@ -8,15 +8,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg import expressions
 
 from eo_pipeline.errors import (
     ConfigError,
     RefusedError,
 )
-from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Operation
 from eo_pipeline.places import size_of
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
@@ -65,6 +67,18 @@ class TestLayout:
         assert len(list(scan.plan_files())) == 2
         assert ids(sink) == of(1, 2)
 
+    def test_two_decimals_of_one_type_make_no_table_that_others_cannot_read(
+        self, tmp_path: Path
+    ) -> None:
+        sink = IcebergSink(table="ops.t", warehouse=tmp_path, partition_by=("a", "b"))
+        short, long = (pa.array([1, 2]).cast(pa.decimal128(p, 2)) for p in (21, 22))
+        with sink.open("events") as session:
+            head = publish(session, 0)
+            with pytest.raises(ConfigError, match=r"'a' and 'b' are both decimal128\(21, 2\)"):
+                session.publish(child_of(head, 2), staged(1, a=short, b=short))
+            publish(session, 1, head, a=short, b=long)
+        assert ids(sink) == of(1)
+
     def files(self, folder: Path, parts: list[pa.Table]) -> StagedOutput:
         """Files as Spark lays them out, one a partition."""
         folder.mkdir()
@@ -96,20 +110,55 @@ class TestLayout:
         with pytest.raises(RefusedError, match="'carrier'"):
             session.publish(child_of(head, 2), self.files(tmp_path / "staged", [table]))
 
-    def test_a_staged_file_without_statistics_is_refused(
-        self, sink: IcebergSink, session: IcebergSession, tmp_path: Path
+    @pytest.mark.parametrize("carriers", [["UA", "UA"], [None, None]])
+    def test_a_staged_file_without_statistics_is_read(
+        self,
+        sink: IcebergSink,
+        session: IcebergSession,
+        tmp_path: Path,
+        carriers: list[str | None],
     ) -> None:
         """Trap: PyIceberg puts such a file into the partition of nulls, without a word."""
         head = publish(session, 0)
-        table = rows(1, **self.columns(["UA", "UA"])).table
+        columns = {**self.columns(carriers), "at": pa.array([self.NOON] * 2)}
+        columns["carrier"] = pa.array(carriers, pa.string())
+        table = rows(1, **columns).table
         assert table is not None
-        output = self.files(tmp_path / "staged", [table.slice(0, 1)])
+        output = self.files(tmp_path / "staged", [table])
         [path] = output.rows.paths() if output.rows else []
-        pq.write_table(table.slice(0, 1), path, write_statistics=False)
-        file = StagedFile(path.name, size_of(path) or 0, 1)
+        pq.write_table(table, path, write_statistics=False)
+        file = StagedFile(path.name, size_of(path) or 0, 2)
         bare = StagedTable(table.schema, path.parent, (file,))
-        with pytest.raises(RefusedError, match="statistics are missing"):
-            session.publish(child_of(head, 1), StagedOutput(bare))
+        session.publish(child_of(head, 2), StagedOutput(bare))
+        assert self.partitions(sink) == [(str(carriers[0]), "2013-01-01")]
+
+    #: None and what a folder's name would say for it, the empty one, one longer than a footer keeps
+    TEXTS = (None, "__HIVE_DEFAULT_PARTITION__", "", "null", "a b=ü%/\n", "x" * 300, "y" * 9000)
+
+    @pytest.mark.parametrize("files", [False, True], ids=["memory", "files"])
+    def test_any_text_is_a_partition(
+        self, tmp_path: Path, files: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+        sink = IcebergSink(table="ops.t", warehouse=tmp_path / "w", partition_by=("text",))
+        table = pa.table(
+            {"text": self.TEXTS, CHECKPOINT_COLUMN: pa.array([1] * len(self.TEXTS), pa.int64())}
+        )
+        staged_ = StagedOutput(StagedTable.in_memory(table))
+        if files:
+            parts = [table.slice(n, 1) for n in range(len(self.TEXTS))]
+            staged_ = self.files(tmp_path / "staged", parts)
+        with sink.open("events") as session:
+            session.publish(child_of(publish(session, 0), len(self.TEXTS)), staged_)
+        held = table_of(sink)
+        found = {task.file.partition[0] for task in held.scan().plan_files()}
+        assert found == {*self.TEXTS}
+        assert {*held.scan().to_arrow()["text"].to_pylist()} == {*self.TEXTS}
+        assert {*polars.scan_iceberg(held).collect()["text"]} == {*self.TEXTS}
+        for text in self.TEXTS:
+            where: Any = expressions
+            wanted = where.IsNull("text") if text is None else where.EqualTo("text", text)
+            assert held.scan(wanted).to_arrow()["text"].to_pylist() == [text]
 
     def test_a_staged_file_with_two_values_is_refused(
         self, sink: IcebergSink, session: IcebergSession, tmp_path: Path

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
-from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.errors import RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
@@ -144,6 +144,54 @@ def test_rows_from_before_a_column_are_the_same(session: IcebergSession, sink: I
     assert {row["id"]: row["more"] for row in found} == {
         n: 1 if n >= 40 and n % 10 == 0 else None for n in of(*range(1, 7))
     }
+
+
+_GROWING: list[dict[str, Any]] = [
+    {"kind": ["a", None], "n": pa.array([1, 2], pa.int32())},
+    {"kind": ["a", "b"], "n": pa.array([3, None], pa.int32()), "more": ["x", None]},
+    {"kind": ["b", None], "n": pa.array([2**40, 4], pa.int64()), "more": [None, "y"],
+     "s": pa.array([{"x": "z"}, None], pa.struct([("x", pa.string())]))},
+    {"kind": ["a", None], "n": pa.array([5, 6], pa.int64()), "more": ["x", "y"],
+     "s": pa.array([{"x": "z", "y": 7}] * 2, pa.struct([("x", pa.string()), ("y", pa.int32())]))},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("partition_by", [[], ["kind"]], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("files", [False, True], ids=["memory", "files without ids"])
+def test_it_is_done_again_as_the_table_grows_and_its_columns_do(
+    sink: IcebergSink, tmp_path: Path, partition_by: list[str], files: bool
+) -> None:
+    sink = sink.model_copy(update={"partition_by": tuple(partition_by)})
+    head = None
+    for number, columns in enumerate(_GROWING):
+        with sink.open("events") as session:
+            if files and head is not None and not partition_by:
+                entry = child_of(head, 2)
+                old = to_files(rows(entry.version, **columns), tmp_path / str(number), files=1)
+                session.publish(entry, StagedOutput(rows=old))
+                head = entry
+            head = publish(session, 6, head, **columns)
+            before = values(session)
+            done = maintain(sink, "events", AT_ONCE)["compact"]
+            assert done.files_after < done.files
+            assert values(session) == before
+    assert len(files_in(sink)) == (3 if partition_by else 1)
+
+
+def test_what_will_not_pass_is_not_tried_for_ever_and_leaves_no_file(
+    session: IcebergSession, sink: IcebergSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(session, 6)
+    for error, expected in ((TypeError("odd"), RefusedError), (OSError("away"), None)):
+
+        def fail(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("eo_pipeline.sinks.iceberg.maintain.refuse_other_count", fail)
+        with pytest.raises(expected or SinkUnavailableError, match="maintenance stopped") as found:
+            maintain(sink, "events", AT_ONCE)
+        assert found.value.retryable is (expected is None)
+        assert rows_on_disk(sink) == {uri.removeprefix("file://") for uri in files_in(sink)}
 
 
 # Races.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import polars
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -20,6 +24,7 @@ from eo_pipeline.errors import (
     FencedError,
     RefusedError,
     SinkError,
+    TableRolledBackError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
@@ -30,6 +35,8 @@ from eo_pipeline.testing.contract import meeting_at
 from tests.sinks.iceberg.iceberg_world import (
     ALREADY,
     COMMITTED,
+    catalog_in,
+    files_in,
     ids,
     of,
     publish,
@@ -42,6 +49,10 @@ from tests.sinks.iceberg.iceberg_world import (
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of, folder_of
 
 __all__ = ["session", "sink"]
+
+
+def checkpoint_of(path: str) -> str:
+    return str(pq.read_table(path.removeprefix("file://"))["_eo_checkpoint"][0])
 
 
 RETRIES = "commit.retry.num-retries"
@@ -222,6 +233,30 @@ class TestOutcomes:
         session.recover()
         assert len(ledger_files(sink)) == 3
 
+    def test_a_commit_that_waits_for_a_reader_in_vain_is_not_seen_as_made(
+        self, tmp_path: Path
+    ) -> None:
+        """Scenario: somebody reads the catalog's SQLite file for longer than a commit waits.
+        Outcome: nobody finds that commit, this session neither; the same transaction lands later.
+        """
+        catalog = catalog_in(tmp_path, f"file://{tmp_path}/warehouse")
+        catalog["properties"]["uri"] += "?timeout=0.1"
+        sink = IcebergSink.model_validate({"table": "ops.flights", "catalog": catalog})
+        with sink.open("events") as session:
+            head = publish(session, 1)
+            entry = child_of(head, 2)
+            with closing(sqlite3.connect(tmp_path / "catalog.db")) as reader:
+                reads = reader.execute("select 1 from iceberg_tables union all select 2")
+                reads.fetchone()
+                with pytest.raises(CommitUnknownError):
+                    session.publish(entry, staged(2))
+                held = session.head()
+                assert held is not None
+                assert held.id == head.id
+                reads.close()
+            assert session.publish(entry, staged(2)) is COMMITTED
+        assert ids(sink) == of(1, 2)
+
     def test_a_commit_that_landed_and_was_called_failed_has_landed(
         self, sink: IcebergSink, session: IcebergSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -314,6 +349,29 @@ class TestGoingBack:
         session.publish(child_of(head, operation=Operation.REWIND, target=1), StagedOutput())
         assert ids(sink) == of(1)
 
+    def test_a_file_is_not_written_anew_by_one_who_reads_it_otherwise(
+        self, sink: IcebergSink, session: IcebergSession, tmp_path: Path
+    ) -> None:
+        """Scenario: a file holds several checkpoints, and an array of structs that is null.
+        Outcome: PyIceberg, which would make an empty one of it, is not let; whole files go.
+        """
+        nothing = pa.nulls(2, pa.list_(pa.struct([("x", pa.int32())])))
+        head = publish(session, 3, odd=nothing)
+        table = table_of(sink)
+        first, *later = sorted(files_in(sink), key=lambda path: int(checkpoint_of(path)))
+        mixed = f"{tmp_path}/mixed.parquet"
+        pq.write_table(pa.concat_tables(map(pq.read_table, later)), mixed)
+        with table.transaction() as change:
+            change.delete("_eo_checkpoint > 1")
+            change.add_files([mixed])
+        back = child_of(head, operation=Operation.REWIND, target=2)
+        with pytest.raises(RefusedError, match=r"'odd'.*DELETE FROM .* _eo_checkpoint > 2"):
+            session.publish(back, StagedOutput())
+        assert ids(sink) == of(1, 2, 3)
+        back = child_of(head, operation=Operation.REWIND, target=1)
+        assert session.publish(back, StagedOutput()) is COMMITTED
+        assert files_in(sink) == {first}
+
     def test_replay_is_not_seen_halfway(self, sink: IcebergSink, session: IcebergSession) -> None:
         head = publish(session, 2)
         entry = child_of(head, 2, operation=Operation.REPLAY, target=1)
@@ -322,6 +380,37 @@ class TestGoingBack:
         assert ids(sink) == of(1, 2)
         session.publish(entry, staged(1))
         assert len(table_of(sink).metadata.metadata_log) == 2
+
+    def test_a_table_that_somebody_set_back_is_told_until_somebody_sets_it_right(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        head = publish(session, 4)
+        assert session.rolled_back(head) is None
+        snapshots = [each.snapshot_id for each in table_of(sink).metadata.snapshots]
+        table_of(sink).manage_snapshots().rollback_to_snapshot(snapshots[1]).commit()
+        table_of(sink).append(pa.table({"id": [-1]}))
+        said = rf"up to version 2.*Set it to snapshot {snapshots[3]} again.*--to 2"
+        assert re.search(said, str(session.rolled_back(head)))
+        with pytest.raises(TableRolledBackError, match=said):
+            session.publish(child_of(head, 2), staged(5))
+        with pytest.raises(TableRolledBackError):
+            session.publish(child_of(head, operation=Operation.REWIND, target=3), StagedOutput())
+        back = child_of(head, operation=Operation.REWIND, target=2)
+        assert session.publish(back, StagedOutput()) is COMMITTED
+        assert session.rolled_back(back) is None
+        publish(session, 1, back)
+        assert ids(sink) == [-1, *of(1, 2, 6)]
+
+    def test_of_snapshots_that_expired_nothing_is_told(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        head = publish(session, 2)
+        later = datetime.now(UTC) + timedelta(days=1)
+        for _ in range(2):
+            table_of(sink).append(pa.table({"id": [-1]}))
+            table_of(sink).maintenance.expire_snapshots().older_than(later).commit()
+        assert session.rolled_back(head) is None
+        publish(session, 1, head)
 
     def test_a_shared_table_does_not_go_back(
         self, sink: IcebergSink, session: IcebergSession
