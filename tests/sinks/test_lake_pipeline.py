@@ -278,39 +278,48 @@ def test_rows_are_laid_out_by_partition_columns(lake: Lake, inline_records: int)
     assert list((lake.folder / "_eo_staging").rglob("*.parquet")) == []
 
 
-#: Texts to lay a table out by, and why their records are dead letters.
-LAID_OUT_BY = {
-    "a b=c/d%20ü#?:*{}[]^'\\~.": None,
-    "日" * 27: None,
-    "t" * 250: None,
-    None: None,
-    "..": None,
-    "__HIVE_DEFAULT_PARTITION__": "which stands for null",
-    "": "an empty text",
-    "t" * 251: "more than 250 bytes",
-    "日" * 30: "more than 250 bytes",
-}
+#: Values to lay a table out by, and why their records are dead letters.
+LAID_OUT_BY: list[tuple[str | None, str | None, str | None]] = [
+    ("a b=c/d%20ü#?:*{}[]^'\\~.", "12.34", None),
+    ("日" * 27, "-3.00", None),
+    ("t" * 250, None, None),
+    (None, "0.00", None),
+    ("..", None, None),
+    ("__HIVE_DEFAULT_PARTITION__", None, "which stands for null"),
+    ("", None, "an empty text"),
+    ("t" * 251, None, "more than 250 bytes"),
+    ("日" * 30, None, "more than 250 bytes"),
+    ("x", "-12.34", "a negative number that is not whole"),
+]
 
 
 @pytest.mark.core(only=["files"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
-def test_no_text_to_lay_a_table_out_by_stops_the_pipeline(lake: Lake, inline_records: int) -> None:
-    """Spark makes a folder of each text, and cannot of some."""
-    for number, text in enumerate(LAID_OUT_BY):
-        lake.bench.topic.write_value(json.dumps({"id": number, "name": text}).encode())
+def test_no_value_to_lay_a_table_out_by_stops_the_pipeline(lake: Lake, inline_records: int) -> None:
+    """Spark makes a folder of each, and cannot of some."""
+
+    def write(first: int) -> None:
+        for number, (name, price, _) in enumerate(LAID_OUT_BY, start=first):
+            record = {"id": number, "name": name, "price": price}
+            lake.bench.topic.write_value(json.dumps(record).encode())
+
     pipeline = lake.bench.pipeline(
-        sink={"partition_by": ["name"]},
-        source={"on_bad_record": "dead_letter"},
+        sink={"partition_by": ["name", "price"]},
+        source={
+            "on_bad_record": "dead_letter",
+            "value_schema": "id BIGINT NOT NULL, name STRING, price DECIMAL(10,2)",
+        },
         inline_records=inline_records,
     )
-    for first in (0, len(LAID_OUT_BY)):  # only what was measured goes inline
+    expected = [(name, price) for name, price, why in LAID_OUT_BY if why is None]
+    for first in (0, 100):  # only what was measured goes inline
+        write(first)
         pipeline.run()
         frame = lake.frame().filter(pl.col("id") >= first).sort("id")
-        assert frame["name"].to_list() == [t for t, why in LAID_OUT_BY.items() if why is None]
-        for number, text in enumerate(LAID_OUT_BY, start=len(LAID_OUT_BY)):
-            lake.bench.topic.write_value(json.dumps({"id": number, "name": text}).encode())
+        found = frame.select("name", pl.col("price").cast(pl.String)).rows()
+        assert found == expected
     letters = pipeline.sink.dead_letters("events").to_pylist()  # type: ignore[attr-defined]
-    said = [why for why in LAID_OUT_BY.values() if why]
+    said = [why for *_, why in LAID_OUT_BY if why]
     assert len(letters) == 2 * len(said)
     assert all(any(why in each["error"] for each in letters) for why in said), letters
 

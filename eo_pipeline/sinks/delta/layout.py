@@ -8,12 +8,13 @@ ours lies in them too. Whether it holds the columns as well makes no difference 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from eo_pipeline.arrow import pa, pt
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.sinks.lake.types import layout_text
 from eo_pipeline.sinks.unfit import Unfit, column
@@ -77,14 +78,31 @@ def has_folder(values: Mapping[str, str | None]) -> bool:
     return not any(_why_not(name, value) for name, value in values.items())
 
 
-def refuse_without_folder(values: Mapping[str, str | None]) -> None:
-    """Raise RefusedError, with the reason, unless :func:`has_folder`."""
-    for name, value in values.items():
-        if why := _why_not(name, value):
-            raise RefusedError(
-                f"partition column {name!r} holds {why}. Nothing was written; give it another "
-                "value in the transform."
-            )
+def checked_value(name: str, value: Any) -> str | None:
+    """As :func:`partition_value`, of rows that are to be written.
+
+    Raises:
+        RefusedError: readers would not have it back. Staging looks for such rows; what an earlier
+            release staged is refused, and its ranges are read again.
+    """
+    text = partition_value(name, value)
+    is_odd = isinstance(value, Decimal) and value < 0 and value != value.to_integral_value()
+    if why := _NEGATIVE if is_odd else _why_not(name, text):
+        raise RefusedError(
+            f"partition column {name!r} holds {why}. Nothing was written; give it another value in "
+            "the transform."
+        )
+    return text
+
+
+def refuse_merged(rows: pa.Table, partition_by: Sequence[str]) -> None:
+    """Return if delta-rs may merge ``rows``; raises as :func:`checked_value`."""
+    for name in partition_by:
+        kind = rows.schema.field(name).type
+        if pt.is_decimal(kind):
+            raise RefusedError(f"partition column {name!r} {_BY_DELTA_RS.format(kind)}")
+        for value in rows[name].unique().to_pylist():
+            checked_value(name, value)
 
 
 def _folder(name: str, value: str | None) -> str:
@@ -107,7 +125,11 @@ def _why_not(name: str, value: str | None) -> str | None:
 
 _EMPTY = "an empty text, which Delta reads back as null"
 _NULL = f"the text {NULL_FOLDER}, which stands for null"
-_NEGATIVE = "a negative number with decimal places, which delta-rs reads back as another one"
+_NEGATIVE = "a negative number that is not whole, which delta-rs does not read back"
+_BY_DELTA_RS = (
+    "is of type {}: delta-rs, which merges the rows, writes a negative one so that nobody can open "
+    "the table any more"
+)
 
 
 def _long(longest: int) -> str:
@@ -145,10 +167,7 @@ def _unusable(name: str, kind: DataType, *, merges: bool) -> str | None:
     if kind.typeName() not in _TYPES:
         return f"is of type {kind.simpleString()}, which does not make the name of a folder"
     if merges and kind.typeName() == _DECIMAL:
-        return (
-            f"is of type {kind.simpleString()}: delta-rs, which merges the rows, writes a negative "
-            "one so that nobody can open the table any more"
-        )
+        return _BY_DELTA_RS.format(kind.simpleString())
     return None
 
 
@@ -170,7 +189,7 @@ def unfit_for(schema: StructType, partition_by: tuple[str, ...]) -> Iterator[tup
             found = (size * 3 > longest) & (size * 3 - kept * 2 > longest)
             yield name, Unfit(found, _long(longest))
         elif isinstance(kind, DecimalType) and kind.scale:
-            yield name, Unfit(value < 0, _NEGATIVE)
+            yield name, Unfit((value < 0) & (value % 1 != 0), _NEGATIVE)
 
 
 def layout_copy(value: Column, kind: DataType) -> Column:

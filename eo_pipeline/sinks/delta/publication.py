@@ -32,6 +32,7 @@ from eo_pipeline.sinks.delta.commit import (
     transactions_of,
     words_of,
 )
+from eo_pipeline.sinks.delta.layout import refuse_merged
 from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.removal import without
 from eo_pipeline.sinks.delta.restore import restore
@@ -161,6 +162,7 @@ class DeltaPublication(LakePublication[Snapshot]):
         table.refuse_removal()
         types = table.described.following(rows.schema)
         source = in_types_of(types, newest_rows(in_memory(rows), rule))
+        refuse_merged(source, table.described.partition_by)
         refuse_moved_keys(table.table, source, rule)
         change = partial(merge, table.table, source, rule, self._arguments)
         return self._widened(table, lacking, change)

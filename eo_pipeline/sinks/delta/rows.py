@@ -14,7 +14,7 @@ from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.places import Place, is_below, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
-from eo_pipeline.sinks.delta.layout import folder_of, partition_value, refuse_without_folder
+from eo_pipeline.sinks.delta.layout import checked_value, folder_of
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer, refuse_unbounded_rows
@@ -139,9 +139,7 @@ class AddActions:
             RefusedError: they have not, or readers would not have it back.
         """
         columns = columns_of([*self.partition_by])
-        values = {name: self._only_value(name, columns[name]) for name in self.partition_by}
-        refuse_without_folder(values)
-        return values
+        return {name: self._only_value(name, columns[name]) for name in self.partition_by}
 
     def _only_value(self, name: str, column: pa.ChunkedArray) -> str | None:
         values = column.unique().to_pylist()
@@ -151,4 +149,4 @@ class AddActions:
                 "was staged for another layout. Nothing was published; the next run reads the "
                 "ranges again."
             )
-        return partition_value(name, values[0])
+        return checked_value(name, values[0])

@@ -176,22 +176,37 @@ def test_a_type_that_makes_no_folder_is_refused_before_anything_is_read(
         refuse_layout(schema, ("c",), merges=mode == "upsert")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "an empty text"),
-        ("__HIVE_DEFAULT_PARTITION__", "which stands for null"),
-        ("t" * 254, "more than 253 bytes"),
-        ("ü" * 43, "more than 253 bytes"),
-    ],
-)
-def test_what_was_staged_without_a_look_at_its_texts_is_refused(
-    world: World, text: str, said: str
+UNREADABLE = [
+    ("", "an empty text"),
+    ("__HIVE_DEFAULT_PARTITION__", "which stands for null"),
+    ("t" * 254, "more than 253 bytes"),
+    ("ü" * 43, "more than 253 bytes"),
+    (Decimal("-0.50"), "a negative number that is not whole"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), UNREADABLE)
+def test_what_was_staged_without_a_look_at_its_values_is_refused(
+    world: World, value: object, said: str
 ) -> None:
     """By an earlier release; the ranges are read again, and the records looked at."""
     world.settings = {"partition_by": ["c"]}
     with pytest.raises(RefusedError, match=f"'c' holds .*{said}"):
-        world.forward(batch(1, pa.array([text])))
+        world.forward(batch(1, pa.array([value])))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [*UNREADABLE[:-1], (Decimal("-0.50"), "nobody can open the table")]
+)
+def test_such_rows_are_not_merged(world: World, value: object, said: str) -> None:
+    kind = pa.decimal128(10, 2) if isinstance(value, Decimal) else pa.string()
+    other, first = pa.array([value], kind), pa.array(["1"]).cast(kind)
+    world.settings = {"partition_by": ["c"], "mode": "upsert", "key": ["id"], "sequence_by": ["id"]}
+    world.forward(batch(1, first))
+    version = world.observe().version()
+    with pytest.raises(RefusedError, match=said):
+        world.forward(batch(2, other))
+    assert world.observe().version() == version
 
 
 # Tables of earlier releases, and files of others.
