@@ -113,6 +113,6 @@ def to_files(staged: StagedTable, folder: Place, files: int = 2) -> StagedTable:
         piece = staged.table.slice(start, step)
         path.unlink(missing_ok=True)
         with new_file(path) as file:
-            pq.write_table(piece, file, store_decimal_as_integer=True)
+            pq.write_table(piece, file)
         written.append(StagedFile(path.name, size_of(path) or 0, piece.num_rows))
     return StagedTable(schema=staged.schema, root=folder, files=tuple(written))

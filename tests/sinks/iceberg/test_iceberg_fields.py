@@ -5,6 +5,7 @@ that was renamed or dropped does not come back in silence.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyiceberg.types import DecimalType, LongType, StringType
 from eo_pipeline.arrow import pt
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.places import size_of
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.fields import following, ids_in, ids_of, with_ids
 from eo_pipeline.sinks.iceberg.session import IcebergSession
@@ -73,7 +75,11 @@ class Lake:
             ids = ids_of(following(self.session.open_table(), rows.schema))
             marked = rows.table.cast(with_ids(rows.schema, ids))
             rows = StagedTable.in_memory(marked)
-        return to_files(rows, self.folder / str(self.head.version), files=1)
+        made = to_files(rows, self.folder / str(self.head.version), files=1)
+        # as Spark writes decimals of few digits
+        (path,), (file,) = made.paths(), made.files
+        pq.write_table(rows.table, path, store_decimal_as_integer=True)
+        return replace(made, files=(replace(file, size=size_of(path) or 0),))
 
     def publish(self, rows: StagedTable) -> LedgerEntry:
         entry = child_of(self.head, rows.rows)

@@ -31,6 +31,11 @@ def of_many(df: DataFrame) -> DataFrame:
     return df.withColumns({"l": F.array(F.array(one)), "m": F.create_map(F.lit("k"), one)})
 
 
+def with_nan(df: DataFrame) -> DataFrame:
+    """NaN in the second row."""
+    return df.withColumn("d", F.when(F.col("id") == 1, float("nan")).otherwise(0.5))
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
     "within": {"transform": f"{__name__}:within"},
@@ -122,6 +127,22 @@ def test_any_text_is_a_partition_and_null_in_a_column_that_takes_none_is_a_bad_r
         lake.pipeline().run()
     lake.pipeline().rewind(1)
     assert lake.pipeline().run().head.counts.rows == len(texts) - 1
+
+
+def test_nan_is_no_partition_and_a_bad_record(
+    spark_server: EmbeddedSpark, events: Topic, tmp_path: Path
+) -> None:
+    sink = {"type": "iceberg", "table": "ops.t", "warehouse": str(tmp_path / "lake")}
+    config = {
+        "name": "events",
+        "source": events.source(on_bad_record="dead_letter"),
+        "transform": f"{__name__}:with_nan",
+        "inline_records": 0,
+        "sink": {**sink, "partition_by": ["d"]},
+    }
+    events.write(3)
+    counts = Bench(events, Table("unused"), config).pipeline().run().head.counts
+    assert (counts.rows, counts.dead_letters) == (2, 1)
 
 
 def test_a_renamed_column_keeps_its_values(lake: Bench) -> None:
