@@ -46,7 +46,7 @@ class FoundError(Exception):
 
 @dataclass
 class Life:
-    """A sequence on its way. What is drawn is drawn from ``chance``, and depends on the model alone."""
+    """A sequence on its way. What is drawn comes from ``chance`` and depends on the model alone."""
 
     chance: random.Random
     lake: Lake
@@ -67,6 +67,8 @@ class Life:
     others: list[int] = field(default_factory=list)
     #: heads after which files of older states were removed
     vacuumed: list[int] = field(default_factory=list)
+    #: whether older snapshots may be gone
+    expired: bool = False
     #: names for columns, foreign rows and values; each is given once
     counter: int = 0
     #: how often each operation was done, or refused
