@@ -19,13 +19,15 @@ EXTRAS := dagster,embedded,delta,gcs,hdfs,iceberg,metrics,msk,mysql,openlineage,
 SEED ?= $(shell date +%Y%j)
 # of `make correctness`, and of the part that it has in `make chaos`
 MINUTES ?= 60
+# of `make lakes`, of each store
+SEQUENCES ?= 20
 # an activated environment or another Spark must not leak into ours
 unexport VIRTUAL_ENV PYTHONPATH SPARK_HOME SPARK_REMOTE PYSPARK_PYTHON DAGSTER_HOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # a network that is away for a minute is waited for
 export PIP_RETRIES := 8
 
-.PHONY: help setup run dev stop clean servers servers-up servers-down test test-all chaos correctness mutants bench bench-quick bench-growth lint docs
+.PHONY: help setup run dev stop clean servers servers-up servers-down test test-all chaos correctness lakes mutants bench bench-quick bench-growth lint docs
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +75,9 @@ chaos: servers ## kills at every point in every store, random moments, long live
 
 correctness: servers ## an hour of random kills on every store, judged from outside (MINUTES=60 SEED=)
 	@$(BIN)/python -m tests.kills --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+lakes: $(VENV)/.ready-test ## drawn sequences over lake tables, exact from every reader (SEQUENCES=20 SEED=)
+	@$(BIN)/python -m tests.lakes --seed $(SEED) --sequences $(SEQUENCES) $(ARGS)
 
 mutants: $(VENV)/.ready-dev ## break each rule of the engine once, and see that `make test` notices it (ARGS: names, --list, --slow)
 	@$(DEMO) setup

@@ -164,7 +164,7 @@ def live(life: Life, world: World | None, steps: int) -> str | None:
             life.check([spark(world.spark)])
     except FoundError as found:
         return str(found)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the other sequences go on
         return f"ERROR of the program: {traceback.format_exc()[-3000:]}"
     return None
 

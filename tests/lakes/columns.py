@@ -2,6 +2,7 @@
 value in which a model's row and what a reader gives are compared.
 """
 
+# ruff: noqa: DTZ001 - times without a zone are a type
 from __future__ import annotations
 
 import base64

@@ -1,4 +1,4 @@
-"""What does an operation: a whole pipeline from Kafka on, or the sink alone, with rows from the model."""
+"""What does an operation: a whole pipeline from Kafka on, or the sink with the model's rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """DuckDB with its extensions for Delta and Iceberg, in a process of its own: the extensions' wheels
 are of another release than the DuckDB that the tests' environment has.
 
-Asked on stdin, a line of JSON each; answers on stdout: a line of JSON, and behind it as many bytes of
-Arrow's stream format as that says.
+Asked on stdin, a line of JSON each; answers on stdout: a line of JSON, and behind it as many bytes
+of Arrow's stream format as that says.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Duck:
         self._process.stdin.write(json.dumps(query).encode() + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {"error": f"it ended: {self._process.wait(30)}"}
+        answer: dict[str, Any] = (
+            json.loads(line) if line else {"error": f"it ended: {self._process.wait(30)}"}
+        )
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return pa.ipc.open_stream(self._process.stdout.read(answer["bytes"])).read_all()
@@ -81,7 +83,7 @@ class Duck:
 def _serve() -> None:
     import duckdb
 
-    settings = {"allow_unsigned_extensions": "true", "threads": "1"}
+    settings: dict[str, Any] = {"allow_unsigned_extensions": "true", "threads": "1"}
     connection: Any = duckdb.connect(config=settings)
     for name in _EXTENSIONS:
         module = importlib.import_module(f"duckdb_extension_{name}")
@@ -95,7 +97,7 @@ def _serve() -> None:
             with pa.ipc.new_stream(held, found.schema) as stream:
                 stream.write_table(found)
             answer: dict[str, Any] = {"bytes": len(held.getvalue())}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told to who asked
             answer, held = {"error": f"{type(error).__name__}: {error}"}, io.BytesIO()
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n" + held.getvalue())
         sys.stdout.buffer.flush()

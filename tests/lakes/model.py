@@ -203,7 +203,8 @@ class Model:
         old = self.rows.get(key)
         if old is None:
             self.rows[key] = row
-        elif self._age(row) >= self._age(old):
+        elif None in self._age(old) or self._age(row) >= self._age(old):
+            # somebody else's row that has nothing to be sequenced by gives way, and
             # what the rows no longer have stays as it was
             self.rows[key] = replace(row, values={**old.values, **row.values})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from eo_pipeline.errors import (
     ConfigError,
@@ -89,7 +90,7 @@ def replay(life: Life) -> None:
         life.refused((RefusedError,), lambda: life.driver.replay(wanted))
         return
     for version in wanted:
-        if life.go_back(lambda: life.driver.replay([version])):
+        if life.go_back(partial(life.driver.replay, [version])):
             life.model.replay(version)
 
 

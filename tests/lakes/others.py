@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from pyiceberg.expressions import In
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
@@ -154,13 +153,18 @@ def properties(life: Life) -> None:
 def delete_rows(life: Life) -> None:
     chosen = life.some_rows()
     life.say(f"PyIceberg delete of {ids(chosen.values())}")
-    _iceberg(life).delete(In("id", {row.values["id"] for row in chosen.values()}))
+    _iceberg(life).delete(f"id in ({ids(chosen.values())})")
     life.model.delete(chosen)
 
 
 def expire(life: Life) -> None:
     life.say("PyIceberg expire_snapshots")
     _iceberg(life).maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+    _expired(life)
+
+
+def _expired(life: Life) -> None:
+    life.expired = True
     life.states = {s: held for s, held in life.states.items() if s == life.lake.state()}
 
 
@@ -181,7 +185,9 @@ def rolled_back(life: Life, snapshot: int, before: int) -> None:
     if state.head == life.model.head:
         return
     if life.driver.is_whole:
-        life.refused((TableRolledBackError,), life.driver.run)
+        # it is told by snapshots
+        told = life.refused if not life.expired else life.may_be_refused
+        told((TableRolledBackError,), life.driver.run)
     later = [entry for entry in life.model.live if entry.version > state.head]
     stands = any(entry.version == state.head for entry in life.model.live)
     if stands and any(entry.reads for entry in later) and life.chance.random() < 0.6:
@@ -214,7 +220,7 @@ def widen(life: Life) -> None:
         pa.schema([pa.field(name, kind.arrow, metadata={"PARQUET:field_id": "1"})])
     )
     with _iceberg(life).update_schema() as change:
-        change.update_column(name, made.find_type(name))  # type: ignore[arg-type]
+        change.update_column(name, made.find_type(name))
     _kinds(life)[name] = kind
 
 
@@ -328,7 +334,7 @@ def spark_manifests(life: Life) -> None:
 def spark_expire(life: Life) -> None:
     life.say("Spark expire_snapshots")
     _call(life, "expire_snapshots", ", older_than => TIMESTAMP '9000-01-01', retain_last => 1")
-    life.states = {s: held for s, held in life.states.items() if s == life.lake.state()}
+    _expired(life)
 
 
 def spark_roll_back(life: Life) -> None:
@@ -362,9 +368,13 @@ def may_rename(life: Life) -> bool:
     return has_table(life) and bool(_own(life))
 
 
-def may_write(life: Life) -> bool:
+def may_append(life: Life) -> bool:
     """PyIceberg: it can, and changes no value by it."""
-    return not life.by_time and not life.is_odd
+    return has_table(life) and not life.by_time and not life.is_odd
+
+
+def may_delete(life: Life) -> bool:
+    return has_rows(life) and may_append(life)
 
 
 def plain_paths(life: Life) -> bool:
@@ -393,15 +403,13 @@ OF_OTHERS = {
         Operation("property of others", 1, properties, has_table),
     ),
     "iceberg": (
-        Operation(
-            "PyIceberg delete", 4, delete_rows, lambda life: has_rows(life) and may_write(life)
-        ),
+        Operation("PyIceberg delete", 4, delete_rows, may_delete),
         Operation("PyIceberg expire", 3, expire, has_table),
         Operation("PyIceberg rollback", 3, roll_back, may_roll_back),
         Operation("PyIceberg widen", 1, widen, lambda life: bool(_widenable(life))),
         Operation("PyIceberg rename", 3, rename, may_rename),
         Operation("PyIceberg drop", 3, drop, may_rename),
-        Operation("append of others", 2, append, lambda life: has_table(life) and may_write(life)),
+        Operation("append of others", 2, append, may_append),
         Operation("column of others", 1, add_column, has_table),
         Operation("property of others", 1, properties, has_table),
     ),

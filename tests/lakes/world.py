@@ -125,7 +125,7 @@ class World:
             assert self._server is not None
             zone = ("spark.sql.session.timeZone", READER_ZONE)
             remote = SparkSession.builder.remote(self._server.remote)
-            self._spark = remote.config(*zone).create()  # type: ignore[attr-defined]
+            self._spark = remote.config(*zone).create()
         return self._spark
 
     def topic(self, name: str, partitions: int) -> None:
