@@ -374,9 +374,10 @@ class TableRolledBackError(SinkError):
     def __init__(self, pipeline: str, version: int, stands: int, forward: str) -> None:
         self.pipeline = pipeline
         self.stands = stands
+        state = f"what was committed up to version {stands}" if stands else "an older state"
         super().__init__(
             f"Pipeline {pipeline!r}: somebody set the table back. The ledger is at version "
-            f"{version}, and the table holds what was committed up to version {stands}. Nothing "
+            f"{version}, and the table holds {state}. Nothing "
             f"was read or written. {forward}; or go back too: `eo rewind --to {stands}`, and the "
             "records of the versions between are read once more."
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.lakes.drivers import ByHand, Driver, Whole
 from tests.lakes.lakes import Delta, Iceberg, Lake
-from tests.lakes.life import KNOWN_FAULTS, FoundError, Life, drawn_table
+from tests.lakes.life import FoundError, Life, drawn_table
 from tests.lakes.operations import OF_PIPELINES, Operation
 from tests.lakes.others import OF_OTHERS, OF_SPARK
 from tests.lakes.readers import duckdb, in_process, spark, versions
@@ -43,15 +43,6 @@ def main() -> None:
         "--whole", type=float, default=WHOLE, help="share of sequences that are whole pipelines"
     )
     parser.add_argument("--verbose", action="store_true", help="say each step")
-    parser.add_argument(
-        "--with",
-        dest="faults",
-        nargs="+",
-        default=[],
-        choices=["all", *KNOWN_FAULTS],
-        metavar="F",
-        help="draw what is known not to hold: " + ", ".join(KNOWN_FAULTS),
-    )
     asked = parser.parse_args()
     total = Total()
     with World() as world:
@@ -83,7 +74,6 @@ class Total:
 
 
 def _sequences(world: World, asked: argparse.Namespace, total: Total) -> None:
-    faults = [*KNOWN_FAULTS] if "all" in asked.faults else asked.faults
     until = time.monotonic() + asked.minutes * 60
     stores = [asked.store] if asked.store else ["delta", "iceberg"]
     numbers = range(asked.sequences) if asked.only is None else [asked.only]
@@ -92,7 +82,7 @@ def _sequences(world: World, asked: argparse.Namespace, total: Total) -> None:
             if time.monotonic() > until:
                 return
             began = time.monotonic()
-            life = _begun(world, store, asked, number, faults)
+            life = _begun(world, store, asked, number)
             wrong = live(life, world, asked.steps)
             total.sequences += 1
             total.done.update(life.done)
@@ -107,21 +97,18 @@ def _sequences(world: World, asked: argparse.Namespace, total: Total) -> None:
                 for line in life.log:
                     say(f"    {line}")
             if wrong is not None:
-                extra = f" --with {' '.join(faults)}" if faults else ""
                 say(
                     f"    again: python -m tests.lakes --seed {asked.seed} --store {store} "
-                    f"--only {number}{extra}"
+                    f"--only {number}"
                 )
 
 
-def _begun(
-    world: World, store: str, asked: argparse.Namespace, number: int, faults: Sequence[str]
-) -> Life:
+def _begun(world: World, store: str, asked: argparse.Namespace, number: int) -> Life:
     name = f"t_{asked.seed}_{number}_{store}"
     lake: Lake = Delta(name, world.root) if store == "delta" else Iceberg(name, world.root)
     chance = random.Random(f"{asked.seed}/{store}/{number}")
     is_whole, is_worked_on, old_times = (chance.random() for _ in range(3))
-    model, settings = drawn_table(chance, store, faults)
+    model, settings = drawn_table(chance, store)
     driver: Driver
     if is_whole < asked.whole:
         driver = Whole(world, lake, model, settings, world.folder)
@@ -133,7 +120,6 @@ def _begun(
         model,
         driver,
         readers=[*in_process(store), *([duckdb(world.duck)] if world.duck else [])],
-        features=faults,
         spark=world.spark if driver.is_whole or is_worked_on < _WORKED_ON else None,
         old_times=old_times < _OLD_TIMES,
         by_time="(" in str(settings.get("partition_by")),

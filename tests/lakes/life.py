@@ -19,12 +19,6 @@ from tests.lakes.readers import Reader, difference, lists_of_structs, rows_of, u
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What does not hold yet, each with what it needs; drawn only with ``--with NAME``.
-KNOWN_FAULTS: dict[str, str] = {
-    "delta-ntz-in-map": "a table that nobody can open: delta-rs does not see such a map",
-    "delta-partition-timestamp": "Polars: folders of ours beside those of delta-rs",
-}
-
 _PARTITION_KINDS = {
     "delta": (
         *("boolean", "tinyint", "smallint", "int", "bigint"),
@@ -54,7 +48,6 @@ class Life:
     model: Model
     driver: Driver
     readers: Sequence[Reader]
-    features: Collection[str]
     #: a session of Spark's, which works on the table as somebody else does; None: there is none
     spark: Any = None
     #: whether that writes times as INT96, as it does unless it is told
@@ -102,10 +95,6 @@ class Life:
         act()
         return True
 
-    def has(self, fault: str) -> bool:
-        """Whether what does not hold yet is drawn."""
-        return fault in self.features
-
     def next(self) -> int:
         self.counter += 1
         return self.counter
@@ -139,7 +128,7 @@ class Life:
 
     def draw_kind(self) -> Kind:
         """Of a new column."""
-        return drawn_kind(self.chance, self.store, self.features)
+        return drawn_kind(self.chance, self.store)
 
     def foreign_row(self) -> tuple[Key, Row]:
         assert self.model.columns is not None
@@ -246,11 +235,11 @@ def told(error: BaseException) -> str:
     )
 
 
-def drawn_kind(chance: random.Random, store: str, features: Collection[str]) -> Kind:
+def drawn_kind(chance: random.Random, store: str) -> Kind:
     """Any that the store holds."""
     while True:
         kind = draw_kind(chance)
-        if store == "iceberg" or "delta-ntz-in-map" in features or not _maps_ntz(kind):
+        if store == "iceberg" or not _maps_ntz(kind):
             return kind
 
 
@@ -259,9 +248,7 @@ def _maps_ntz(kind: Kind) -> bool:
     return within or (kind.name == "map" and "timestamp_ntz" in kind.leaves())
 
 
-def drawn_table(
-    chance: random.Random, store: str, features: Collection[str]
-) -> tuple[Model, dict[str, Any]]:
+def drawn_table(chance: random.Random, store: str) -> tuple[Model, dict[str, Any]]:
     """A pipeline's table as it is to be, and the sink's settings for it."""
     columns: Columns = {
         "id": Column(PLAIN["bigint"], required=True),
@@ -269,14 +256,13 @@ def drawn_table(
         "need": Column(PLAIN["int"], required=chance.random() < 0.4),
     }
     columns |= {
-        f"c{n}": Column(drawn_kind(chance, store, features))
-        for n in range(chance.choice([1, 2, 3, 5]))
+        f"c{n}": Column(drawn_kind(chance, store)) for n in range(chance.choice([1, 2, 3, 5]))
     }
     settings: dict[str, Any] = {}
     upserts = store == "delta" and chance.random() < 0.35
     kinds = [kind for kind in _PARTITION_KINDS[store] if not (upserts and "decimal" in kind)]
-    if store == "delta" and "delta-partition-timestamp" not in features:
-        kinds.remove("timestamp")
+    if store == "delta":
+        kinds.remove("timestamp")  # of what delta-rs writes itself Spark reads another instant
     by: list[str] = []
     for number in range(chance.choices([0, 1, 2], [5, 5, 2])[0]):
         kind = chance.choice(kinds)

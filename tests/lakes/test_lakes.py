@@ -24,7 +24,7 @@ SEEDS = range(2)
 def drawn(store: str, seed: int, folder: Path) -> Life:
     lake: Lake = Delta("t", folder) if store == "delta" else Iceberg("t", folder)
     chance = random.Random(f"{seed}/{store}")
-    model, settings = drawn_table(chance, store, ())
+    model, settings = drawn_table(chance, store)
     by_time = "(" in str(settings.get("partition_by"))
     driver = ByHand(lake, model, settings)
     return Life(chance, lake, model, driver, in_process(store), (), by_time=by_time)

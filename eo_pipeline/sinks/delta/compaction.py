@@ -41,12 +41,13 @@ def data_files(table: Snapshot) -> list[DataFile]:
 
 def data_file(action: dict[str, Any], layout: Sequence[str]) -> DataFile:
     """One of them, by its action in the log."""
-    values = {name: partition_value(name, action[f"{_PARTITION}{name}"]) for name in layout}
+    values = {name: action[f"{_PARTITION}{name}"] for name in layout}
     return DataFile(
         path=file_name(action["path"]),
         size=action["size_bytes"],
         rows=action["num_records"],
-        partition=tuple(values.items()),
+        partition=tuple((name, partition_value(name, value)) for name, value in values.items()),
+        folder=folder_of(values),
         first=action.get(f"min.{CHECKPOINT_COLUMN}"),
         movable=is_removable(action["path"]) and has_folder(values),
     )
@@ -60,8 +61,7 @@ def removal_of(file: DataFile, *, data_change: bool) -> RemoveAction:
 
 def is_laid_out(file: DataFile) -> bool:
     """Whether it lies where every reader looks for the values of its partition."""
-    folder = folder_of(dict(file.partition))
-    return not folder or f"/{folder}/" in f"/{file.path}"
+    return not file.folder or f"/{file.folder}/" in f"/{file.path}"
 
 
 class Writing:

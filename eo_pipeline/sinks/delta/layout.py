@@ -68,14 +68,23 @@ def partition_value(name: str, value: Any) -> str | None:
     )
 
 
-def folder_of(values: Mapping[str, str | None]) -> str:
+def folder_of(values: Mapping[str, Any]) -> str:
     """Below which folders a file with these ``values`` lies; empty if there are none."""
-    return "/".join(_folder(name, value) for name, value in values.items())
+    return "/".join(_folder(name, _folder_text(name, value)) for name, value in values.items())
 
 
-def has_folder(values: Mapping[str, str | None]) -> bool:
+def has_folder(values: Mapping[str, Any]) -> bool:
     """Whether readers have the ``values`` back from :func:`folder_of`."""
-    return not any(_why_not(name, value) for name, value in values.items())
+    return not any(_why_not(name, _folder_text(name, value)) for name, value in values.items())
+
+
+def _folder_text(name: str, value: Any) -> str | None:
+    """As delta-rs names the folder. An instant has no zone there, other than in the log: Polars
+    takes one form of all folders, those of delta-rs among them.
+    """
+    if isinstance(value, datetime) and value.tzinfo:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return partition_value(name, value)
 
 
 def checked_value(name: str, value: Any) -> str | None:

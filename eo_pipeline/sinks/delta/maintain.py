@@ -21,7 +21,6 @@ from eo_pipeline.places import Place, files_below
 from eo_pipeline.sinks.delta.commit import commit_files, maintenance_commit
 from eo_pipeline.sinks.delta.compaction import Compacted, Writing, data_files, is_laid_out
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
-from eo_pipeline.sinks.delta.layout import folder_of
 from eo_pipeline.sinks.delta.log import LOG_FOLDER
 from eo_pipeline.sinks.delta.store import FLOOR, TURN, Snapshot
 from eo_pipeline.sinks.delta.unused import UnusedFiles, remembered_for
@@ -82,7 +81,7 @@ class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
         writing = Writing(table)
         made = []
         for files in groups:
-            below = folder / folder_of(dict(files[0].partition))
+            below = folder / files[0].folder
             below.mkdir(parents=True, exist_ok=True)
             made.append(writing.together(below / f"{uuid.uuid4().hex}.parquet", files))
         return made

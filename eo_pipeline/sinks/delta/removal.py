@@ -15,7 +15,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from eo_pipeline.arrow import pc
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.delta.compaction import Writing, data_file, is_among, removal_of
-from eo_pipeline.sinks.delta.layout import folder_of
 from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.lake.bins import DataFile
 from eo_pipeline.sinks.lake.rows import PublishedFiles
@@ -45,7 +44,7 @@ def _without(
             writing = writing or Writing(table)
             holds = _looked_into(writing, file, first, last)
             if holds is None:
-                place = files.new(folder_of(dict(file.partition)) if file.movable else "")
+                place = files.new(file.folder if file.movable else "")
                 yield writing.without(place, file, first, last)
         if holds is not False:
             yield removal_of(file, data_change=True)

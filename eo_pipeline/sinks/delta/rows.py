@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from deltalake.transaction import AddAction
 
@@ -14,7 +15,7 @@ from eo_pipeline.arrow import pa, pq, pt
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.places import Place, is_below, parquet_source, relative_name, size_of
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
-from eo_pipeline.sinks.delta.layout import checked_value, folder_of
+from eo_pipeline.sinks.delta.layout import checked_value, folder_of, partition_value
 from eo_pipeline.sinks.delta.stats import null_counts, stats_json
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer, refuse_unbounded_rows
@@ -99,6 +100,7 @@ class AddActions:
                 schema = TYPES.schema(own_columns(file.schema_arrow))
                 metadata = file.metadata
                 values = self._values(file.read) if self.partition_by else {}
+                told = {name: partition_value(name, value) for name, value in values.items()}
         except pa.ArrowException as error:
             raise RefusedError(f"the staged file {path} cannot be read: {error}") from error
         if not is_ours:
@@ -108,7 +110,7 @@ class AddActions:
         return AddAction(
             path=relative_name(path, self.root),
             size=size_of(path) or 0,
-            partition_values=values,
+            partition_values=told,
             modification_time=int(time.time() * 1000),
             data_change=True,
             stats=stats_json(metadata, own),
@@ -132,7 +134,7 @@ class AddActions:
     def _folder(self, rows: pa.Table) -> str:
         return folder_of(self._values(rows.select))
 
-    def _values(self, columns_of: Callable[[list[str]], pa.Table]) -> dict[str, str | None]:
+    def _values(self, columns_of: Callable[[list[str]], pa.Table]) -> dict[str, Any]:
         """What the rows of a file are laid out by: they have one value in each such column.
 
         Raises:
@@ -141,7 +143,7 @@ class AddActions:
         columns = columns_of([*self.partition_by])
         return {name: self._only_value(name, columns[name]) for name in self.partition_by}
 
-    def _only_value(self, name: str, column: pa.ChunkedArray) -> str | None:
+    def _only_value(self, name: str, column: pa.ChunkedArray) -> Any:
         values = column.unique().to_pylist()
         if len(values) != 1:
             raise RefusedError(
@@ -149,4 +151,5 @@ class AddActions:
                 "was staged for another layout. Nothing was published; the next run reads the "
                 "ranges again."
             )
-        return checked_value(name, values[0])
+        checked_value(name, values[0])
+        return values[0]

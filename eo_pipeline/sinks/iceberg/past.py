@@ -29,14 +29,17 @@ def past_of(table: Table, entry: LedgerEntry) -> Past:
 
 
 def rolled_back(table: Table, head: LedgerEntry) -> TableRolledBackError | None:
-    """Told by the newest snapshot below the current one that a commit of the pipeline made, if it
-    did not expire: each commit makes one, and moves the ledger.
+    """Told by the newest snapshot below the current one that a commit of the pipeline made: each
+    commit makes one, and moves the ledger. If those expired, by the snapshot of the head, if that
+    is kept and not below the current one.
     """
     found = (_version_of(snapshot, head.pipeline) for snapshot in _ancestors(table))
     stands = next((version for version in found if version is not None), None)
+    newest = next((s for s in table.metadata.snapshots if _is_of(s, head)), None)
+    if stands is None and newest is not None and newest not in _ancestors(table):
+        stands = 0  # or one whose snapshot expired: going back to 0 is right for each
     if stands is None or stands >= head.version:
         return None
-    newest = next((s for s in table.metadata.snapshots if _is_of(s, head)), None)
     forward = f"Set it to snapshot {newest.snapshot_id} again" if newest else "Set it forward again"
     return TableRolledBackError(head.pipeline, head.version, stands, forward)
 

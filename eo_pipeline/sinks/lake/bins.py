@@ -21,7 +21,8 @@ FILES_MIN = 5
 @dataclass(frozen=True)
 class DataFile:
     """One file of the table: the partition it belongs to, in words, and its first checkpoint, if it
-    has any; ``rows`` None if the table does not tell. Not ``movable``: it stays as it is.
+    has any; ``rows`` None if the table does not tell. Not ``movable``: it stays as it is. What
+    takes its place lies below ``folder``.
     """
 
     path: str
@@ -30,6 +31,7 @@ class DataFile:
     partition: tuple[tuple[str, str | None], ...] = ()
     first: int | None = None
     movable: bool = True
+    folder: str = ""
 
 
 def bins(files: Iterable[DataFile], target: int) -> list[list[DataFile]]:

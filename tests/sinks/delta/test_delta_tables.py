@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as T
 
 from eo_pipeline.errors import (
     ConfigError,
@@ -17,6 +19,7 @@ from eo_pipeline.errors import (
     SchemaChangeError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.delta.types import TYPES
 from tests.sinks.delta.delta_world import ID_ONLY, World, rows_of, table_of, with_features, world
 
 __all__ = ["world"]
@@ -45,6 +48,23 @@ def test_features_that_delta_rs_gives_a_table_with_its_properties_do_no_harm(wor
     assert "variantType" in (world.observe().protocol().writer_features or [])
     world.forward(rows_of(2, at=wall))
     assert world.checkpoints() == {1: 3, 2: 3}
+
+
+def test_a_map_of_times_that_delta_rs_does_not_see_is_refused() -> None:
+    """Such a table would not have the feature that it needs; beside other such times it has."""
+    within = T.StructType().add("at", T.TimestampNTZType())
+    hidden = T.StructType().add("m", T.MapType(T.StringType(), within))
+    with pytest.raises(SchemaChangeError, match="the map 'm' holds TIMESTAMP_NTZ"):
+        TYPES.refuse_unknown(as_frame(hidden))
+    TYPES.refuse_unknown(as_frame(hidden.add("s", T.ArrayType(within))))
+    TYPES.refuse_unknown(
+        as_frame(T.StructType().add("m", T.MapType(T.StringType(), T.TimestampType())))
+    )
+
+
+def as_frame(schema: T.StructType) -> Any:
+    """What of a DataFrame is looked at."""
+    return SimpleNamespace(schema=schema, columns=schema.names)
 
 
 def test_a_null_where_the_table_takes_none_is_refused(world: World) -> None:

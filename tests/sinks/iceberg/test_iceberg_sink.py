@@ -381,6 +381,24 @@ class TestGoingBack:
         session.publish(entry, staged(1))
         assert len(table_of(sink).metadata.metadata_log) == 2
 
+    def test_a_table_set_back_to_what_expired_snapshots_no_longer_tell_is_told(
+        self, sink: IcebergSink, session: IcebergSession
+    ) -> None:
+        head = publish(session, 2)
+        ours = [each.snapshot_id for each in table_of(sink).metadata.snapshots]
+        table_of(sink).append(pa.table({"id": [-1]}))
+        [theirs] = {s.snapshot_id for s in table_of(sink).metadata.snapshots} - {*ours}
+        table_of(sink).maintenance.expire_snapshots().by_ids(ours).commit()
+        head = publish(session, 1, head)
+        assert session.rolled_back(head) is None
+        table_of(sink).manage_snapshots().rollback_to_snapshot(theirs).commit()
+        assert re.search("holds an older state.*--to 0", str(session.rolled_back(head)))
+        with pytest.raises(TableRolledBackError):
+            session.publish(child_of(head, 2), staged(9))
+        back = child_of(head, operation=Operation.REWIND, target=0)
+        assert session.publish(back, StagedOutput()) is COMMITTED
+        assert ids(sink) == [-1]
+
     def test_a_table_that_somebody_set_back_is_told_until_somebody_sets_it_right(
         self, sink: IcebergSink, session: IcebergSession
     ) -> None:
