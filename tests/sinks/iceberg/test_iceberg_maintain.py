@@ -183,10 +183,10 @@ def test_what_will_not_pass_is_not_tried_for_ever_and_leaves_no_file(
     session: IcebergSession, sink: IcebergSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(session, 6)
-    cases = (
+    cases = [
         (TypeError("odd"), UnexpectedError, False),
         (OSError("away"), SinkUnavailableError, True),
-    )
+    ]
     for error, expected, passes in cases:
 
         def fail(*_: Any, error: Exception = error) -> None:
