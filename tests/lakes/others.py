@@ -68,12 +68,21 @@ def checkpoint(life: Life) -> None:
 def restore(life: Life) -> None:
     version = life.chance.choice(_earlier(life))
     life.say(f"delta-rs RESTORE to {version}")
+    before = life.lake.state()
     _delta(life).restore(version)
-    restored(life, version)
+    restored(life, version, before)
 
 
-def restored(life: Life, version: int) -> None:
-    life.model.put_back(life.states[version], columns=True)
+def restored(life: Life, version: int, before: int) -> None:
+    """Runs are refused until the table is set forward again, or the ledger goes back too."""
+    state, now = life.states[version], life.model.state()
+    life.model.put_back(state, columns=True)
+    life.commit()
+    if state.head == life.model.head or _goes_back_too(life, state.head):
+        return
+    life.say("  set forward again")
+    _delta(life).restore(before)
+    life.model.put_back(now, columns=True)
     life.commit()
 
 
@@ -184,22 +193,30 @@ def rolled_back(life: Life, snapshot: int, before: int) -> None:
     life.model.put_back(state, columns=False)
     if state.head == life.model.head:
         return
-    if life.driver.is_whole:
-        # it is told by snapshots
-        told = life.refused if not life.expired else life.may_be_refused
-        told((TableRolledBackError,), life.driver.run)
-    later = [entry for entry in life.model.live if entry.version > state.head]
-    stands = any(entry.version == state.head for entry in life.model.live)
-    if stands and any(entry.reads for entry in later) and life.chance.random() < 0.6:
-        life.check()
-        life.say(f"  rewind to {state.head}")
-        if life.go_back(lambda: life.driver.rewind(state.head)):
-            life.model.rewind(state.head)
-            return
+    if _goes_back_too(life, state.head):
+        return
     life.say("  set forward again")
     with _iceberg(life).manage_snapshots() as change:
         change.set_current_snapshot(before)
     life.model.put_back(now, columns=False)
+
+
+def _goes_back_too(life: Life, version: int) -> bool:
+    """Whether the ledger was set back to ``version``, too, after a run that was refused."""
+    if life.driver.is_whole:
+        # Iceberg tells by its snapshots
+        told = life.refused if not life.expired else life.may_be_refused
+        told((TableRolledBackError,), life.driver.run)
+    later = [entry for entry in life.model.live if entry.version > version]
+    stands = any(entry.version == version for entry in life.model.live)
+    if not stands or not any(entry.reads for entry in later) or life.chance.random() > 0.6:
+        return False
+    life.check()
+    life.say(f"  rewind to {version}")
+    if life.go_back(lambda: life.driver.rewind(version)):
+        life.model.rewind(version)
+        return True
+    return False
 
 
 def _ancestor(life: Life) -> int:
@@ -312,8 +329,9 @@ def spark_vacuum(life: Life) -> None:
 def spark_restore(life: Life) -> None:
     version = life.chance.choice(_earlier(life))
     life.say(f"Spark RESTORE to {version}")
+    before = life.lake.state()
     _sql(life, f"RESTORE TABLE <t> TO VERSION AS OF {version}")
-    restored(life, version)
+    restored(life, version, before)
 
 
 def _call(life: Life, procedure: str, more: str = "") -> None:

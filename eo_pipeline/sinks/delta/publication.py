@@ -37,6 +37,7 @@ from eo_pipeline.sinks.delta.merge import merge, newest_rows, refuse_moved_keys
 from eo_pipeline.sinks.delta.removal import without
 from eo_pipeline.sinks.delta.restore import restore
 from eo_pipeline.sinks.delta.rows import in_memory, in_types_of
+from eo_pipeline.sinks.delta.set_back import set_back
 from eo_pipeline.sinks.delta.store import Snapshot, delta_schema, explained, is_of_files
 from eo_pipeline.sinks.delta.table_session import DeltaTableSession
 from eo_pipeline.sinks.lake.publication import Commit, LakePublication
@@ -118,6 +119,7 @@ class DeltaPublication(LakePublication[Snapshot]):
     def _change(self, table: Snapshot) -> Commit:
         described, operation = table.described, self.entry.operation
         described.check(self.session.sink.partition_by)
+        self.refuse_rolled_back(set_back(table, self.head.entry))
         self.version = table.table.version() + 1
         rows, rule = self.staged.rows, self.session.sink.upsert_rule
         after = described.following(rows.schema) if rows is not None else described.types

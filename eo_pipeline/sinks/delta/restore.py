@@ -20,6 +20,7 @@ from eo_pipeline.arrow import pa
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.places import sizes_of
 from eo_pipeline.sinks.delta.commit import MAINTENANCE, Arguments, commit_files
+from eo_pipeline.sinks.delta.set_back import commits_of, restored_to
 from eo_pipeline.sinks.delta.store import FLOOR, Snapshot
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointer
 from eo_pipeline.sinks.protocol import OvertakenError
@@ -97,18 +98,19 @@ class Restore:
                 )
 
     def _version_left_by(self, target: int) -> int | None:
-        newest = self.table.table.version()
-        expected = newest
-        for commit in self.table.table.history():
-            version = commit.get("version", expected)
-            if version != expected:
-                break
+        commits = commits_of(self.table, None)
+        expected = self.table.table.version()
+        while (commit := commits.get(expected)) is not None:
             mine = commit.get("eo_pipeline") == self.table.pipeline
             if mine and int(commit["eo_version"]) <= target:
-                return self._checked(version, target)
+                return self._checked(expected, target)
+            is_restore = not mine and commit.get("operation") == "RESTORE"
+            if is_restore and (before := restored_to(commit, commits)) is not None:
+                expected = before
+                continue
             if not mine and not _is_harmless(commit):
-                return self._foreign(version, commit, target)
-            expected = version - 1
+                return self._foreign(expected, commit, target)
+            expected -= 1
         if expected == -1:
             return None  # the table began with the pipeline, after the target
         raise NotRestorableError(

@@ -113,13 +113,21 @@ class Snapshot:
     @cached_property
     def pointer(self) -> Pointer | None:
         """The head of this pipeline's ledger, ``None`` if no commit of it is in the table."""
-        app = APP_PREFIX + self.pipeline
-        newest = transactions_in(commit_file(self.root / LOG_FOLDER, self.table.version()))
+        app, newest = APP_PREFIX + self.pipeline, self._newest
         version, token = (
             newest[name] if name in newest else self.table.transaction_version(name)
             for name in (app, app + TOKEN_SUFFIX)
         )
         return None if version is None or token is None else Pointer(version, token)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this version is a commit of the pipeline that moved its ledger."""
+        return APP_PREFIX + self.pipeline in self._newest
+
+    @cached_property
+    def _newest(self) -> dict[str, int]:
+        return transactions_in(commit_file(self.root / LOG_FOLDER, self.table.version()))
 
     def add_actions(self) -> list[dict[str, Any]]:
         """What the log says of each file of this version."""

@@ -10,7 +10,7 @@ from deltalake.transaction import AddAction
 
 from eo_pipeline.arrow import pa
 from eo_pipeline.bucket import BucketPath
-from eo_pipeline.errors import DamagedError
+from eo_pipeline.errors import DamagedError, TableRolledBackError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.damage import damage
@@ -20,6 +20,7 @@ from eo_pipeline.sinks.delta.newest import Newest
 from eo_pipeline.sinks.delta.own import OwnCommit, OwnCommits, told_of
 from eo_pipeline.sinks.delta.restore import NotRestorableError, Restore
 from eo_pipeline.sinks.delta.rows import AddActions
+from eo_pipeline.sinks.delta.set_back import set_back
 from eo_pipeline.sinks.delta.store import Snapshot
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.rows import PublishedFiles
@@ -62,6 +63,12 @@ class DeltaTableSession(LakeSession[Snapshot]):
     def table_identity(self) -> Mapping[str, str]:
         own = self._own_commit()
         return {"table": own.table} if own else super().table_identity()
+
+    def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:
+        if head is None or self._own_commit():
+            return None
+        table = self.open_table()
+        return set_back(table, head) if table else None
 
     def _own_commit(self) -> OwnCommit | None:
         """What needs no open table; None: look at that."""

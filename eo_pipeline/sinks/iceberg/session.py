@@ -24,7 +24,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
     TableRolledBackError,
 )
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.places import Place
 from eo_pipeline.sinks.iceberg.added import append, uri_of
 from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
@@ -69,7 +69,6 @@ from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
 from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.sinks.past import Past, Selected
 from eo_pipeline.sinks.protocol import OvertakenError
-from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedOutput
 
 if TYPE_CHECKING:
@@ -209,7 +208,8 @@ class IcebergPublication(LakePublication[Table]):
 
     def _prepare(self) -> Commit:
         rows, session = self.staged.rows, self.session
-        self._refuse_rolled_back()
+        if self.table is not None:
+            self.refuse_rolled_back(rolled_back(self.table, self.head.entry))
         result = TYPES.schema(own_columns(rows.schema)) if rows is not None else pa.schema([])
         transaction = self._change(self.table) if self.table is not None else self._create(result)
         self._widen(transaction, result)
@@ -224,14 +224,6 @@ class IcebergPublication(LakePublication[Table]):
         append(transaction, new, summary)
         transaction.set_properties({HEAD_PROPERTY + session.pipeline: self.at.stem})
         return partial(self._make, transaction)
-
-    def _refuse_rolled_back(self) -> None:
-        """But for who goes as far back: this commit's snapshot would hide it."""
-        gone = rolled_back(self.table, self.head.entry) if self.table is not None else None
-        entry = self.entry
-        goes = entry.operation is Operation.REWIND and gone and target_of(entry) <= gone.stands
-        if gone and not goes:
-            raise gone
 
     def _create(self, result: pa.Schema) -> Transaction:
         """A transaction that makes the table, together with its first rows."""

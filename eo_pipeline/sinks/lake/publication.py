@@ -14,12 +14,14 @@ from eo_pipeline.errors import (
     DamagedError,
     RefusedError,
     SinkUnavailableError,
+    TableRolledBackError,
 )
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.places import Place, remove_all
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.session import Handle, LakeSession
 from eo_pipeline.sinks.protocol import OvertakenError, Publication
+from eo_pipeline.sinks.removal import target_of
 from eo_pipeline.staging.rows import StagedOutput
 
 #: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError,
@@ -95,6 +97,14 @@ class LakePublication(Publication, Generic[Handle]):
                 remove_all(self.written)
                 if self._is_known:
                     self.session.ledger.end(self.at)
+
+    def refuse_rolled_back(self, gone: TableRolledBackError | None) -> None:
+        """Return if the table was not set back, or the entry goes back as far: this commit would
+        hide that it was.
+        """
+        goes = self.entry.operation is Operation.REWIND
+        if gone and not (goes and target_of(self.entry) <= gone.stands):
+            raise gone
 
     def landed(self) -> Handle | None:
         """The table, if this very try is in its ledger, as it may be although it was refused.
