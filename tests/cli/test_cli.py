@@ -171,7 +171,6 @@ def test_records_that_kafka_lost_end_a_run_with_5_until_the_loss_is_accepted(
     assert eo("run").code == 0
 
 
-@pytest.mark.core
 def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> None:
     eo.document()
     for _ in range(2):
@@ -311,7 +310,6 @@ def test_a_dagster_document_is_the_same_pipeline(eo: Shell) -> None:
 FORK = ("--at", "0", "--name", "v2", "--table", "v2", "--write", "v2.yaml", "--yes")
 
 
-@pytest.mark.core
 def test_on_a_terminal_the_plan_is_shown_and_no_means_no(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(5)

@@ -84,7 +84,6 @@ def test_the_doctor_finds_a_user_who_may_not_write_and_a_ledger_with_a_gap(
     assert "version 2" in gap["ledger"]["said"]
 
 
-@pytest.mark.core
 def test_init_reads_what_people_put_into_topics_and_the_document_runs(eo: Shell) -> None:
     topic = eo.bench.topic
     now = datetime.now(UTC)

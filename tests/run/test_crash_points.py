@@ -24,7 +24,7 @@ EVERYWHERE = [(point, 0) for point in CrashPoint] + [(point, 10_000) for point i
 TELLING = [*EVERYWHERE[: len(CrashPoint)], (CrashPoint.ENTRY_SENT, 10_000)]
 
 
-@pytest.mark.core(only=["pre_committed-0", "entry_sent-10000", "staging-0", "committed-0"])
+@pytest.mark.core(only=["pre_committed-0", "entry_sent-10000"])
 @pytest.mark.parametrize(("point", "inline_records"), rest_is_chaos(EVERYWHERE, but=TELLING))
 def test_killed_at_a_named_point_the_next_run_leaves_every_record_there_once(
     bench: Bench, point: CrashPoint, inline_records: int

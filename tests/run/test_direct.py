@@ -277,7 +277,6 @@ def test_keys_values_and_tombstones_are_counted(world: World) -> None:
     assert direct.counts.bytes == 18
 
 
-@pytest.mark.core
 def test_records_without_rows_make_no_file(world: World) -> None:
     world.write([None])
     direct, _ = world.both(world.stager("id BIGINT", tombstones="skip"))

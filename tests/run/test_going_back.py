@@ -349,7 +349,6 @@ def test_upserted_rows_have_no_past_and_that_is_said_before_anything_changes(
     assert bench.table.versions() == [0, 1, 2]
 
 
-@pytest.mark.core
 def test_a_partition_that_came_later_is_read_from_its_beginning_again(
     bench: Bench, admin: AdminClient
 ) -> None:

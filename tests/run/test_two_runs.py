@@ -94,7 +94,6 @@ def test_a_run_that_slept_while_another_went_on_is_fenced_and_leaves_nothing(
     assert staged_attempts(bench) == []
 
 
-@pytest.mark.core
 def test_a_promise_kept_by_somebody_else_is_already_committed_not_an_error(bench: Bench) -> None:
     bench.pipeline().run()
     bench.topic.write(80, partitions=range(4))

@@ -121,7 +121,6 @@ def test_killed_and_run_again_every_record_is_there_once(
     assert report.lag == 0
 
 
-@pytest.mark.core(only=["parquet"])
 def test_small_batches_and_files_end_in_one_table(
     lake: Bench, kind: str, folder: Path, new_york: SparkSession
 ) -> None:

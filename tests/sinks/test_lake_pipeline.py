@@ -324,7 +324,6 @@ def test_no_value_to_lay_a_table_out_by_stops_the_pipeline(lake: Lake, inline_re
     assert all(any(why in each["error"] for each in letters) for why in said), letters
 
 
-@pytest.mark.core(only=["files"])
 @pytest.mark.parametrize("inline_records", [0, 10_000], ids=["files", "inline"])
 def test_an_upsert_keeps_the_newest_row_of_a_key(lake: Lake, inline_records: int) -> None:
     for value in (b'{"id": 1, "name": "old"}', b'{"id": 2, "name": "b"}'):

@@ -69,6 +69,7 @@ def expected(sink: Sink) -> Counter[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_every_commit_of_a_run_lands_and_every_row_is_there_once(lake: str, tmp_path: Path) -> None:
     sink = LAKES[lake](tmp_path / "lake")

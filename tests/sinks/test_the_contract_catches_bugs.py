@@ -301,6 +301,7 @@ def test_a_planted_bug_is_seen(
         run_contract_test(test, sink, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", sorted({test for tests in SEEN_BY.values() for test in tests}))
 def test_a_healthy_sink_passes_the_same_tests(
     make_database: MakeDatabase, tmp_path: Path, test: str

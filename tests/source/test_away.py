@@ -74,12 +74,14 @@ def test_the_broker_is_frozen() -> None:
     assert "takes connections and does not answer. Nothing was read. Check whether the" in said
 
 
+@pytest.mark.slow
 def test_the_broker_speaks_no_tls(kafka: EmbeddedKafka) -> None:
     said = told(kafka.bootstrap_servers, client={"security.protocol": "SSL"})
     assert "SSL" in said
     assert "Correct the ssl settings" in said
 
 
+@pytest.mark.slow
 def test_a_client_is_gone_with_its_threads_when_nobody_has_it(kafka: EmbeddedKafka) -> None:
     """Sensors and `eo watch` make one for each look."""
     source = KafkaSource(
@@ -99,6 +101,7 @@ def _threads_after_a_look(source: KafkaSource) -> int:
     return psutil.Process().num_threads()
 
 
+@pytest.mark.slow
 def test_one_of_several_addresses_that_is_dead_holds_up_nothing(
     kafka: EmbeddedKafka, make_topic: Any
 ) -> None:

@@ -89,6 +89,7 @@ def by_epoch_alone(head: LedgerEntry) -> LedgerEntry:
     return replace(head, identity=replace(head.identity, marks=marks))
 
 
+@pytest.mark.slow
 def test_a_broker_with_an_older_disk_has_another_log_although_it_has_grown_again(
     broker: EmbeddedKafka, topic: Topic, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_recover_fences_nobody_where_no_reader_is_held_back(world: World) -> Non
         assert session.publish(child_of(head, 3), staged(range(3)), reach) is COMMITTED
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_run_fenced_by_another_ones_recover_tries_once_more(world: World) -> None:
     """Scenario: a second run starts while the first one's transaction is open, and takes it for a
@@ -205,6 +206,7 @@ def test_a_lost_answer_is_settled_by_the_ledger(
     assert session.publish(entry, staged(range(3))) is ALREADY_COMMITTED
 
 
+@pytest.mark.slow
 def test_a_lost_answer_with_the_cluster_gone_is_unknown_and_settled_later(
     world: World, session: SinkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_lost_answer_with_the_cluster_gone_is_unknown_and_settled_later(
     assert world.count() == 3
 
 
+@pytest.mark.slow
 def test_a_commit_that_was_fenced_with_the_ledger_out_of_reach_is_unknown_and_settled_later(
     world: World, session: SinkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

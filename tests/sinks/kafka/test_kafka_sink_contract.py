@@ -45,13 +45,9 @@ class TestExactlyOnce(IdentityContract, ExactlyOnceContract):
     short_tier: ClassVar[frozenset[str]] = frozenset(
         {
             "test_an_entry_comes_back_as_it_was_written",
-            "test_a_commit_repeated_later_is_already_committed",
-            "test_a_stale_run_leaves_nothing",
             "test_a_number_alone_does_not_match",
             "test_of_two_runs_at_once_only_the_winners_rows_are_there",
-            "test_what_is_published_is_as_much_as_the_entry_says",
             "test_a_kill_leaves_nothing_and_a_retry_lands_once",
-            "test_a_reader_sees_nothing_before_the_commit",
             "test_every_type_comes_back_equal",
             "test_dead_letters_land_with_the_rows",
             "test_rows_without_a_ledger_are_not_doubled_by_beginning_anew",

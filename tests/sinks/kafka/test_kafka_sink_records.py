@@ -107,6 +107,7 @@ def test_a_raw_value_is_sent_as_it_is_and_its_lineage_as_headers(world: World) -
     assert headers(tombstone) == {"_eo_checkpoint": b"1"}
 
 
+@pytest.mark.slow
 def test_one_key_goes_to_one_partition(kafka: EmbeddedKafka, make_topic: MakeTopic) -> None:
     world = _world(kafka, make_topic(partitions=5), key="id")
     with world.open() as session:
@@ -140,6 +141,7 @@ def test_the_source_partition_is_kept(kafka: EmbeddedKafka, make_topic: MakeTopi
     assert sorted(message.partition() for message in world.read()) == [0, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("partitions", "first"), [(5, 1), (6, 0)])
 def test_eleven_source_partitions_are_dealt_out_by_the_assigner(
     kafka: EmbeddedKafka, make_topic: MakeTopic, partitions: int, first: int

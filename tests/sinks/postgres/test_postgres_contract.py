@@ -122,6 +122,18 @@ class TestAppend(PruningContract, GoingBackContract, OnPostgres, MannerContract)
 class TestUpsert(UpsertContract, OnPostgres):
     """Rows by way of a temporary table, in a schema of their own."""
 
+    #: what differs from rows that are appended
+    short_tier: ClassVar[frozenset[str]] = frozenset(
+        {
+            "test_every_type_comes_back_equal",
+            "test_what_is_published_is_as_much_as_the_entry_says",
+            "test_of_two_runs_at_once_only_the_winners_rows_are_there",
+            "test_a_kill_leaves_nothing_and_a_retry_lands_once",
+            "test_what_is_refused_leaves_nothing",
+            *(name for name in vars(UpsertContract) if name.startswith("test_")),
+        }
+    )
+
     @pytest.fixture
     def sink(self, database: str) -> Sink:
         with psycopg.connect(database) as admin:
