@@ -221,8 +221,13 @@ def _goes_back_too(life: Life, version: int) -> bool:
 
 def _ancestor(life: Life) -> int:
     """Of the table's present snapshot, one of which is known what it held."""
-    held = [each.snapshot_id for each in _iceberg(life).history()]
-    known = [each for each in held if each in life.states]
+    table = _iceberg(life)
+    parents = {each.snapshot_id: each.parent_snapshot_id for each in table.metadata.snapshots}
+    held, at = [], table.metadata.current_snapshot_id
+    while at in parents:
+        held.append(at)
+        at = parents[at]
+    known = [each for each in reversed(held) if each in life.states]
     number = life.chance.randrange(1_000)
     return known[number % len(known)]
 
