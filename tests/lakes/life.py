@@ -59,6 +59,8 @@ class Life:
     states: dict[int, State] = field(default_factory=dict)
     #: heads of the ledger after which others committed what a rewind of upserted rows would undo
     others: list[int] = field(default_factory=list)
+    #: the same of older states: a restore leaves out what came after
+    others_at: dict[int, list[int]] = field(default_factory=dict)
     #: heads after which files of older states were removed
     vacuumed: list[int] = field(default_factory=list)
     #: whether older snapshots may be gone
@@ -162,6 +164,7 @@ class Life:
         """What the table holds now, by what the format calls it."""
         if self.model.columns is not None:
             self.states[self.lake.state()] = self.model.state()
+            self.others_at[self.lake.state()] = [*self.others]
 
     def refused(self, errors: tuple[type[EoPipelineError], ...], act: Callable[[], Any]) -> None:
         """It must be, and by one of these."""

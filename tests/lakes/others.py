@@ -77,13 +77,13 @@ def restored(life: Life, version: int, before: int) -> None:
     """Runs are refused until the table is set forward again, or the ledger goes back too."""
     state, now = life.states[version], life.model.state()
     life.model.put_back(state, columns=True)
-    life.commit()
+    others, life.others = life.others, [*life.others_at[version]]
     if state.head == life.model.head or _goes_back_too(life, state.head):
         return
     life.say("  set forward again")
     _delta(life).restore(before)
     life.model.put_back(now, columns=True)
-    life.commit()
+    life.others = others
 
 
 def update(life: Life) -> None:
