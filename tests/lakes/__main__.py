@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import random
 import sys
 import time
@@ -32,6 +33,7 @@ _AGAIN = 0.12
 
 def main() -> None:
     """See the module."""
+    faulthandler.enable()  # libraries of four readers share this process
     parser = argparse.ArgumentParser(prog="python -m tests.lakes", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=20, help="of each store")
