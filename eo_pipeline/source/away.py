@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -57,9 +57,6 @@ _UNTRUSTED = re.compile(r"ssl://\[?([^/]+?)\]?:(\d+).*certificate verify failed"
 _TAG = re.compile(r"<[^>]+>")
 _SHOWN_MAX = 300
 
-#: Seconds within which a connection is over that is ended by whoever listens; one that is taken and
-#: left without an answer lasts as long as ``_SETTINGS`` say. Of neither librdkafka gives a reason.
-_AT_ONCE_S = 2.0
 _SAYS_NOTHING = "Check whether the broker hangs or is overloaded, and that Kafka listens there."
 _HANGS_UP = "Correct the address or security.protocol; a proxy needs a broker behind it."
 _REMEDY = "Check that the brokers run, the address, and the client's credentials."
@@ -90,16 +87,12 @@ class _Heard:
     said: KafkaError | None = None
     #: whether every broker failed since the last question ...
     all_down: bool = False
-    #: ... how many seconds after it ...
-    down_after_s: float = 0.0
     #: ... and ever
     were_down: bool = False
-    asked_at: float = field(default_factory=time.monotonic)
 
     def hear(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.were_down = self.all_down = True
-            self.down_after_s = time.monotonic() - self.asked_at
         else:
             self.said = error
 
@@ -180,10 +173,10 @@ class AskedClient:
     def why(self, error: Exception) -> Why:
         """The same in words, and what to do about it."""
         told = self.meant(error)
-        if told is None and self._heard.all_down:
-            if self._heard.down_after_s > _AT_ONCE_S:
-                return Why("who listens there takes connections and does not answer", _SAYS_NOTHING)
-            return Why("who listens there ends each connection at once", _HANGS_UP)
+        if told is None and self._heard.all_down:  # librdkafka gives no reason for either
+            if any(map(looks.hangs_up, str(self._settings["bootstrap.servers"]).split(","))):
+                return Why("who listens there ends each connection at once", _HANGS_UP)
+            return Why("who listens there takes connections and does not answer", _SAYS_NOTHING)
         unanswered = told is None or told.code() in _NO_ANSWER
         if unanswered and (trouble := self._look_at_endpoint()):
             return Why(*trouble)
@@ -235,7 +228,6 @@ class AskedClient:
         """What went wrong since the last question, a connection that idled for example."""
         self.client.poll(0)
         self._heard.said, self._heard.all_down = None, False
-        self._heard.asked_at = time.monotonic()
         self._looked, self._has_looked = None, False
 
     def _give_up_if_away(self, spent_s: float, timeout_s: float) -> None:

@@ -1,8 +1,9 @@
-"""A look of our own at a TLS server that librdkafka does not get on with.
+"""A look of our own at a server that librdkafka does not get on with.
 
 librdkafka says that a certificate "could not be verified", whatever is wrong with it, and of a
 token endpoint that does not answer it says nothing for half a minute. Python's TLS is OpenSSL's,
-too, and tells the reason.
+too, and tells the reason. Of a connection that is ended librdkafka does not tell whether the server
+or its own patience ended it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from eo_pipeline.source.certificates import text_of
 
 #: Seconds for a look, on the way to an error.
 _LOOK_S = 2.0
+
+#: An ApiVersions request of version 0, by no client (Kafka's protocol guide): every broker answers.
+_HELLO = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 
 _EXPIRED = ("has expired", "not yet valid")
 _MISMATCH = ("mismatch", "is not valid for")
@@ -53,6 +57,19 @@ def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Trouble | None
         f"no token can be had at {url}: {said.strerror or said}",
         "Correct sasl.oauthbearer.token.endpoint.url, or see that its server can be reached.",
     )
+
+
+def hangs_up(server: str) -> bool:
+    """Whether whoever listens at ``server``, host and port, ends a connection without a word."""
+    host, _, port = server.strip().rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _LOOK_S) as link:
+            link.sendall(_HELLO)
+            return not link.recv(1)
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _context(settings: Mapping[str, Any], location: str, pem: str) -> ssl.SSLContext:

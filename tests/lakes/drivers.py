@@ -173,10 +173,12 @@ class ByHand:
     ) -> StagedOutput:
         made = (self._model.row(record, checkpoint) for record in read)
         rows = [row for row in made if row is not None]
+        if not rows:  # a pipeline stages no table then
+            return StagedOutput()
         table = arrow_of(self._model.source, rows, self._lake.name)
         staged = StagedTable.in_memory(table)
         folder = self._sink.staging_folders().rows
-        if files and folder is not None and rows and self._lake.store == "delta":
+        if files and folder is not None and self._lake.store == "delta":
             staged = to_files(staged, folder / PIPELINE / f"{checkpoint}-{uuid.uuid4().hex}")
         return StagedOutput(rows=staged)
 
