@@ -132,7 +132,9 @@ class Audit:
             tallies = self._compared(compare, snapshot, coverage, held)
         keeps = self.steps.sink.keeps_every_row
         return Evidence(
-            snapshot, coverage, tallies, frozenset(compacted), expected, keeps, altered=altered
+            *(snapshot, coverage, tallies, frozenset(compacted), expected, keeps),
+            altered=altered,
+            cut_off=[(part.checkpoint, part.range) for part in held if part.is_cut_off],
         )
 
     def _compare(

@@ -46,6 +46,10 @@ _ALTERED = (
     "again. The table's rows of these offsets are of records that are gone, and the records that "
     "have them now were not read"
 )
+_CUT_OFF = (
+    "offsets that were read are beyond the log's end: the log was truncated. Kafka has lost their "
+    "records, and may hold others below; accept the loss, or restore the log (a mirror, a backup)"
+)
 _COMPACTED = "records were removed by compaction since they were read"
 _MORE_RECORDS = "records are in Kafka beyond those that were counted when their ranges were read"
 _BEYOND = "records were counted beyond one for each offset that was read"
@@ -86,7 +90,8 @@ _KINDS = {
 @dataclass(frozen=True)
 class Evidence:
     """All that is judged. ``expected``: the transform was applied, and its rows compared.
-    ``keeps_every_row``: False for a sink that upserts. ``compacted`` are topics.
+    ``keeps_every_row``: False for a sink that upserts. ``compacted`` are topics. ``altered`` ranges
+    hold other records than those that were read, ``cut_off`` ones lie beyond the log's end.
     """
 
     snapshot: Snapshot
@@ -97,15 +102,24 @@ class Evidence:
     keeps_every_row: bool
     values: Values = field(default_factory=Values)
     altered: Collection[ReadRange] = ()
+    cut_off: Collection[ReadRange] = ()
 
     @cached_property
-    def unaccepted(self) -> Counter[int]:
-        """Offsets that hold other records now, by checkpoint, without an accepted loss."""
-        marks, offsets = self.snapshot.head.identity.marks, Counter[int]()
+    def unaccepted(self) -> Mapping[str, Counter[int]]:
+        """Offsets that were lost without an accepted loss, by what became of them and checkpoint:
+        those that hold other records now, and those beyond the log's end. Of a partition whose end
+        was accepted the ledger has no offset until the log reaches it again.
+        """
+        head = self.snapshot.head
+        marks = head.identity.marks
+        lost: dict[str, Counter[int]] = {_ALTERED: Counter(), _CUT_OFF: Counter()}
         for version, r in self.altered:
             if r.end > marks.get(r.topic_partition, Mark()).since:
-                offsets[version] += r.span
-        return offsets
+                lost[_ALTERED][version] += r.span
+        for version, r in self.cut_off:
+            if r.topic_partition in head.offsets:
+                lost[_CUT_OFF][version] += r.span
+        return lost
 
 
 @dataclass
@@ -174,8 +188,9 @@ def judge(evidence: Evidence, findings: Findings) -> list[CheckpointAudit]:
     for number, kinds in evidence.tallies.items():
         if number not in live:
             _stray(number, kinds, findings)
-    for version, offsets in evidence.unaccepted.items():
-        findings.add(FindingKind.LOST, _ALTERED, offsets, version)
+    for text, lost in evidence.unaccepted.items():
+        for version, offsets in lost.items():
+            findings.add(FindingKind.LOST, text, offsets, version)
     return audited
 
 
@@ -318,7 +333,7 @@ class _CheckpointCounts:
             or any(self._miscounted_records().values())
             or self._changed
             or any(self._dead_letters().values())
-            or self._evidence.unaccepted[self._checkpoint.version]
+            or any(lost[self._checkpoint.version] for lost in self._evidence.unaccepted.values())
         )
 
     def audited(self) -> CheckpointAudit:

@@ -27,6 +27,7 @@ _RECREATED = "the topic was deleted and created again"
 _VANISHED = "the topic or partition was deleted"
 _EXPIRED = "retention deleted the records"
 _TRUNCATED = "the log was truncated"
+_OPEN = "they wait behind a transaction that is open"
 _ALTERED = "the log was truncated, and other records have these offsets"
 _REWRITTEN = "a later checkpoint read these offsets again"
 
@@ -46,6 +47,11 @@ class Part:
     checkpoint: int
     range: OffsetRange
     cause: str | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the log, which held it, ends before it."""
+        return self.cause == _TRUNCATED
 
 
 #: A range that a checkpoint, given by its version, read.
@@ -93,7 +99,8 @@ def _cut(checkpoint: int, r: OffsetRange, bounds: Bounds, taken: int | None) -> 
     cuts = (
         (r.start, min(stop, bounds.beginning), _EXPIRED),
         (max(r.start, bounds.beginning), min(stop, bounds.end), None),
-        (max(r.start, bounds.end), stop, _TRUNCATED),
+        (max(r.start, bounds.end), min(stop, bounds.written), _OPEN),
+        (max(r.start, bounds.written), stop, _TRUNCATED),
         (stop, r.end, _REWRITTEN),
     )
     for start, end, cause in cuts:

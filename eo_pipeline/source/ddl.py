@@ -9,9 +9,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from eo_pipeline.settings import did_you_mean
 from eo_pipeline.source import json_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
 
 _FIELD = re.compile(
     r"""\s*(?P<name>`(?:[^`]|``)+`|[\w-]+)\s*:?\s+(?P<type>.+?)"""
@@ -23,7 +27,9 @@ _OPENING, _CLOSING, _QUOTES = "(<", ")>", "'\"`"
 
 #: A field within ``STRUCT<>``, which may have a colon and no blank behind its name.
 _PART = re.compile(r"\s*(?P<name>`(?:[^`]|``)+`|[\w-]+)\s*[:\s]\s*(?P<type>.+)", re.DOTALL)
-_TYPE = re.compile(r"\s*(?P<word>\w+)\s*(?:<(?P<within>.*)>)?", re.DOTALL)
+_TYPE = re.compile(
+    r"\s*(?P<word>\w+)\s*(?:\((?P<size>[\d\s,]*)\))?(?:<(?P<within>.*)>)?", re.DOTALL
+)
 
 #: Every word that begins a type in some release of Spark 4.
 _WORDS = frozenset(
@@ -35,6 +41,12 @@ _WORDS = frozenset(
         *("ARRAY", "MAP", "STRUCT", "GEOMETRY", "GEOGRAPHY"),
     }
 )
+
+_DECIMALS = frozenset({"DECIMAL", "DEC", "NUMERIC"})
+_DIGITS_MAX = 38
+
+#: Spark has these for columns of tables, and cuts or pads nothing that is read.
+_SIZED = frozenset({"CHAR", "CHARACTER", "VARCHAR"})
 
 
 @dataclass(frozen=True)
@@ -69,40 +81,72 @@ def fault_of(schema: str) -> str | None:
 
 
 def _faults(schema: str, outer: str) -> Iterator[str]:
+    seen: dict[str, str] = {}
     for text in _parted(schema):
         if re.fullmatch(r"\s*[\w-]+\s*", text):
             yield f"field {outer + text.strip()!r} has no type"
         elif found := _PART.fullmatch(text):
-            name = found["name"]
-            bare = name[1:-1].replace("``", "`") if name.startswith("`") else name
-            yield from _faults_of_type(found["type"], outer + bare)
+            name = _bare(found["name"])
+            first = seen.setdefault(name.lower(), name)
+            if first is not name:
+                how = "is named twice" if first == name else f"differs from {first} only in case"
+                yield f"field {outer + name!r} {how}"
+            yield from _faults_of_type(found["type"], outer + name)
 
 
 def _faults_of_type(text: str, field: str) -> Iterator[str]:
     found = _TYPE.match(text)
     if not found:
         return
-    word, within = found["word"], found["within"]
-    if word.upper() not in _WORDS:
-        meant = did_you_mean(word.upper(), sorted(_WORDS))
-        yield f"field {field!r} has the type {word}, which Spark lacks;{meant}".rstrip(";")
-    elif within and word.upper() == "STRUCT":
-        yield from _faults(within, f"{field}.")
-    elif within and word.upper() in ("ARRAY", "MAP"):
-        for part in _parted(within):
+    word, within = found["word"].upper(), found["within"]
+    if word not in _WORDS:
+        meant = did_you_mean(word, sorted(_WORDS))
+        yield f"field {field!r} has the type {found['word']}, which Spark lacks;{meant}".rstrip(";")
+    elif word in _SIZED:
+        yield f"field {field!r} has the type {found[0].strip()}, and a record's text is a STRING"
+    elif word in _DECIMALS and (fault := _fault_of_digits(found["size"] or "")):
+        yield f"field {field!r} has the type {found[0].strip()}: {fault}"
+    elif within and word == "STRUCT":
+        yield from _faults(within, f"{field}." if field else "")
+    elif within and word in ("ARRAY", "MAP"):
+        parts = [*_parted(within)]
+        if word == "MAP" and not parts[0].strip().upper().startswith("STRING"):
+            yield f"field {field!r} has keys of the type {parts[0].strip()}; JSON's are STRING"
+        for part in parts:
             yield from _faults_of_type(part, field)
+
+
+def _fault_of_digits(size: str) -> str | None:
+    digits, *places = [int(each) for each in size.split(",") if each.strip()] or [10]
+    if digits > _DIGITS_MAX:
+        return f"Spark has {_DIGITS_MAX} digits at most"
+    return "it has more decimal places than digits" if places and places[0] > digits else None
 
 
 def _fault_of_json(schema: str) -> str | None:
     from pyspark.sql.types import StructType  # most schemas are DDL, and told without Spark
 
     try:
-        StructType.fromJson(json.loads(schema))
+        kind = StructType.fromJson(json.loads(schema))
     except AssertionError:  # what pyspark raises in place of its own error
         return "the JSON form of a StructType has a type that Spark lacks"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"it is not the JSON form of a StructType: {error}"
-    return None
+    return next(_faults_of_type(_in_ddl(kind), ""), None)
+
+
+def _in_ddl(kind: DataType) -> str:
+    """A type as DDL has it, with its names in quotes."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        fields = (f"`{f.name.replace('`', '``')}`: {_in_ddl(f.dataType)}" for f in kind.fields)
+        return f"STRUCT<{', '.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_in_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_in_ddl(kind.keyType)}, {_in_ddl(kind.valueType)}>"
+    return kind.simpleString().upper()
 
 
 def _of_json(schema: str) -> tuple[Field, ...]:
@@ -126,13 +170,18 @@ def _of_json(schema: str) -> tuple[Field, ...]:
 
 
 def _field(found: re.Match[str]) -> Field:
-    name, comment = found["name"], found["comment"]
+    comment = found["comment"]
     return Field(
-        name[1:-1].replace("``", "`") if name.startswith("`") else name,
+        _bare(found["name"]),
         _in_capitals(" ".join(found["type"].split())),
         found["required"] is not None,
         re.sub(r"\\(.)", r"\1", comment[1:-1]) if comment else None,
     )
+
+
+def _bare(name: str) -> str:
+    """Without quotes."""
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def _in_capitals(type_name: str) -> str:

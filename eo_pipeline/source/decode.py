@@ -28,7 +28,14 @@ from eo_pipeline.source.decoded import (
 from eo_pipeline.source.decoders import decoder_of
 from eo_pipeline.source.json_fields import is_twice, keys_if_more, nested_names, unknown_fields
 from eo_pipeline.source.json_rescue import CORRUPT, leaves_of, read_as
-from eo_pipeline.source.json_values import braced, converted, faults, marked, text_faults
+from eo_pipeline.source.json_values import (
+    braced,
+    converted,
+    faults,
+    marked,
+    misfit,
+    text_faults,
+)
 from eo_pipeline.source.kinds import kind_of
 from eo_pipeline.source.ordinary import Ordinary, ordinary
 from eo_pipeline.source.parts import KEY, KEY_COLUMN
@@ -246,7 +253,7 @@ def _json_error(
         error = error.when(found, reason)
     error = (
         error.when(~braced(text), "the value is not a JSON object")
-        .when(leaves.getField(CORRUPT).isNotNull(), "the value does not fit the schema")
+        .when(leaves.getField(CORRUPT).isNotNull(), misfit(text, schema))
         .when(leaves.isNull(), "the value is not a JSON object")
         .when(record.is_twice, "a field is written twice")
     )

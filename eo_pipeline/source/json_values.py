@@ -237,19 +237,37 @@ def faults(leaf: Column, value: Column, wanted: DataType, path: str) -> Iterator
 
 
 def _faults_within(leaves: Column, wanted: DataType, nullable: bool, path: str) -> Iterator[Fault]:
-    """The same of the elements of an array, in one: which of them it is does not matter."""
-    nothing = F.lit(None)
-    reasons = [fault.reason for fault in faults(nothing, nothing, wanted, path)]
+    """The same of the elements of an array, in one: which of them it is does not matter. They
+    stand at ``path[]``, as jq has it.
+    """
+    nothing, inner = F.lit(None), f"{path}[]"
+    reasons = [fault.reason for fault in faults(nothing, nothing, wanted, inner)]
     if not nullable:
         yield Fault(F.exists(leaves, lambda each: each.isNull()), f"null in field {path!r}")
     if reasons:
 
         def is_wrong(each: Column) -> Column:
             value = converted(each, wanted)
-            found = (F.coalesce(f.found, F.lit(False)) for f in faults(each, value, wanted, path))
+            found = (F.coalesce(f.found, F.lit(False)) for f in faults(each, value, wanted, inner))
             return reduce(Column.__or__, found)
 
-        yield Fault(F.exists(leaves, is_wrong), f"in field {path!r}: {' or '.join(reasons)}")
+        yield Fault(F.exists(leaves, is_wrong), " or ".join(reasons))
+
+
+def misfit(text: Column, schema: StructType) -> Column:
+    """Why Spark's reader does not take ``text``, one record: the first field of another shape, or
+    one sentence for whatever lies deeper.
+    """
+    reason = F.when(F.lit(False), "")
+    for field in schema:
+        if isinstance(field.dataType, ArrayType | MapType | StructType):
+            is_array = isinstance(field.dataType, ArrayType)
+            found = F.get_json_object(text, f"$['{field.name}']")
+            what = "array" if is_array else "object"
+            reason = reason.when(
+                ~found.startswith("[" if is_array else "{"), f"field {field.name!r} is no {what}"
+            )
+    return reason.otherwise("the value does not fit the schema")
 
 
 def _what_it_is_not(wanted: DataType) -> str:

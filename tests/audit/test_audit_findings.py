@@ -71,6 +71,25 @@ def test_what_kafka_no_longer_holds_is_cut_off_on_both_sides() -> None:
     ]
 
 
+def test_a_log_that_ends_too_early_is_cut_off_and_an_open_transaction_cuts_nothing() -> None:
+    tp = TopicPartition("t", 0)
+    one = [checkpoint(1, OffsetRange("t", 0, 0, 40))]
+    waiting = replace(cluster(end=20), bounds={tp: Bounds(0, 20, high=30)})
+    assert cut(one, waiting) == [(1, 0, 20, True), (1, 20, 30, False), (1, 30, 40, False)]
+    beyond = [each.range for each in parts(one, waiting, SOURCE) if each.is_cut_off]
+    assert beyond == [OffsetRange("t", 0, 30, 40)]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_truncated_log_fails_until_the_loss_is_accepted(accepted: bool) -> None:
+    """What is accepted is put aside with its offset until the log reaches it again."""
+    gone: Tallies = {1: {RowKind.FINE: Tally(8, 8, 8, 8), RowKind.GONE: Tally(keys=2, found=2)}}
+    offsets = {} if accepted else {TopicPartition("t", 0): 10}
+    said, (audited,) = judged(gone, checkpoint(1, TEN), now=cluster(end=8), offsets=offsets)
+    assert said == ({} if accepted else {FindingKind.LOST: 2}) | {FindingKind.UNPROVED: 2}
+    assert audited.differs is not accepted
+
+
 def test_a_recreated_vanished_or_unsubscribed_topic_cannot_be_read_at_all() -> None:
     one = [checkpoint(1, OffsetRange("t", 0, 0, 40))]
     assert cut(one, cluster(t="another")) == [(1, 0, 40, False)]
@@ -139,13 +158,17 @@ def judged(
     now: Cluster | None = None,
     compacted: frozenset[str] = frozenset(),
     keeps_every_row: bool = True,
+    offsets: dict[TopicPartition, int] | None = None,
 ) -> tuple[dict[FindingKind, int], list[CheckpointAudit]]:
     coverage = Coverage()
-    list(coverage.counted(parts(found, now or cluster(), SOURCE)))
-    head = found[-1].entry
+    held = list(coverage.counted(parts(found, now or cluster(), SOURCE)))
+    head = replace(found[-1].entry, offsets=offsets or {})
     snapshot = Snapshot(head, 0, found, (), (), head.version, rows=10)
     findings = Findings()
-    evidence = Evidence(snapshot, coverage, tallies, compacted, True, keeps_every_row)
+    cut_off = [(part.checkpoint, part.range) for part in held if part.is_cut_off]
+    evidence = Evidence(
+        *(snapshot, coverage, tallies, compacted, True, keeps_every_row), cut_off=cut_off
+    )
     audited = judge(evidence, findings)
     return {each.kind: each.count for each in findings.all()}, audited
 

@@ -198,6 +198,7 @@ _REALS = (0.0, -0.0, 1.5, -0.1, float("nan"), float("inf"), float("-inf"))
 TEXTS = (
     *("a", "b", "ü", "a/b", "a b", "a=b", "a%2Fb", "%", "?#", "a:b", "\\", "'", '"', "a\nb"),
     *("null", ".", "..", " x ", "𝄞", "{}", "*", "+", "[a]", "e\u0301", "true", "-1", "1e5", "\t"),
+    *("a\0b", "\x7f", "\x1f"),
 )
 
 HIVE_NULL, LONG = "__HIVE_DEFAULT_PARTITION__", "x" * 300

@@ -125,7 +125,7 @@ def _cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize(("sink", "folder"), _cases(), indirect=True)
+@pytest.mark.parametrize(("sink", "folder"), [*_cases()], indirect=True)
 def test_hostile_rows_are_taken_or_refused(sink: Sink, folder: Path | None, what: str) -> None:
     name, values = HOSTILE[what]
     with sink.open("p") as session:

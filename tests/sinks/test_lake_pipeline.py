@@ -285,6 +285,7 @@ LAID_OUT_BY: list[tuple[str | None, str | None, str | None]] = [
     ("t" * 250, None, None),
     (None, "0.00", None),
     ("..", None, None),
+    ("a\x00b\x1f\x7f\n", None, None),
     ("__HIVE_DEFAULT_PARTITION__", None, "which stands for null"),
     ("", None, "an empty text"),
     ("t" * 251, None, "more than 250 bytes"),

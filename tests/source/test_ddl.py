@@ -44,7 +44,7 @@ def test_what_cannot_be_told_without_spark_is_not_guessed() -> None:
         "id BIGINT NOT NULL COMMENT 'the order (a <copy>\\'s>) id', `odd ``name` struct<x: int>",
         "a:INT",
         "struct<a: int>",
-        "s STRING COLLATE UTF8_LCASE, v VARCHAR(3), i INTERVAL YEAR TO MONTH, w timestamp_ntz",
+        "s STRING COLLATE UTF8_LCASE, d DEC(38, 38), i INTERVAL YEAR TO MONTH, w timestamp_ntz",
         "m MAP<STRING, ARRAY<STRUCT<a:DECIMAL(3,1), `b c`: DATE NOT NULL>>>, d decimal(12,  2)",
         """a ARRAY<INT> COMMENT 'x, FOO<y>', b MAP<STRING,INT> comment "a > b, c FOO" """,
         "a-b INT, naïve INT",
@@ -63,6 +63,19 @@ def test_nothing_is_wrong_with_what_spark_reads(schema: str) -> None:
         ("m MAP<STRING, strng> COMMENT 'x'", "field 'm' has the type strng"),
         ("id BIGINT, name", "field 'name' has no type"),
         ('{"type": "struct", "fields": [{"name": "id", "type": "longg"}]}', "JSON form"),
+        ("id BIGINT, v VARCHAR(3)", "field 'v' has the type VARCHAR(3), and a record's text is a"),
+        ("d DECIMAL(39,2)", "field 'd' has the type DECIMAL(39,2): Spark has 38 digits at most"),
+        ("a ARRAY<DECIMAL(2,5)>", "field 'a' has the type DECIMAL(2,5): it has more decimal"),
+        ("m MAP<INT, INT>", "field 'm' has keys of the type INT; JSON's are STRING"),
+        ("id BIGINT, `ID` INT", "field 'ID' differs from id only in case"),
+        ("id BIGINT, id INT", "field 'id' is named twice"),
+        ("s STRUCT<id: BIGINT, ID: BIGINT>", "field 's.ID' differs from id only in case"),
+        (
+            StructType(
+                [StructField("s", StructType([StructField(n, LongType()) for n in ("a", "A")]))]
+            ).json(),
+            "field 's.A' differs from a only in case",
+        ),
         ("{", "it is not the JSON form of a StructType"),
     ],
 )

@@ -37,12 +37,15 @@ VALUES: list[tuple[bytes | None, str | None]] = [
     (b'{"id": 9, "place": {}}', "required field 'place.city' is missing or null"),
     (b'{"id": 10, "amount": 1.005}', "or has more decimal places or digits than DECIMAL(10,2)"),
     (b'{"id": 11, "amount": 123456789}', "field 'amount' is no decimal number, or has more"),
-    (b'{"id": 12, "lines": [{"price": 1.25}]}', "in field 'lines'"),
+    (b'{"id": 12, "lines": [{"price": 1.25}]}', "field 'lines[].price' is no decimal"),
     (b'{"id": 13, "tiny": 200}', "field 'tiny' is no whole number, or is out of range for TINYINT"),
     (
         b'{"id": 14, "at": 1700000000000}',
         "is outside the years 1 to 9999 (a number is seconds since 1970",
     ),
+    (b'{"id": 16, "lines": {"price": 1}}', "field 'lines' is no array"),
+    (b'{"id": 17, "place": ""}', "field 'place' is no object"),
+    (b'{"id": 18, "lines": ["x"]}', "the value does not fit the schema"),
     (b'{"id": 15, "day": "20260131"}', "field 'day' is no date as 2026-01-31"),
 ]
 

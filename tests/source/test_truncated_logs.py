@@ -155,7 +155,10 @@ def test_a_run_refuses_the_other_log_and_the_audit_fails_until_the_loss_is_accep
     assert pipeline.run().head.offsets[TopicPartition("events", 0)] == 20
     assert pipeline.audit().passed
     put_back(broker, topic.name, tmp_path / "older")
-    topic.write(15)
+    topic.write(5)
+    findings = pipeline.audit().findings
+    assert [(f.kind, f.count, f.checkpoints) for f in findings] == [(FindingKind.LOST, 5, (2,))]
+    topic.write(10)
 
     with pytest.raises(DataLossError, match="truncated and has grown again") as lost:
         pipeline.run()

@@ -49,7 +49,7 @@ class ConsoleSession(SinkSession):
             raise ConfigError(f"sink.ledger: {sink.ledger} cannot be a folder: {error}") from error
         except OSError as error:
             raise SinkUnavailableError(
-                f"the ledger cannot be kept in {sink.ledger}: {error}"
+                f"the ledger cannot be kept in {sink.ledger}: {error.strerror}"
             ) from error
 
     def recover(self) -> LedgerEntry | None:
@@ -80,7 +80,7 @@ class ConsoleSession(SinkSession):
             found = f"cannot be read, in the ledger file {self.path(version)}: {error}"
             raise LedgerDamagedError(self.pipeline, version, found) from error
         except OSError as error:
-            raise SinkUnavailableError(f"the ledger cannot be read: {error}") from error
+            raise SinkUnavailableError(f"the ledger cannot be read: {error.strerror}") from error
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         for version in count(since):

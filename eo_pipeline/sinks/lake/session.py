@@ -311,7 +311,7 @@ class FirstEntry(Publication):
             raise OvertakenError("another run wrote the first entry") from error
         except OSError as error:
             raise SinkUnavailableError(
-                f"the ledger cannot be kept in {self.session.ledger.folder}: {error}"
+                f"the ledger cannot be kept in {self.session.ledger.folder}: {error.strerror}"
             ) from error
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002

@@ -38,12 +38,13 @@ _FOLDER_BYTES = 60
 
 def layout_text(value: Column) -> Column:
     """What stands for a text in the names of folders: null for null and for nothing else, different
-    for different texts, ASCII (a Java without a UTF-8 locale has no other letters), and short.
+    for different texts, ASCII (a Java without a UTF-8 locale has no other letters), without
+    U+0000, which Spark does not escape and no path has, and short.
     """
     from pyspark.sql import functions as F
 
     size = F.octet_length(value)
-    is_plain = (size <= _FOLDER_BYTES) & (size == F.length(value))
+    is_plain = (size <= _FOLDER_BYTES) & (size == F.length(value)) & ~value.contains("\0")
     return F.when(is_plain, F.concat(F.lit("t"), value)).otherwise(F.sha2(value, 256))
 
 

@@ -228,7 +228,7 @@ class ParquetSession(SinkSession):
         except OSError as error:
             raise CommitUnknownError(
                 f"{self.root}: whether the new folder's name would outlive a power cut is not "
-                f"known: {error}"
+                f"known: {error.strerror}"
             ) from error
 
     def new_folder(self, entry: LedgerEntry) -> Path:
@@ -358,7 +358,7 @@ class RenamePublication(_FolderPublication):
                 raise self._not_renamed(path) from error
             # on a network file system the reply may be lost: the folder must stay whole
             raise CommitUnknownError(
-                f"{path}: whether the folder was renamed is not known: {error}"
+                f"{path}: whether the folder was renamed is not known: {error.strerror}"
             ) from error
 
     def _not_renamed(self, path: Path) -> EoPipelineError:

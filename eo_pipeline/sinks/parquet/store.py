@@ -92,7 +92,7 @@ class CheckpointFolders:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise SinkUnavailableError(f"{path} cannot be read: {error}") from error
+            raise SinkUnavailableError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             found = f"cannot be read, in the ledger file {path}: {error}"
             raise LedgerDamagedError(str(self.root), version, found) from error
@@ -141,7 +141,7 @@ class CheckpointFolders:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SinkUnavailableError(f"{self.root} cannot be listed: {error}") from error
+            raise SinkUnavailableError(f"{self.root} cannot be listed: {error.strerror}") from error
         found = (version for name in names if (version := version_of(name)) is not None)
         return next((v for v in sorted(found, reverse=True) if self._exists(v)), None)
 

@@ -170,7 +170,7 @@ def _reason(root: Path, probes: Path) -> str | None:
     except OSError as error:
         if error.errno in NOT_POSSIBLE:
             return f"the file system does not exchange two folders: {error.strerror}"
-        raise SinkUnavailableError(f"{root} cannot be written: {error}") from error
+        raise SinkUnavailableError(f"{root} cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(probes, ignore_errors=True)
 
