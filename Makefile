@@ -7,10 +7,10 @@ WHERE ?= .
 VENV := $(WHERE)/.venv
 DEMO := $(VENV)/bin/python -m demo --home "$(WHERE)"
 BIN := $(VENV)/bin
-# processes that share the tests, best each with a core of its own; a file's tests stay together: tests/parallel.py
+# processes that share the tests, best each with a core of its own; a file's tests stay together: tests/support/parallel.py
 WORKERS ?= 2
-IN_PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder -p tests.progress
-# the tiers of the suite: tests/tiers.py
+IN_PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder -p tests.support.progress
+# the tiers of the suite: tests/support/tiers.py
 SHORT_TIER := -m "not slow and not chaos"
 ALL_TIERS := -m "not chaos"
 # what the package can do without and its tests cannot

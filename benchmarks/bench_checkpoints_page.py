@@ -31,9 +31,8 @@ from pathlib import Path
 import dagster as dg
 from playwright.sync_api import Page, sync_playwright
 
-from eo_pipeline.dagster import mirror, partitions
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster import mirror
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
@@ -92,7 +91,7 @@ def seconds_to_follow(instance: dg.DagsterInstance, checkpoints: int) -> float:
     declared = flights()
     entries = list(ledger(checkpoints + 20))[-20:]
     return statistics.median(
-        timed(lambda entry=entry: partitions.update_keys(declared, instance, entry))
+        timed(lambda entry=entry: mirror.update_keys(declared, instance, entry))
         for entry in entries
     )
 

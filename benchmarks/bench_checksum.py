@@ -23,15 +23,15 @@ import psutil
 from pyspark.sql.types import DataType
 
 from benchmarks.suite.topic import create, dealt_out, put
+from eo_pipeline.batch.stage import Stager
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.kafka.admin import KafkaAdmin
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.run.stage import Stager
 from eo_pipeline.sinks.parquet import ParquetSink
-from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.testing import first_entry

@@ -38,7 +38,7 @@ from benchmarks.bench_small import (
     servers,
 )
 from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.jvm.archive import CACHE_VARIABLE
+from eo_pipeline.spark.class_archive import CACHE_VARIABLE
 
 #: Of ``prctl``: who loses its parent becomes this process's child.
 _SET_CHILD_SUBREAPER = 36

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 

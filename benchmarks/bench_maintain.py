@@ -29,12 +29,12 @@ from deltalake import DeltaTable
 
 from benchmarks.growth.ledger import idle, milliseconds
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
+from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg.config import IcebergSink
-from eo_pipeline.sinks.iceberg.store import connect, load
-from eo_pipeline.sinks.maintenance import Maintenance
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.iceberg.table import connect, load
 from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from eo_pipeline.dagster.loading import load_pipelines
+from eo_pipeline.dagster.definitions import load_pipelines
 
 
 @dg.definitions

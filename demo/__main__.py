@@ -16,7 +16,7 @@ from demo.run import run
 from demo.screen import Screen
 from demo.state import PROJECT, State, stop
 from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.jvm.archive import CACHE_VARIABLE
+from eo_pipeline.spark.class_archive import CACHE_VARIABLE
 
 _INTERRUPTED = 130
 

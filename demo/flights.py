@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from demo.flights_avro import Encode, encoder
 from eo_pipeline.errors import SourceUnavailableError
-from eo_pipeline.source.client_options import coordinator_moves, leader_moves
+from eo_pipeline.kafka.client import coordinator_moves, leader_moves
 
 TOPIC = "flights"
 PARTITIONS = 8

@@ -16,11 +16,11 @@ from demo.screen import Screen
 from demo.state import PROJECT
 from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_connector_jars
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.archive import NoArchiveError, fits
-from eo_pipeline.jvm.java import Java, find_java
 from eo_pipeline.spark import JARS_VARIABLE, SparkSettings
+from eo_pipeline.spark.class_archive import NoArchiveError, fits
+from eo_pipeline.spark.java import Java, find_java
 from eo_pipeline.spark.launch import submit_arguments
-from eo_pipeline.spark.warm.archiving import archive_for, make_archive
+from eo_pipeline.spark.server.archive_maker import archive_for, make_archive
 
 PYTHON_MIN = (3, 11)
 #: A year of flights takes 250 MB in broker and database; Spark and the log files take the rest.

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from eo_pipeline._process import hold, send_signal, start_of
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.locks import hold
-from eo_pipeline.jvm.processes import send_signal, start_of
 
 PROJECT = Path(__file__).parents[1]
 
@@ -90,7 +89,7 @@ class Owner:
 
     command: str
     pid: int
-    #: see :func:`eo_pipeline.jvm.processes.start_of`: a pid alone may by now be another process
+    #: see :func:`eo_pipeline._process.start_of`: a pid alone may by now be another process
     started: str
     ui: str | None = None
 

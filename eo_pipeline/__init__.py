@@ -7,7 +7,7 @@ Pipeline(name="flights", source=KafkaSource(...), sink=PostgresSink(...)).run()
 
 from typing import TYPE_CHECKING
 
-from eo_pipeline import on_demand
+from eo_pipeline import _lazy
 
 if TYPE_CHECKING:
     from eo_pipeline.audit import (
@@ -58,34 +58,32 @@ if TYPE_CHECKING:
         UnexpectedError,
         UnknownCheckpointError,
     )
-    from eo_pipeline.ledger.branch import Checkpoint
+    from eo_pipeline.kafka.source import KafkaSource, StartAtGroup, StartAtOffsets, StartAtTimestamp
     from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
+    from eo_pipeline.ledger.history import Checkpoint
     from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+    from eo_pipeline.operations.accept_loss import AcceptLossPlan
+    from eo_pipeline.operations.as_of import AsOf
+    from eo_pipeline.operations.fork import ForkPlan
+    from eo_pipeline.operations.maintain import MaintenanceReport
+    from eo_pipeline.operations.plan import ChangePlan, ChangeReport
+    from eo_pipeline.operations.repair import AdoptPlan, ResetPlan
+    from eo_pipeline.operations.replay import ReplayPlan
+    from eo_pipeline.operations.rewind import RewindPlan
+    from eo_pipeline.operations.status import RunPlan, Status
     from eo_pipeline.pipeline import Pipeline
-    from eo_pipeline.run.accept_loss import AcceptLossPlan
-    from eo_pipeline.run.adopt import AdoptPlan
-    from eo_pipeline.run.as_of import AsOf
-    from eo_pipeline.run.fork import ForkPlan
-    from eo_pipeline.run.maintain import MaintenanceReport
-    from eo_pipeline.run.plans import ChangePlan, ChangeReport
-    from eo_pipeline.run.replay import ReplayPlan
-    from eo_pipeline.run.reports import CheckpointReport, RunReport
-    from eo_pipeline.run.reset import ResetPlan
-    from eo_pipeline.run.rewind import RewindPlan
-    from eo_pipeline.run.status import RunPlan, Status
+    from eo_pipeline.runs.report import CheckpointReport, RunReport
+    from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
     from eo_pipeline.sinks.config import Guarantee, Sink
     from eo_pipeline.sinks.console import ConsoleSink
     from eo_pipeline.sinks.delta import DeltaSink
     from eo_pipeline.sinks.iceberg import IcebergSink
     from eo_pipeline.sinks.kafka import KafkaSink
-    from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
     from eo_pipeline.sinks.mysql import MySqlSink
     from eo_pipeline.sinks.parquet import ParquetSink
     from eo_pipeline.sinks.postgres import PostgresSink
-    from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
     from eo_pipeline.sinks.redis import RedisSink
-    from eo_pipeline.source.config import KafkaSource
-    from eo_pipeline.source.starts import StartAtGroup, StartAtOffsets, StartAtTimestamp
+    from eo_pipeline.sinks.session import CommitOutcome, SinkSession
     from eo_pipeline.spark import SparkSettings
 
 __all__ = [
@@ -226,37 +224,49 @@ _HOMES = {
         "UnexpectedError",
         "UnknownCheckpointError",
     ),
-    "eo_pipeline.ledger.branch": ("Checkpoint",),
+    "eo_pipeline.kafka.source": (
+        "KafkaSource",
+        "StartAtGroup",
+        "StartAtOffsets",
+        "StartAtTimestamp",
+    ),
     "eo_pipeline.ledger.entry": (
         "Counts",
         "EntryId",
         "LedgerEntry",
         "Operation",
     ),
+    "eo_pipeline.ledger.history": ("Checkpoint",),
     "eo_pipeline.ledger.offsets": (
         "OffsetRange",
         "TopicPartition",
     ),
-    "eo_pipeline.pipeline": ("Pipeline",),
-    "eo_pipeline.run.accept_loss": ("AcceptLossPlan",),
-    "eo_pipeline.run.adopt": ("AdoptPlan",),
-    "eo_pipeline.run.as_of": ("AsOf",),
-    "eo_pipeline.run.fork": ("ForkPlan",),
-    "eo_pipeline.run.maintain": ("MaintenanceReport",),
-    "eo_pipeline.run.plans": (
+    "eo_pipeline.operations.accept_loss": ("AcceptLossPlan",),
+    "eo_pipeline.operations.as_of": ("AsOf",),
+    "eo_pipeline.operations.fork": ("ForkPlan",),
+    "eo_pipeline.operations.maintain": ("MaintenanceReport",),
+    "eo_pipeline.operations.plan": (
         "ChangePlan",
         "ChangeReport",
     ),
-    "eo_pipeline.run.replay": ("ReplayPlan",),
-    "eo_pipeline.run.reports": (
+    "eo_pipeline.operations.repair": (
+        "AdoptPlan",
+        "ResetPlan",
+    ),
+    "eo_pipeline.operations.replay": ("ReplayPlan",),
+    "eo_pipeline.operations.rewind": ("RewindPlan",),
+    "eo_pipeline.operations.status": (
+        "RunPlan",
+        "Status",
+    ),
+    "eo_pipeline.pipeline": ("Pipeline",),
+    "eo_pipeline.runs.report": (
         "CheckpointReport",
         "RunReport",
     ),
-    "eo_pipeline.run.reset": ("ResetPlan",),
-    "eo_pipeline.run.rewind": ("RewindPlan",),
-    "eo_pipeline.run.status": (
-        "RunPlan",
-        "Status",
+    "eo_pipeline.sinks.capabilities": (
+        "Maintenance",
+        "Upkeep",
     ),
     "eo_pipeline.sinks.config": (
         "Guarantee",
@@ -266,25 +276,15 @@ _HOMES = {
     "eo_pipeline.sinks.delta": ("DeltaSink",),
     "eo_pipeline.sinks.iceberg": ("IcebergSink",),
     "eo_pipeline.sinks.kafka": ("KafkaSink",),
-    "eo_pipeline.sinks.maintenance": (
-        "Maintenance",
-        "Upkeep",
-    ),
     "eo_pipeline.sinks.mysql": ("MySqlSink",),
     "eo_pipeline.sinks.parquet": ("ParquetSink",),
     "eo_pipeline.sinks.postgres": ("PostgresSink",),
-    "eo_pipeline.sinks.protocol": (
+    "eo_pipeline.sinks.redis": ("RedisSink",),
+    "eo_pipeline.sinks.session": (
         "CommitOutcome",
         "SinkSession",
-    ),
-    "eo_pipeline.sinks.redis": ("RedisSink",),
-    "eo_pipeline.source.config": ("KafkaSource",),
-    "eo_pipeline.source.starts": (
-        "StartAtGroup",
-        "StartAtOffsets",
-        "StartAtTimestamp",
     ),
     "eo_pipeline.spark": ("SparkSettings",),
 }
 
-__getattr__ = on_demand.finder(__name__, _HOMES)
+__getattr__ = _lazy.finder(__name__, _HOMES)

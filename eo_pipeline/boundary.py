@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from eo_pipeline.errors import EoPipelineError, SetupError, SinkUnavailableError, UnexpectedError
-from eo_pipeline.files import passes
-from eo_pipeline.scrubbing import scrubbed
-from eo_pipeline.stores.base import StoreUnreachableError
+from eo_pipeline.errors import (
+    EoPipelineError,
+    SetupError,
+    SinkUnavailableError,
+    UnexpectedError,
+    scrubbed,
+)
+from eo_pipeline.storage.backend import StoreUnreachableError
+from eo_pipeline.storage.paths import passes
 
 log = logging.getLogger(__name__)
 

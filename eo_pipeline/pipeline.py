@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
+from eo_pipeline.batch.code_version import code_version
 from eo_pipeline.boundary import boundary, callers, callers_block
-from eo_pipeline.bucket import BucketPath
-from eo_pipeline.documents import Document, load_transform, one_document
+from eo_pipeline.config.documents import Document, load_transform, one_document
+from eo_pipeline.config.settings import Problem, Settings, told_as_config_error
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.ledger.chain import Damage, damages
+from eo_pipeline.kafka.admin import KafkaAdmin
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import (
     START_VERSION,
     EntryId,
@@ -22,40 +25,257 @@ from eo_pipeline.ledger.entry import (
     Operation,
     new_transaction_id,
 )
+from eo_pipeline.ledger.history import Damage, damages
 from eo_pipeline.observers import observed
-from eo_pipeline.places import Place
+from eo_pipeline.operations.accept_loss import AcceptLossPlan, plan_accept_loss
+from eo_pipeline.operations.fork import ForkPlan, plan_fork
+from eo_pipeline.operations.maintain import MaintenanceReport, maintain
+from eo_pipeline.operations.plan import ChangeReport, kept_from, later_rows, newest_entries
+from eo_pipeline.operations.repair import (
+    AdoptPlan,
+    ResetPlan,
+    SetAsidePlan,
+    plan_adopt,
+    plan_reset,
+    plan_set_aside,
+)
+from eo_pipeline.operations.replay import (
+    DeadLetter,
+    ReplayPlan,
+    dead_letter_rows,
+    plan_redrive,
+    plan_replay,
+    with_dead_letters,
+)
+from eo_pipeline.operations.rewind import RewindPlan, plan_rewind
+from eo_pipeline.operations.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.progress import phase
-from eo_pipeline.run.changes import Changes
-from eo_pipeline.run.checkpoint import Steps
-from eo_pipeline.run.code_version import code_version
-from eo_pipeline.run.forward import Runner, checkpoints_limit
-from eo_pipeline.run.interruption import watched
-from eo_pipeline.run.maintain import MaintenanceReport, maintain
-from eo_pipeline.run.observing import NOBODY, ObservedRun, Observer
-from eo_pipeline.run.recover import Recovery
-from eo_pipeline.run.reports import CheckpointReport, RunReport
-from eo_pipeline.run.status import RunPlan, Status, plan_next_run, read_status
-from eo_pipeline.run.targets import kept_from, later_rows, newest_entries
-from eo_pipeline.settings import Problem, Settings, told_as_config_error
+from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.interruption import watched
+from eo_pipeline.runs.recovery import Recovery
+from eo_pipeline.runs.report import NOBODY, CheckpointReport, ObservedRun, Observer, RunReport
+from eo_pipeline.runs.runner import Runner, checkpoints_limit
+from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.maintenance import Maintenance
 from eo_pipeline.sinks.registry import SinkField
-from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.failures import Failures
 from eo_pipeline.staging.scratch import sweep_scratch
-from eo_pipeline.storage import PlaceField, Storage
+from eo_pipeline.storage.config import PlaceField, Storage
+from eo_pipeline.storage.paths import BucketPath, Place
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql import SparkSession
 
     from eo_pipeline.audit import AuditReport, ReplayPreview
-    from eo_pipeline.run.as_of import AsOf
-    from eo_pipeline.run.replay import ReplayPlan
+    from eo_pipeline.ledger.history import Checkpoint
+    from eo_pipeline.operations.as_of import AsOf
+
+
+class Changes:
+    """The part of :class:`~eo_pipeline.pipeline.Pipeline` that changes what stands."""
+
+    if TYPE_CHECKING:
+
+        def _steps(
+            self,
+            run_id: str | None = None,
+            on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+            spark: SparkProvider | None = None,
+            operation: str | None = None,
+        ) -> AbstractContextManager[Steps]: ...
+
+        def recover(self) -> LedgerEntry | None: ...
+
+        def forked(self, name: str, sink: Sink | Mapping[str, Any]) -> Self: ...
+
+    def plan_rewind(self, to: int | datetime, *, accept_compacted: bool = False) -> RewindPlan:
+        """To take the rows of all checkpoints after ``to`` out of the table, and stand there again.
+
+        One transaction, a new ledger version. The next run reads again from that checkpoint's
+        offsets. Rows a replay rewrote stay rewritten, if their checkpoint is spared. Every check
+        is made now, and nothing is changed before :meth:`ChangePlan.apply`.
+
+        Args:
+            to: a live version, or a moment: then the newest live version committed by then.
+            accept_compacted: go back although compaction may have taken records.
+
+        Raises:
+            GoingBackError, NothingToDoError, RefusedError: not possible as asked, see their kinds.
+        """
+        return plan_rewind(self._steps, to, accept_compacted=accept_compacted)
+
+    def rewind(
+        self, to: int | datetime, *, reason: str = "", accept_compacted: bool = False
+    ) -> ChangeReport:
+        """Recover, then :meth:`plan_rewind` and apply the plan, unseen."""
+        self.recover()
+        return self.plan_rewind(to, accept_compacted=accept_compacted).apply(reason=reason)
+
+    def plan_replay(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        versions: Collection[int] | None = None,
+        accept_compacted: bool = False,
+    ) -> ReplayPlan:
+        """To read the ranges of checkpoints again, with today's transform, and replace their rows.
+
+        One transaction and one ledger version for each checkpoint; offsets do not move, readers
+        see the old rows or the new ones. Those that were committed before an error stay replayed.
+
+        Args:
+            first, last: replay every checkpoint with rows from ``first`` to ``last``, both live;
+                without ``last`` only ``first``.
+            versions: replay exactly these instead; ``first`` and ``last`` are then ignored.
+            accept_compacted: as for :meth:`plan_rewind`; so are the errors.
+        """
+        return plan_replay(self._steps, first, last, versions, accept_compacted=accept_compacted)
+
+    def replay(
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        versions: Collection[int] | None = None,
+        reason: str = "",
+        accept_compacted: bool = False,
+    ) -> ChangeReport:
+        """Recover, then :meth:`plan_replay` and apply the plan, unseen."""
+        self.recover()
+        plan = self.plan_replay(first, last, versions=versions, accept_compacted=accept_compacted)
+        return plan.apply(reason=reason)
+
+    def dead_letters(self) -> list[Checkpoint]:
+        """The live checkpoints with records that were set aside, oldest first; ``counts`` say how
+        many. Nothing is read but the ledger.
+        """
+        with self._steps() as steps:
+            return list(with_dead_letters(steps))
+
+    def dead_letter_rows(self, version: int = 0) -> Iterator[DeadLetter]:
+        """The records that were set aside, of the checkpoint ``version`` and later ones, as the
+        sink holds them, in any order.
+
+        Raises:
+            RefusedError: this sink cannot read them back.
+            SinkUnavailableError: it does not answer.
+        """
+        with self._steps() as steps:
+            yield from dead_letter_rows(steps.session, version)
+
+    def plan_redrive(
+        self, versions: Collection[int] | None = None, *, accept_compacted: bool = False
+    ) -> ReplayPlan:
+        """To read again the checkpoints that set records aside, once what was wrong with them is
+        mended: the schema, the registry, the transform, the limits of a column.
+
+        A :meth:`plan_replay` of just these: what is good now lands once, what is bad still is set
+        aside again, and each checkpoint's rows and dead letters are replaced in one transaction.
+
+        Args:
+            versions: only these of them; all if absent.
+            accept_compacted: as for :meth:`plan_rewind`; so are the errors.
+
+        Raises:
+            NothingToDoError: none of them set anything aside.
+        """
+        return plan_redrive(self._steps, versions, accept_compacted=accept_compacted)
+
+    def plan_fork(
+        self,
+        at: int | datetime,
+        name: str,
+        sink: Sink | Mapping[str, Any],
+        *,
+        accept_compacted: bool = False,
+    ) -> ForkPlan:
+        """To begin a new pipeline ``name`` into ``sink`` where version ``at`` stood.
+
+        Applying it writes the new ledger's first entry; the new pipeline, :meth:`forked`, reads on
+        from there with its first run. This pipeline stays as it is.
+
+        Raises:
+            GoingBackError: not possible as asked; by ``apply`` if there is such a ledger already.
+            ConfigError: the name or the sink is not valid.
+        """
+        fork = self.forked(name, sink)
+        return plan_fork(self._steps, at, name, fork._steps, accept_compacted=accept_compacted)
+
+    def fork(
+        self,
+        at: int | datetime,
+        name: str,
+        sink: Sink | Mapping[str, Any],
+        *,
+        reason: str = "",
+        accept_compacted: bool = False,
+    ) -> Self:
+        """:meth:`plan_fork`, apply the plan, unseen, and return the new pipeline."""
+        self.plan_fork(at, name, sink, accept_compacted=accept_compacted).apply(reason=reason)
+        return self.forked(name, sink)
+
+    def plan_accept_loss(self, topics: Collection[str] | None = None) -> AcceptLossPlan:
+        """To go on past what Kafka no longer holds, knowingly: the way past a DataLossError.
+
+        The hole becomes a ledger version of its own, which status and audit go on naming. What
+        other partitions lose after the plan was made is not accepted by it.
+
+        Args:
+            topics: accept only the losses of these topics; all if absent.
+
+        Raises:
+            NothingToDoError: nothing is lost (in these topics).
+        """
+        return plan_accept_loss(self._steps, topics)
+
+    def accept_loss(self, reason: str, *, topics: Collection[str] | None = None) -> LedgerEntry:
+        """Recover, then :meth:`plan_accept_loss` and apply the plan, unseen."""
+        self.recover()
+        return self.plan_accept_loss(topics).apply(reason=reason).entries[0]
+
+    def plan_adopt(self) -> AdoptPlan:
+        """To make the sink's present, older state the new head, knowingly.
+
+        For a sink that came back from a backup or failed over: runs refuse with LedgerBehindError
+        until this writes an entry on top of what the ledger holds now. Offsets and rows stay as
+        they are; the next run reads on from there, or starts anew if the ledger is empty.
+
+        Raises:
+            NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
+        """
+        return plan_adopt(self._steps)
+
+    def adopt(self, reason: str) -> LedgerEntry | None:
+        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if any."""
+        return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
+
+    def plan_set_aside(self) -> SetAsidePlan:
+        """To make promises in staging that cannot be read no promises any more.
+
+        They stop every run with ManifestDamagedError. Their files are kept under another name, and
+        the next run reads the same offsets again.
+
+        Raises:
+            NothingToDoError: all can be read.
+        """
+        return plan_set_aside(self._steps)
+
+    def plan_reset(self) -> ResetPlan:
+        """To drop this pipeline's rows, dead letters, ledger and staging: for development.
+
+        The next run starts anew; nothing tells of what was dropped. It may be applied twice.
+
+        Raises:
+            RefusedError: the sink leaves this to a person; says how.
+        """
+        return plan_reset(self._steps)
+
+    def reset(self) -> None:
+        """:meth:`plan_reset` and apply the plan, unseen."""
+        self.plan_reset().apply()
 
 
 class Pipeline(Changes, Settings):
@@ -270,7 +490,7 @@ class Pipeline(Changes, Settings):
             PastGoneError: its rows were taken out, replaced or overwritten, and the store keeps no
                 earlier states, or not that one.
         """
-        from eo_pipeline.run.as_of import open_as_of
+        from eo_pipeline.operations.as_of import open_as_of
 
         with self._steps() as steps:
             found = open_as_of(steps, version, what_is_left=what_is_left)

@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import reaper
+from tests.support import reaper
 
 pytest_plugins = [
-    "tests.chaos",
-    "tests.tiers",
-    "tests.resuming",
-    "tests.parallel",
-    "tests.store_folder",
-    "tests.servers",
-    "tests.stores",
-    "tests.engine",
-    "tests.registry",
-    "tests.rest_catalog",
-    "tests.secured",
-    "tests.clusters",
-    "tests.google",
-    "tests.hdfs",
-    "tests.azure",
+    "tests.support.chaos",
+    "tests.support.tiers",
+    "tests.support.resuming",
+    "tests.support.parallel",
+    "tests.support.store_folder",
+    "tests.support.servers",
+    "tests.support.stores",
+    "tests.support.engine",
+    "tests.support.registry",
+    "tests.support.rest_catalog",
+    "tests.support.secured",
+    "tests.support.clusters",
+    "tests.support.google",
+    "tests.support.hdfs",
+    "tests.support.azure",
 ]
 
 #: What every Spark of the suite is started with: JVMs that live for minutes and see few rows.

@@ -22,9 +22,9 @@ from eo_pipeline.embedded.jars import (
     spark_s3_jars,
 )
 from eo_pipeline.errors import SetupError
-from tests.hdfs import hdfs_jars
-from tests.rest_catalog import rest_catalog_jars
 from tests.shared import STATE
+from tests.support.hdfs import hdfs_jars
+from tests.support.rest_catalog import rest_catalog_jars
 
 #: By the folder below ``jars`` that each makes.
 SHORT: dict[str, Callable[[Path], object]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from eo_pipeline.boundary import boundary, callers
 from eo_pipeline.errors import ConfigError, NothingToDoError, SetupError, UnexpectedError
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 
 def raising(error: Exception) -> Callable[[], None]:

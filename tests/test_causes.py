@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.boundary import boundary
-from eo_pipeline.cli.codes import exit_code
+from eo_pipeline.cli.output import exit_code
 from eo_pipeline.errors import (
     ConfigError,
     EoPipelineError,
@@ -28,13 +28,13 @@ from eo_pipeline.errors import (
     TransformError,
     UnexpectedError,
 )
-from eo_pipeline.run.recover import _or_later
+from eo_pipeline.formats.avro import fault_of
+from eo_pipeline.formats.schema_diff import SchemaChanges
+from eo_pipeline.runs.recovery import _or_later
 from eo_pipeline.sinks.files import refuse_file
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles
 from eo_pipeline.sinks.parquet.session import RenamePublication
-from eo_pipeline.source.avro_schema import fault_of
-from eo_pipeline.source.schema_changes import SchemaChanges
-from eo_pipeline.spark import failures
+from eo_pipeline.spark import errors
 
 
 def of_a_file(number: int) -> OSError:
@@ -170,9 +170,9 @@ def test_what_spark_says_of_a_job(
     code: int,
     said: str,
 ) -> None:
-    monkeypatch.setattr(failures, "server_is_lost", lambda _: False)
+    monkeypatch.setattr(errors, "server_is_lost", lambda _: False)
     cause.text = cause.text.replace("HERE", str(tmp_path))
-    error = failures.job_error(cast(SparkSession, None), cause, "the job", transformed=transformed)
+    error = errors.job_error(cast(SparkSession, None), cause, "the job", transformed=transformed)
     assert type(error) is kind
     assert (exit_code(error), error.retryable) == (code, kind is SparkJobError)
     assert said in str(error)

@@ -6,8 +6,7 @@ import pickle
 
 import pytest
 
-from eo_pipeline.errors import EoPipelineError, SinkUnavailableError
-from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.errors import EoPipelineError, SinkUnavailableError, scrubbed
 
 
 @pytest.mark.parametrize(

@@ -67,15 +67,15 @@ def test_whatever_comes_is_caught_in_named_places_only() -> None:
     and where a job's, or a client's, are handed to the thread that waits for it.
     """
     assert list(broad_excepts()) == [
+        "eo_pipeline/batch/stage.py:_calling_the_users_code",
         "eo_pipeline/boundary.py:callers",
         "eo_pipeline/boundary.py:callers_block",
         "eo_pipeline/boundary.py:boundary",
         "eo_pipeline/boundary.py:harmless",
         "eo_pipeline/boundary.py:called",
-        "eo_pipeline/run/stage.py:_calling_the_users_code",
         "eo_pipeline/spark/interrupts.py:_settle",
-        "eo_pipeline/stores/hdfs.py:_answer",
-        "eo_pipeline/stores/hdfs.py:ask",
+        "eo_pipeline/storage/hdfs.py:_answer",
+        "eo_pipeline/storage/hdfs.py:ask",
     ]
 
 
@@ -109,18 +109,3 @@ def test_every_error_is_drawn_in_the_tree_exported_and_under_one_base() -> None:
     assert errors.__doc__ is not None
     assert [name for name in raised if name not in errors.__doc__] == []
     assert set(raised) <= set(eo_pipeline.__all__)
-
-
-def test_nobody_reaches_into_sparks_jvm() -> None:
-    """What runs on a laptop must run over Spark Connect, where there is no JVM to reach into."""
-    forbidden = ("._jvm", ".sparkContext", "._jdf", ".rdd")
-    found = [
-        f"{path.relative_to(ROOT)}: {word}"
-        for path in files()
-        for word in forbidden
-        if word in path.read_text()
-    ]
-    # the number of cores, which job is to end, and how far one is; over Spark Connect the server
-    # is asked
-    places = ("cores.py", "interrupts.py", "tasks_done.py")
-    assert sorted(found) == [f"eo_pipeline/spark/{each}: .sparkContext" for each in places]

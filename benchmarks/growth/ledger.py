@@ -23,8 +23,8 @@ from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from benchmarks.suite.errors import PeerMissingError
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.java import find_java
-from eo_pipeline.jvm.submit import pyspark_home
-from eo_pipeline.jvm.trust import trust_options
+from eo_pipeline.spark.java import find_java, trust_options
+from eo_pipeline.spark.jvm import pyspark_home
 
 _RESOLVE_S = 540.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.suite.room import ROOT, Room
 from eo_pipeline.embedded.jars import KAFKA_VERSION
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.spark.java import find_java
 
 _PACKAGES = ("pyspark", "confluent-kafka", "psycopg", "pyarrow", "deltalake")
 

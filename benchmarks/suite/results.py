@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from eo_pipeline.files import write_atomically
+from eo_pipeline.storage.paths import replace_file
 
 
 def write_figures(file: Path, told: Mapping[str, Any]) -> None:
     """As JSON that a person can read; whole or not at all."""
-    write_atomically(file, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    replace_file(file, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.jvm.archive import CACHE_VARIABLE
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.class_archive import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / ".eo"

@@ -18,12 +18,11 @@ and which rows that should have made, is found out anew.
 
 from typing import TYPE_CHECKING
 
-from eo_pipeline import on_demand
+from eo_pipeline import _lazy
 
 if TYPE_CHECKING:
     from eo_pipeline.audit.audit import Audit
-    from eo_pipeline.audit.difference import Difference, RowExample
-    from eo_pipeline.audit.preview import CheckpointPreview, ReplayPreview
+    from eo_pipeline.audit.preview import CheckpointPreview, Difference, ReplayPreview, RowExample
     from eo_pipeline.audit.report import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
 
 __all__ = [
@@ -41,8 +40,12 @@ __all__ = [
 
 _HOMES = {
     "eo_pipeline.audit.audit": ("Audit",),
-    "eo_pipeline.audit.difference": ("Difference", "RowExample"),
-    "eo_pipeline.audit.preview": ("CheckpointPreview", "ReplayPreview"),
+    "eo_pipeline.audit.preview": (
+        "CheckpointPreview",
+        "Difference",
+        "ReplayPreview",
+        "RowExample",
+    ),
     "eo_pipeline.audit.report": (
         "AuditReport",
         "CheckpointAudit",
@@ -53,4 +56,4 @@ _HOMES = {
 }
 
 # whoever looks at a report needs none of what makes one
-__getattr__ = on_demand.finder(__name__, _HOMES)
+__getattr__ = _lazy.finder(__name__, _HOMES)

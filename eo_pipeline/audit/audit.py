@@ -11,10 +11,16 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, RowKind, Tallies
-from eo_pipeline.audit.judge import Evidence, Findings, judge
-from eo_pipeline.audit.proof import cannot_prove, proves
+from eo_pipeline.audit.judge import (
+    LEDGER_FIRST,
+    Evidence,
+    Findings,
+    cannot_prove,
+    judge,
+    proves,
+    repairs,
+)
 from eo_pipeline.audit.ranges import Coverage, Part, block_size, parts, write_ranges
-from eo_pipeline.audit.repair import LEDGER_FIRST, repairs
 from eo_pipeline.audit.report import (
     CHECKPOINTS_LISTED_MAX,
     EXAMPLES_MAX,
@@ -32,16 +38,16 @@ from eo_pipeline.errors import (
     RefusedError,
     SparkJobError,
 )
+from eo_pipeline.kafka.marks import altered_ranges
+from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import REFUSED, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.places import Place
+from eo_pipeline.operations.plan import head_as_it_is, look_again
+from eo_pipeline.operations.replay import check_replay
 from eo_pipeline.progress import current
-from eo_pipeline.run.checkpoint import Steps
-from eo_pipeline.run.replay import check_replay
-from eo_pipeline.run.targets import head_as_it_is, look_again
-from eo_pipeline.source.discovery import Cluster
-from eo_pipeline.source.marks import altered_ranges
+from eo_pipeline.runs.checkpoint import Steps
 from eo_pipeline.staging.scratch import Scratch, scratch
+from eo_pipeline.storage.paths import Place
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,11 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
+from eo_pipeline.batch.decode import KAFKA_COLUMN
+from eo_pipeline.batch.stage import Stager
+from eo_pipeline.formats.wire_format import ReadBy
+from eo_pipeline.kafka.fetch import is_of_odd_times
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.places import Place
-from eo_pipeline.run.stage import Stager
-from eo_pipeline.source.decoded import KAFKA_COLUMN
-from eo_pipeline.source.fetch import is_of_odd_times
-from eo_pipeline.source.wire import ReadBy
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
@@ -32,6 +31,7 @@ from eo_pipeline.spark import (
     path_to_read,
     staging_settings,
 )
+from eo_pipeline.storage.paths import Place
 
 #: Examples a checkpoint gives at most for each kind: two from each of these buckets.
 _BUCKETS = 10
@@ -120,7 +120,7 @@ class Comparison:
             SparkJobError: the job failed; perhaps records were deleted meanwhile.
             SparkUnavailableError: the Spark Connect server was lost.
             TransformError: the transform raised, now or while Spark ran it.
-            SetupError: see :func:`eo_pipeline.source.fetch.fetched_alone`.
+            SetupError: see :func:`eo_pipeline.kafka.fetch.fetched_alone`.
         """
         return self._counted([spans] if spans else [], None)
 

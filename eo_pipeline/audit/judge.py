@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
-from eo_pipeline.audit.kafka_records import RecordCounts, records_of
 from eo_pipeline.audit.ranges import Coverage, ReadRange
 from eo_pipeline.audit.report import (
     EXAMPLES_MAX,
@@ -17,11 +17,67 @@ from eo_pipeline.audit.report import (
     Finding,
     FindingKind,
     Holes,
+    Repair,
+    delete_condition,
 )
 from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.audit.values import Proofs, Values
-from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.ledger.entry import START_VERSION
+from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.ledger.marks import Mark
+
+
+@dataclass(frozen=True)
+class RecordCounts:
+    """Kafka records of one checkpoint: ``found`` now, None if none of it can be read.
+
+    ``fewer`` and ``more`` compare with what was counted at commit, ``beyond`` is what was counted
+    there beyond one record an offset, which never was; all 0 where a part of the ranges is gone.
+    ``holes`` says why there are fewer records than offsets.
+    """
+
+    found: int | None
+    fewer: int
+    more: int
+    holes: Holes
+    beyond: int = 0
+
+    @property
+    def as_counted(self) -> bool:
+        """Whether every record that was counted is there to be looked at again, and no other."""
+        known = self.found is not None and self.holes is not Holes.UNKNOWN
+        return known and not (self.fewer or self.more or self.beyond)
+
+
+def records_of(
+    checkpoint: Checkpoint,
+    coverage: Coverage,
+    tallies: Iterable[Tally],
+    compacted: Collection[str],
+) -> RecordCounts:
+    """Compare one checkpoint's records with the ledger's count of them."""
+    version = checkpoint.version
+    if not coverage.readable[version]:
+        return RecordCounts(None, 0, 0, Holes.UNKNOWN)
+    found = sum(tally.records for tally in tallies)
+    if coverage.gone[version]:
+        return RecordCounts(found, 0, 0, Holes.UNKNOWN)
+    offsets = coverage.readable[version]
+    beyond = max(0, checkpoint.counts.records - offsets)
+    fewer = max(0, checkpoint.counts.records - beyond - found)
+    more = max(0, found - checkpoint.counts.records)
+    holes = _holes(offsets - found, fewer, coverage.topics[version], compacted)
+    return RecordCounts(found, fewer, more, holes, beyond)
+
+
+def _holes(absent: int, fewer: int, topics: set[str], compacted: Collection[str]) -> Holes:
+    if not absent:
+        return Holes.NONE
+    if not fewer:
+        # there were no more when it was read; of a compacted topic nobody can tell why
+        return Holes.MARKERS
+    return Holes.COMPACTION if topics & set(compacted) else Holes.LOSS
+
 
 _TEXTS = {
     RowKind.MISSING: "rows are missing: Kafka holds their records and today's transform makes them",
@@ -377,3 +433,185 @@ def _differing(kind: RowKind, tally: Tally) -> int:
     if kind is RowKind.DUPLICATED:
         return tally.found - tally.expected
     return tally.found
+
+
+_VALUES = "What the columns of {checkpoints} checkpoints hold: {reason}."
+_PROOF_DEAD_LETTERS = "What the dead letters of {checkpoints} checkpoints hold: {reason}."
+_MALICE = (
+    "That nobody chose values by their checksum: it is made for accidents, 64 bits of a hash that "
+    "is no secret."
+)
+_NO_LINEAGE = (
+    "That each row came from its own record: lineage is off (lineage: false), so that only the "
+    "number of rows of each checkpoint was compared with the ledger's count."
+)
+_UPSERT = (
+    "That no row is absent: rows replace each other by key here, and a replaced row looks like a "
+    "missing one. That no row is there twice and none is foreign was compared."
+)
+_TRANSFORM = (
+    "Which of two changed, where rows differ: the table, or the transform or source settings since "
+    "the rows were written. A transform that gives other rows each time (random numbers, the time, "
+    "another table) differs too. If it was changed on purpose, a replay brings the table up to it."
+)
+_ALL_AS_COUNTED = (
+    "In all checkpoints that differ the table holds as many rows as the ledger counted: rather the "
+    "transform or the source settings changed than the table."
+)
+
+
+#: Columns that a report names.
+COLUMNS_NAMED = 20
+
+_AS_COMMITTED = (
+    "Where rows differ from the records in Kafka they hold what was committed, to the last value: "
+    "the transform, the source settings or Kafka changed since, and not the table."
+)
+
+
+def proves(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[str]:
+    """What was compared: any difference there is named among the findings."""
+    snapshot, coverage = evidence.snapshot, evidence.coverage
+    since, head = snapshot.since, snapshot.head.version
+    yield f"That versions {since} to {head} of the ledger follow each other."
+    offsets = sum(coverage.readable.values())
+    if offsets and audited:
+        yield (
+            f"How many records Kafka holds in {offsets} offsets that {len(audited)} checkpoints "
+            "read, against the ledger's count."
+        )
+    if snapshot.rows is not None and audited:
+        rows = snapshot.rows
+        yield f"How many rows each checkpoint has, {rows} in all, against the ledger's count."
+    if evidence.expected and offsets and audited:
+        absent = "missing, " if evidence.keeps_every_row else ""
+        yield (
+            "Each row against the record it came from, by topic, partition, offset and checkpoint: "
+            f"that none is {absent}there too often, or foreign, as today's transform makes rows."
+        )
+    yield from _by_checksum(evidence)
+
+
+def _by_checksum(evidence: Evidence) -> Iterator[str]:
+    rows, letters = evidence.values.rows, evidence.values.letters
+    if compared := rows.as_committed | rows.changed:
+        columns = ", ".join(rows.columns[:COLUMNS_NAMED])
+        more = len(rows.columns) - COLUMNS_NAMED
+        yield (
+            f"What the rows of {len(compared)} checkpoints hold, value by value, against what was "
+            f"committed, whatever Kafka holds: {columns}{f' and {more} more' if more > 0 else ''}."
+        )
+    if compared := letters.as_committed | letters.changed:
+        yield f"What the dead letters of {len(compared)} checkpoints hold, in the same way."
+
+
+def cannot_prove(
+    evidence: Evidence, audited: Sequence[CheckpointAudit], last: int | None
+) -> Iterator[str]:
+    """What would look the same if it were otherwise."""
+    snapshot, coverage = evidence.snapshot, evidence.coverage
+    if last is not None:
+        yield f"Anything of checkpoints before version {snapshot.since}: {last} were asked for."
+    elif snapshot.since > START_VERSION:
+        yield f"Anything of checkpoints before version {snapshot.since}: the ledger was pruned."
+    if snapshot.refused is not None:
+        yield f"Anything of the rows: {snapshot.refused}"
+    for cause, offsets in sorted(coverage.causes.items()):
+        yield f"Which rows {offsets} offsets made, which Kafka cannot show again: {cause}."
+    if snapshot.refused is None:
+        yield from _of_values(evidence)
+        yield from _of_rows(evidence, audited)
+
+
+def _of_values(evidence: Evidence) -> Iterator[str]:
+    for proofs, text in (
+        (evidence.values.rows, _VALUES),
+        (evidence.values.letters, _PROOF_DEAD_LETTERS),
+    ):
+        for reason, checkpoints in sorted(proofs.unknown.items()):
+            yield text.format(checkpoints=checkpoints, reason=reason)
+    if evidence.values.rows.as_committed:
+        yield _MALICE
+
+
+def _of_rows(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[str]:
+    if not evidence.keeps_every_row:
+        yield _UPSERT
+    if not evidence.expected:
+        yield _NO_LINEAGE
+        return
+    yield _TRANSFORM
+    differing = [each for each in audited if each.differs]
+    by_record = [each for each in differing if each.missing or each.duplicated or each.foreign]
+    if by_record and all(each.as_committed for each in by_record):
+        yield _AS_COMMITTED
+    elif differing and all(each.rows_found == each.rows_counted for each in differing):
+        yield _ALL_AS_COUNTED
+
+
+#: Stretches named in a report, and asked about; each is a plan of its own.
+REPAIRS_MAX = 50
+
+#: Says why these checkpoints cannot be replayed, None if they can.
+Check = Callable[[Collection[int]], str | None]
+
+#: Of a ledger that is not what was committed nobody can tell which rows are rightful.
+LEDGER_FIRST = Repair(
+    None,
+    None,
+    refused="first bring the ledger's versions named above back as they were committed, from a "
+    "backup of the same moment as the table, and audit again. Until then delete no rows and replay "
+    "nothing: which rows are rightful is what the ledger would tell",
+)
+
+_GONE = (
+    "Kafka no longer holds all that they read. Restore the records (a mirror, tiered storage), or "
+    "correct the rows by hand"
+)
+_REPAIR_LOST = (
+    "Kafka has lost records they read, and a replay would take these records' rows out of the "
+    "table too. Restore the records first"
+)
+
+
+def repairs(
+    audited: Sequence[CheckpointAudit], tallies: Tallies, newest: int, check: Check
+) -> list[Repair]:
+    """At most :data:`REPAIRS_MAX` of each kind: replays first, then rows to delete by hand."""
+    replays = list(_replays(audited, check))[:REPAIRS_MAX]
+    live = {each.version for each in audited}
+    return (
+        replays
+        + [
+            Repair(None, None, condition=delete_condition(number, newest))
+            for number in sorted(_strays(tallies, live), key=lambda n: -1 if n is None else n)
+        ][:REPAIRS_MAX]
+    )
+
+
+def _strays(tallies: Tallies, live: set[int]) -> Iterator[int | None]:
+    for number, kinds in tallies.items():
+        ours = any(tally.found for kind, tally in kinds.items() if kind is not RowKind.NOT_OURS)
+        if ours and number not in live:
+            yield number
+
+
+def _replays(audited: Sequence[CheckpointAudit], check: Check) -> Iterator[Repair]:
+    """Neighbours among the live checkpoints that need the same are one stretch."""
+    for hindrance, stretch in groupby(audited, _hindrance):
+        if hindrance is None:
+            continue
+        versions = [each.version for each in stretch]
+        gone = hindrance or check(versions)
+        first, last = versions[0], versions[-1]
+        command = None if gone else f"eo replay {first} {last}"
+        yield Repair(first, last, command, refused=gone or None)
+
+
+def _hindrance(each: CheckpointAudit) -> str | None:
+    """None: needs no repair. Empty: nothing known that hinders a replay."""
+    if not each.differs:
+        return None
+    if each.holes is Holes.LOSS:
+        return _REPAIR_LOST
+    return _GONE if each.unreadable else ""

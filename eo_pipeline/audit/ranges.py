@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.kafka.partitions import Bounds, Cluster
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Bounds, Cluster
 
 _UNSUBSCRIBED = "the pipeline no longer reads this topic"
 _RECREATED = "the topic was deleted and created again"

@@ -10,13 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.ledger.branch import Checkpoint, checkpoints, live_branch
-from eo_pipeline.ledger.chain import damages
-from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.run.targets import look_again
-from eo_pipeline.sinks.lineage import whole_lineage
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.ledger.history import (
+    Checkpoint,
+    checkpoints,
+    contiguity_errors,
+    damages,
+    live_branch,
+)
+from eo_pipeline.operations.plan import look_again
+from eo_pipeline.sinks.capabilities import whole_lineage
+from eo_pipeline.sinks.session import SinkSession
 
 #: Times the table is read again because the ledger went back meanwhile.
 READS_MAX = 3

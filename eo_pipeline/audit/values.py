@@ -19,20 +19,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from eo_pipeline.batch import checksum
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.ledger.branch import Checkpoint
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum, new_transaction_id
-from eo_pipeline.places import Place
-from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.spark import (
-    SPARK_ERRORS,
-    as_written,
-    checksums,
-    interruptible,
-    job_error,
-    staging_settings,
-)
+from eo_pipeline.ledger.history import Checkpoint
+from eo_pipeline.sinks.session import SinkSession
+from eo_pipeline.spark import SPARK_ERRORS, as_written, interruptible, job_error, staging_settings
 from eo_pipeline.staging.scratch import Scratch
+from eo_pipeline.storage.paths import Place
 
 #: Why nothing can be said of some rows.
 NOT_MADE = "no checksum was made when they were written"
@@ -64,10 +58,10 @@ class _Summed:
     """Rows of one checkpoint, in one part or more."""
 
     rows: int = 0
-    sums: checksums.Sums = checksums.NO_ROWS
+    sums: checksum.Sums = checksum.NO_ROWS
 
     def plus(self, more: Mapping[str, Any]) -> _Summed:
-        return _Summed(self.rows + more["rows"], self.sums.plus(checksums.summed(more)))
+        return _Summed(self.rows + more["rows"], self.sums.plus(checksum.summed(more)))
 
 
 class ValueSums:
@@ -115,12 +109,12 @@ class ValueSums:
         asked = self._asked[number]
         if asked is None:
             return NOT_MADE
-        if asked.algorithm != checksums.ALGORITHM:
+        if asked.algorithm != checksum.ALGORITHM:
             return f"their checksums are by rules ({asked.algorithm}) that this release has not"
         if number in self._why:
             return self._why[number]
         found = self._found[number]
-        return checksums.digest(found.sums) == asked.digest
+        return checksum.digest(found.sums) == asked.digest
 
     def _mine(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = pa.array(list(self._asked), pa.int64())
@@ -148,14 +142,14 @@ class ValueSums:
     def _add_alike(self, numbers: Sequence[int], frame: DataFrame) -> None:
         """Rows of checkpoints with checksums of the same columns."""
         asked, hashed, why = self._asked[numbers[0]], F.lit(0).cast("bigint"), None
-        if asked is not None and asked.algorithm == checksums.ALGORITHM:
-            found = {f.name: (checksums.column(f.name), f.dataType) for f in frame.schema}
+        if asked is not None and asked.algorithm == checksum.ALGORITHM:
+            found = {f.name: (checksum.column(f.name), f.dataType) for f in frame.schema}
             try:
-                hashed = checksums.row_hash(asked.columns, found)
-            except checksums.NotComparableError as error:
+                hashed = checksum.row_hash(asked.columns, found)
+            except checksum.NotComparableError as error:
                 why = f"of the columns that their checksums are made of, {error}"
         rows = frame.select(CHECKPOINT_COLUMN, hashed.alias("hash")).groupBy(CHECKPOINT_COLUMN)
-        summed = rows.agg(F.count(F.lit(1)).alias("rows"), *checksums.sums(F.col("hash")))
+        summed = rows.agg(F.count(F.lit(1)).alias("rows"), *checksum.sums(F.col("hash")))
         for line in interruptible(self._spark, summed.toArrow).to_pylist():
             version = line[CHECKPOINT_COLUMN]
             self._found[version] = self._found[version].plus(line)

@@ -12,21 +12,22 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from eo_pipeline.cli.codes import (
+from eo_pipeline._process import process_is_ours, sent_again, this_process_ends
+from eo_pipeline.cli.output import (
     EPILOG,
     ExitCode,
+    Output,
+    causes,
     end_by_signal,
     error_json,
     exit_code,
     interrupted_code,
+    note,
+    telling,
 )
-from eo_pipeline.cli.output import Output
-from eo_pipeline.cli.telling import causes, note, telling
-from eo_pipeline.dropped_signals import sent_again
 from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.jvm.archive import lacking
-from eo_pipeline.lifetime import process_is_ours, this_process_ends
-from eo_pipeline.run.interruption import notes
+from eo_pipeline.runs.interruption import notes
+from eo_pipeline.spark.class_archive import lacking
 
 #: Whether JSON was asked for; an error must know it also where the options could not be read.
 _AS_JSON = "eo.json"
@@ -37,31 +38,31 @@ _VERBOSE_OPTIONS = frozenset({"-v", "--verbose"})
 #: Commands by their names, and the module of each: imported when it is called, since imports are
 #: most of a command that finds nothing to do.
 _HOMES = {
-    "status": "looking",
-    "watch": "watch",
-    "metrics": "metrics",
-    "costs": "costs",
-    "report": "report",
-    "checkpoints": "looking",
-    "show": "looking",
+    "status": "inspect",
+    "watch": "monitor",
+    "metrics": "monitor",
+    "costs": "monitor",
+    "report": "monitor",
+    "checkpoints": "inspect",
+    "show": "inspect",
     "as-of": "as_of",
-    "diff": "looking",
-    "plan": "looking",
-    "schema": "schemas",
-    "run": "changing",
-    "rewind": "changing",
-    "replay": "changing",
-    "fork": "forking",
-    "accept-loss": "changing",
-    "adopt": "changing",
-    "set-aside": "changing",
-    "reset": "changing",
-    "audit": "auditing",
-    "maintain": "maintaining",
+    "diff": "inspect",
+    "plan": "inspect",
+    "schema": "inspect",
+    "run": "run",
+    "rewind": "run",
+    "replay": "run",
+    "fork": "fork",
+    "accept-loss": "run",
+    "adopt": "run",
+    "set-aside": "run",
+    "reset": "run",
+    "audit": "audit",
+    "maintain": "audit",
     "dead-letters": "dead_letters",
     "doctor": "doctor",
     "init": "init",
-    "json-schema": "schema",
+    "json-schema": "inspect",
     "spark": "spark",
 }
 
@@ -91,7 +92,7 @@ class _Commands(TyperGroup):
         with telling(verbose=ctx.meta[_VERBOSE]):
             ended = self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
             if process_is_ours() and lacking():  # it is through, and has said all
-                from eo_pipeline.spark.warm.renewing import renew
+                from eo_pipeline.spark.server.archive_maker import renew
 
                 renew(lacking())
             return ended

@@ -10,19 +10,17 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from eo_pipeline.bucket import BucketPath
 from eo_pipeline.cli.checks import Check, State, connector, examined, fail, ok, skipped, warn
 from eo_pipeline.cli.output import size
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.archive import NoArchiveError, fits
+from eo_pipeline.kafka.source import KafkaSource, logs_in_by_iam
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.places import Place
-from eo_pipeline.source.clients import logs_in_by_iam
-from eo_pipeline.source.config import KafkaSource
 from eo_pipeline.spark import AVRO, CONNECTOR, JARS_VARIABLE, SparkSettings
-from eo_pipeline.spark.kafka_login import MSK_LOGIN
+from eo_pipeline.spark.class_archive import NoArchiveError, fits
+from eo_pipeline.spark.errors import MSK_LOGIN
 from eo_pipeline.spark.launch import is_local, submit_arguments
-from eo_pipeline.spark.warm.archiving import archive_for
+from eo_pipeline.spark.server.archive_maker import archive_for
+from eo_pipeline.storage.paths import BucketPath, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,14 +8,21 @@ from typing import Annotated
 
 import typer
 
-from eo_pipeline.cli.changing import apply_replay, keep_promises
-from eo_pipeline.cli.codes import EPILOG
-from eo_pipeline.cli.options import AcceptCompacted, AsJson, DryRun, Files, Name, Reason, Yes
-from eo_pipeline.cli.output import Output, counted, instant, number
-from eo_pipeline.cli.selection import choose
+from eo_pipeline.cli.options import (
+    AcceptCompacted,
+    AsJson,
+    DryRun,
+    Files,
+    Name,
+    Reason,
+    Yes,
+    choose,
+)
+from eo_pipeline.cli.output import EPILOG, Output, counted, instant, number
+from eo_pipeline.cli.run import apply_replay, keep_promises
 from eo_pipeline.cli.views import short_ranges
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.pipeline import Pipeline
 
 #: Reasons that are named; of the others only how many records there are is told.

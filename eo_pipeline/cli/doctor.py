@@ -8,30 +8,30 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from eo_pipeline.bucket import BucketPath
 from eo_pipeline.cli.checks import (
     Check,
     State,
     examined,
     fail,
     java,
+    kafka_checks,
+    losses,
     ok,
     packages,
+    schema_registry,
+    sink_checks,
     skipped,
     staging,
 )
-from eo_pipeline.cli.checks_kafka import kafka_checks, schema_registry
-from eo_pipeline.cli.checks_sink import losses, sink_checks
 from eo_pipeline.cli.checks_spark import spark_checks
-from eo_pipeline.cli.codes import ExitCode
-from eo_pipeline.cli.options import AsJson, Files, Name
-from eo_pipeline.cli.output import Output
-from eo_pipeline.cli.selection import documents, load
-from eo_pipeline.documents import Document
+from eo_pipeline.cli.options import AsJson, Files, Name, documents, load
+from eo_pipeline.cli.output import ExitCode, Output
+from eo_pipeline.config.documents import Document
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.reached.hadoop import RETRIED_FOR
-from eo_pipeline.storage import Storage
+from eo_pipeline.storage.backend import RETRIED_FOR
+from eo_pipeline.storage.config import Storage
+from eo_pipeline.storage.paths import BucketPath
 
 _Timeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds to wait for Kafka, a Spark server, and a store.")

@@ -5,31 +5,215 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+import yaml
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from eo_pipeline.cli.document_text import document_text
-from eo_pipeline.cli.init_keys import json_keys, registry_keys
-from eo_pipeline.cli.init_registry import (
-    registry_format,
-    registry_policies,
-    registry_remarks,
-)
 from eo_pipeline.cli.options import AsJson, pairs
-from eo_pipeline.cli.output import Output, number
-from eo_pipeline.cli.sampling import InferredSchema, infer_schema
-from eo_pipeline.cli.telling import note
-from eo_pipeline.cli.topic import Sample, sample
-from eo_pipeline.documents import begun_here, expanded
+from eo_pipeline.cli.output import Output, note, number
+from eo_pipeline.cli.sampling import InferredSchema, Sample, infer_schema, sample
+from eo_pipeline.config.documents import begun_here, expanded
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.formats.kinds import format_of_type, is_plain, kind_of
+from eo_pipeline.formats.parts import KEY, VALUE
+from eo_pipeline.formats.registry import RegistryClient, latest_reader, type_of_latest
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.ledger.schemas import PROTOBUF
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.registry import sink_class, sink_names
-from eo_pipeline.source.config import KafkaSource
+
+
+def registry_format(
+    source: Mapping[str, Any],
+    url: str,
+    subject: str | None,
+    client: Mapping[str, str],
+    values: Sequence[bytes | None],
+) -> dict[str, Any]:
+    """The fields by which ``source`` reads so, in the format of the subject's latest schema; with
+    the message that the sampled ``values`` name, if that is one and not the first.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        ConfigError: it has no schema whose fields can become columns.
+        SetupError: the packages it takes are not installed.
+    """
+    registry: dict[str, Any] = {"url": url}
+    if subject:
+        registry["subject"] = subject
+    if client:
+        registry["client"] = dict(client)
+    asked = KafkaSource(**expanded({**source, "value_format": "json", "registry": registry}))
+    assert asked.registry is not None
+    schema_type = type_of_latest(asked.registry, asked.subject)
+    value_format = format_of_type(schema_type)
+    if value_format is None:
+        raise ConfigError(
+            f"the latest schema of {asked.subject} is {schema_type}, which is unknown"
+        )
+    found = {"value_format": value_format, "registry": registry}
+    latest = RegistryClient(asked.registry, schema_type).latest(asked.subject)
+    if message := message_of(schema_type, latest.text, values):
+        found["message"] = message
+    latest_reader(asked.registry, asked.subject, schema_type, message)
+    return found
+
+
+def message_of(schema_type: str, text: str, values: Sequence[bytes | None]) -> str:
+    """What ``message`` has to say where all that ``values`` name is one, and not the first of the
+    schema ``text``; empty: nothing.
+    """
+    if schema_type != PROTOBUF:
+        return ""
+    from eo_pipeline.formats.protobuf import Protobuf, messages_named
+
+    named = messages_named(text, values)
+    return named[0] if len(named) == 1 and Protobuf(named[0]).indexes(text) != (0,) else ""
+
+
+def registry_policies(sample: InferredSchema) -> dict[str, Any]:
+    """The source's fields that follow from the sample."""
+    found: dict[str, Any] = {"start": "earliest"}
+    if _others(sample):
+        found["on_bad_record"] = "dead_letter"
+    if sample.tombstones:
+        found["tombstones"] = "skip"
+    return found
+
+
+def registry_remarks(sample: InferredSchema, source: Mapping[str, Any]) -> list[str]:
+    """What the sample held, in sentences."""
+    subject = KafkaSource.model_validate(source).subject
+    sentences = [
+        f"{number(sample.records)} records were looked at: {number(sample.framed)} begin as a "
+        f"schema registry's do, {number(_others(sample))} do not, {number(sample.tombstones)} are "
+        "without a value.",
+        f"The columns are those of the latest schema of {subject}.",
+    ]
+    if _others(sample):
+        sentences.append("What cannot be read goes to the dead-letter table.")
+    if sample.tombstones:
+        sentences.append("Records without a value are skipped and counted.")
+    return sentences
+
+
+def _others(sample: InferredSchema) -> int:
+    """Values without the number of a schema in front; producers may put that into a header."""
+    return sample.records - sample.tombstones - sample.framed
+
+
+#: The fields of a source, and sentences for people.
+Found = tuple[dict[str, Any], list[str]]
+
+NOTHING: Found = ({}, [])
+
+
+def json_keys(keys: InferredSchema, values: InferredSchema) -> Found:
+    """The fields for keys that are all JSON objects; none for others, which stay bytes."""
+    columns = keys.columns()
+    of_values = {name.lower() for name in values.columns()}
+    taken = of_values.intersection(f"key_{name}".lower() for name in columns)
+    if not columns or keys.bad or taken:
+        return NOTHING
+    schema = keys.ddl(not_null=False).replace("$", r"\$")
+    said = f"All {number(keys.good)} keys are JSON objects: their fields are columns key_<name>."
+    return {"key_format": "json", "key_schema": schema}, [said]
+
+
+def registry_keys(source: Mapping[str, Any], sampled: Sequence[bytes | None]) -> Found:
+    """The fields for ``sampled`` keys whose schemas the registry of ``source`` has; none if it has
+    none.
+
+    Raises:
+        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        SetupError: the packages it takes are not installed.
+    """
+    asked, keys = KafkaSource(**expanded(dict(source))), infer_schema(sampled)
+    if asked.registry is None or len(asked.topics) != 1:
+        return NOTHING
+    subject = KEY.subject(asked.topics[0])
+    try:
+        kind = type_of_latest(asked.registry, subject)
+    except ConfigError:
+        return NOTHING  # there is no such subject
+    key_format = format_of_type(kind)
+    if key_format not in get_args(KafkaSource.model_fields["key_format"].annotation):
+        return {}, [f"The registry has {subject}, {kind}; keys of that kind stay bytes."]
+    if not keys.framed:
+        return {}, [
+            f"The registry has {subject}, but of {number(keys.records)} keys none begins with the "
+            "number of a schema: keys stay bytes."
+        ]
+    try:
+        latest = RegistryClient(asked.registry, kind, part=KEY).latest(subject)
+        message = message_of(kind, latest.text, sampled)
+        taken = _names_of_both(asked, subject, kind, message)
+    except ConfigError as error:
+        return {}, [f"Keys stay bytes: {error}."]
+    if taken:
+        return {}, [f"Keys stay bytes: keys and values both have a column {', '.join(taken)}."]
+    found = {"key_format": key_format} | ({"key_message": message} if message else {})
+    return found, [f"The keys' columns are those of {subject}."]
+
+
+def _names_of_both(source: KafkaSource, subject: str, kind: str, message: str) -> list[str]:
+    """Columns that keys and values would both have."""
+    assert source.registry is not None
+    key = latest_reader(source.registry, subject, kind, message, part=KEY)
+    value = latest_reader(
+        source.registry, source.subject_of(VALUE), source.schema_type, source.message
+    )
+    names = kind_of(kind, message).field_names(key.text)
+    plain = is_plain(kind, key.text)
+    columns = {(name if plain else f"{source.key_prefix}{name}").lower() for name in names}
+    of_value = kind_of(source.schema_type, source.message).field_names(value.text)
+    return [name for name in of_value if name.lower() in columns]
+
+
+_WIDTH = 98
+
+
+class _Block(str):
+    """A text of several lines, written below each other."""
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+def _block(dumper: yaml.SafeDumper, text: _Block) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+
+
+_Dumper.add_representer(_Block, _block)
+
+
+def document_text(values: Mapping[str, Any], remarks: Iterable[str]) -> str:
+    """``values`` as YAML, the schema one field a line, below ``remarks`` as comments."""
+    source = dict(values["source"])
+    for name in ("value_schema", "key_schema"):
+        if isinstance(source.get(name), str):
+            source[name] = _Block(source[name])
+    comments = [
+        line
+        for remark in ("Written by `eo init`.", *remarks)
+        for line in textwrap.wrap(remark, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    ]
+    body = yaml.dump(
+        {**values, "source": source},
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=_WIDTH,
+    )
+    return "\n".join(comments) + "\n" + body
+
 
 _Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="host:port,host:port")]
 _Topics = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import IntEnum
+from typing import Any, NoReturn
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,8 +26,110 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from eo_pipeline.cli.telling import now, phases_are_shown
-from eo_pipeline.scrubbing import printable
+from eo_pipeline.errors import (
+    ConfigError,
+    DataLossError,
+    EoPipelineError,
+    SetupError,
+    printable,
+    scrubbed,
+)
+from eo_pipeline.progress import Phase
+
+_ENGINE = "eo_pipeline"
+#: What librdkafka says by itself; silent unless somebody sets its level.
+_KAFKA = "eo_pipeline.kafka"
+
+#: A line with ``-v``.
+_VERBOSE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+def note(text: str) -> None:
+    """A sentence on stderr."""
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    console.print(printable(text), soft_wrap=True)
+
+
+class _Lines(logging.Handler):
+    """A line for each record; where something live shows the phases, only of the others."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__(logging.DEBUG)
+        self.setFormatter(logging.Formatter(_VERBOSE if verbose else None))
+        self._from = logging.DEBUG if verbose else logging.INFO
+        self._verbose = verbose
+        #: that go on, the one that spoke last at the end
+        self.phases: list[Phase] = []
+        self.shows_phases = False
+        self.is_muted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        phase: Phase | None = getattr(record, "phase", None)
+        if phase is not None:
+            going_on = [each for each in self.phases if each is not phase and not each.has_ended]
+            self.phases = [*going_on, phase]
+        shown = self.shows_phases and hasattr(record, "phase") and not self._verbose
+        if record.levelno >= self._from and not shown and not self.is_muted:
+            note(self.format(record))
+
+
+_lines: _Lines | None = None
+
+
+@contextmanager
+def telling(*, verbose: bool) -> Iterator[None]:
+    """Within, stderr has what the engine logs; with ``verbose`` all of it, librdkafka's too."""
+    global _lines
+    logger, kafka, _lines = logging.getLogger(_ENGINE), logging.getLogger(_KAFKA), None
+    levels = logger.level, kafka.level
+    _lines = _Lines(verbose=verbose)
+    logger.addHandler(_lines)
+    logger.setLevel(logging.DEBUG)
+    kafka.setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    try:
+        yield
+    finally:
+        logger.removeHandler(_lines)
+        logger.setLevel(levels[0])
+        kafka.setLevel(levels[1])
+
+
+@contextmanager
+def phases_are_shown() -> Iterator[None]:
+    """Within, something live shows :func:`now`."""
+    if _lines is not None:
+        _lines.shows_phases = True
+    try:
+        yield
+    finally:
+        if _lines is not None:
+            _lines.shows_phases = False
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Within, nothing is said."""
+    if _lines is not None:
+        _lines.is_muted = True
+    yield
+
+
+def now() -> str:
+    """What goes on just now, and how far it is; empty if nothing does."""
+    phases = _lines.phases if _lines else []
+    return next((str(each) for each in reversed(phases) if not each.has_ended), "")
+
+
+def causes(error: EoPipelineError) -> list[str]:
+    """What an error came from, the nearest first, a line each and without secrets."""
+    found, cause = [], error.__cause__
+    while cause is not None:
+        found.append(
+            scrubbed(f"because of {type(cause).__module__}.{type(cause).__qualname__}: {cause}")
+        )
+        cause = cause.__cause__ or cause.__context__
+    return found
+
 
 #: Wide enough that a table which is piped is never folded or cut.
 _PIPED_WIDTH = 10_000
@@ -215,3 +321,93 @@ def _console() -> Console:
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
     return console
+
+
+class ExitCode(IntEnum):
+    """How a command ended. docs/cli.md and ``eo --help`` list them."""
+
+    FINE = 0
+    FAILED = 1
+    USAGE = 2
+    DIFFERENCES = 3
+    TRY_AGAIN = 4
+    DATA_LOSS = 5
+
+
+EPILOG = (
+    "Exit codes: 0 done; 1 failed, or declined; 2 the command line, a document or this machine "
+    "must be put right first; 3 the audit found differences, the doctor a fault, or no "
+    "warm Spark answers; 4 try again "
+    "(a server is away, another run was faster); 5 Kafka no longer holds what comes next; "
+    "130 interrupted (143 by SIGTERM, 129 by a closed terminal)."
+)
+
+
+def exit_code(error: EoPipelineError) -> ExitCode:
+    """The code a command ends with that met ``error``."""
+    if isinstance(error, ConfigError | SetupError):
+        return ExitCode.USAGE
+    if isinstance(error, DataLossError):
+        return ExitCode.DATA_LOSS
+    return ExitCode.TRY_AGAIN if error.retryable else ExitCode.FAILED
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal that ends a command as Ctrl-C does: libraries know what to do with that."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def end_by_signal(number: int, _: object) -> NoReturn:
+    """The handler of signals that shall end a command."""
+    raise Signalled(number)
+
+
+def interrupted_code(interruption: KeyboardInterrupt) -> int:
+    """128 and the signal's number, as shells have it: 130 after Ctrl-C."""
+    number = interruption.number if isinstance(interruption, Signalled) else signal.SIGINT
+    return 128 + number
+
+
+def error_json(error: EoPipelineError) -> dict[str, Any]:
+    """``{"error": {"kind", "message", "retryable"}}``."""
+    return {
+        "error": {
+            "kind": type(error).__name__,
+            "message": str(error),
+            "retryable": error.retryable,
+        }
+    }
+
+
+def approve(output: Output, question: str, *, yes: bool) -> None:
+    """Return if it was approved; the plan was shown before.
+
+    Raises:
+        ConfigError: there is nobody to ask.
+        typer.Exit: the answer was no.
+    """
+    if yes:
+        return
+    if output.as_json or not sys.stdin.isatty():
+        raise ConfigError(
+            "nobody can be asked here, so nothing was changed. Say --yes to do it, or --dry-run "
+            "to see what would change."
+        )
+    if not typer.confirm(question):
+        note("Nothing was changed.")
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def reason_for(output: Output, reason: str) -> str:
+    """The reason, asked for on a terminal if it was not given.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not reason and not output.as_json and sys.stdin.isatty():
+        reason = typer.prompt("Why is that acceptable?")
+    if not reason.strip():
+        raise ConfigError("--reason is required: the ledger keeps it for whoever asks later.")
+    return reason

@@ -10,17 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from eo_pipeline.cli.codes import EPILOG, ExitCode
-from eo_pipeline.cli.options import AsJson, Files, Name
-from eo_pipeline.cli.output import Output, counted, duration, instant
-from eo_pipeline.cli.selection import documents, load
+from eo_pipeline.cli.options import AsJson, Files, Name, documents, load
+from eo_pipeline.cli.output import EPILOG, ExitCode, Output, counted, duration, instant
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import submit_arguments
-from eo_pipeline.spark.warm.archiving import make_archive
-from eo_pipeline.spark.warm.asking import Answer, ask
-from eo_pipeline.spark.warm.keeping import EVERYWHERE, LOOPBACK, Wanted, start, stop
-from eo_pipeline.spark.warm.record import ServerRecord, UnreadableRecordError, nearest
+from eo_pipeline.spark.server.archive_maker import make_archive
+from eo_pipeline.spark.server.manage import EVERYWHERE, LOOPBACK, Answer, Wanted, ask, start, stop
+from eo_pipeline.spark.server.record import ServerRecord, UnreadableRecordError, nearest
 
 _MIB = 1024**2
 _UNITS = {"s": 1, "m": 60, "h": 3600}

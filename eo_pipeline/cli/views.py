@@ -8,13 +8,13 @@ from typing import Any
 from rich.text import Text
 
 from eo_pipeline.cli.output import Cell, Output, counted, duration, instant, number
-from eo_pipeline.ledger.branch import live_branch
 from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.history import live_branch
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.ledger.schemas import ReadWith, WrittenWith
-from eo_pipeline.run.plans import RereadingPlan
-from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.run.status import RunPlan, Status
+from eo_pipeline.operations.plan import RereadingPlan
+from eo_pipeline.operations.status import RunPlan, Status
+from eo_pipeline.runs.report import CheckpointReport
 
 #: Ranges that are written out before they are only counted, and rows of a table of ranges.
 _SHORT = 2

@@ -4,11 +4,9 @@ Dagster's event log mirrors the ledger in the sink. It is never read to decide w
 a lost Dagster instance loses nothing.
 """
 
-from eo_pipeline.dagster.automation import Automation, Freshness
 from eo_pipeline.dagster.component import KafkaPipelineComponent
-from eo_pipeline.dagster.factory import pipeline_definitions
-from eo_pipeline.dagster.fleet import Fleet
-from eo_pipeline.dagster.loading import load_pipelines
+from eo_pipeline.dagster.definitions import load_pipelines, pipeline_definitions
+from eo_pipeline.dagster.naming import Automation, Fleet, Freshness
 
 __all__ = [
     "Automation",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    Field,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import CoreSchema
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.members import joined
-from eo_pipeline.dagster.names import DagsterPipeline, Part
-from eo_pipeline.dagster.scaffold import KafkaPipelineScaffolder
-from eo_pipeline.dagster.told_fields import told_when_asked
+from eo_pipeline.config.documents import documents_in, left_behind, with_whole_paths
+from eo_pipeline.config.settings import Problem, did_you_mean, problems
+from eo_pipeline.dagster.definitions import joined, without_topics
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Part
 from eo_pipeline.dagster.yaml_values import (
     Placeholders,
     resolve_texts,
@@ -23,9 +30,114 @@ from eo_pipeline.dagster.yaml_values import (
     told_with_places,
     unset_variables,
 )
-from eo_pipeline.documents import documents_in, left_behind, with_whole_paths
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.settings import Problem, did_you_mean, problems
+from eo_pipeline.pipeline_schema import model_schema, sink_schema
+from eo_pipeline.spark import SparkSettings
+from eo_pipeline.storage.config import Storage
+
+_TOLD: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "source": lambda: model_schema(KafkaSource),
+    "sink": sink_schema,
+    "storage": lambda: model_schema(Storage),
+    "spark": lambda: model_schema(SparkSettings),
+}
+
+
+class _Told(BaseModel):
+    """Fields of :data:`_TOLD` are described when somebody asks for a schema. A run asks for none,
+    and that of all sinks needs the modules of all of them.
+    """
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        whole = handler.resolve_ref_schema(schema)
+        whole["additionalProperties"] = False
+        fields = whole["properties"]
+        for name, told in _TOLD.items():
+            fields[name].update(told())
+        return schema
+
+
+@cache
+def told_when_asked(model: type[BaseModel]) -> type[BaseModel]:
+    """``model`` of a document, with what its parts hold. It takes fields that it does not have, so
+    that they are told with whatever else is wrong.
+    """
+    return create_model(
+        model.__name__,
+        __base__=(_Told, model),
+        __module__=model.__module__,
+        __cls_kwargs__={"extra": "allow"},
+    )
+
+
+_DOCUMENT = """\
+type: {type_name}
+
+attributes:
+  name: {name}
+  description: What one row of the table is.
+
+  source:
+    bootstrap_servers: "{{{{ env('EO_KAFKA_BOOTSTRAP', '127.0.0.1:9092') }}}}"
+    topics: [{topic}]
+    value_format: json
+    # a field declared NOT NULL must be in every record
+    value_schema: id BIGINT NOT NULL, name STRING
+    start: earliest # or latest, {{timestamp: ...}}, {{group: ...}}, {{offsets: ...}}
+    on_bad_record: fail # or dead_letter
+
+  # DataFrame -> DataFrame; it must keep the column _kafka
+  # transform: my_package.my_module:my_function
+
+  sink:
+    # prints what it would write; for a table:
+    #   type: postgres
+    #   dsn: "{{{{ env.EO_PG_DSN }}}}"
+    #   table: {name}
+    type: console
+
+  # a run starts when at least this many records wait
+  lag_threshold: 1
+  # ... and at these times, whatever waits
+  # schedule: "*/15 * * * *"
+
+  # start with `stopped`, switch them on in the UI
+  sensors: stopped
+"""
+
+
+class ScaffoldParams(BaseModel):
+    """Options of `dg scaffold defs`."""
+
+    topic: str | None = Field(None, description="The Kafka topic; the folder's name if absent.")
+
+
+class KafkaPipelineScaffolder(dg.Scaffolder[ScaffoldParams]):
+    """Writes one commented document."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ScaffoldParams]:
+        """What may be given on the command line."""
+        return ScaffoldParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
+        """Write `defs.yaml`, or add a document to the one that is there."""
+        folder = request.target_path.parent if request.append else request.target_path
+        name = folder.name.lower()
+        document = _DOCUMENT.format(
+            type_name=request.type_name, name=name, topic=request.params.topic or name
+        )
+        if request.append:
+            with request.target_path.open("a") as file:
+                file.write(f"---\n{document}")
+        else:
+            (folder / "defs.yaml").write_text(document)
+
 
 Fields = dict[str, Any]
 
@@ -35,7 +147,7 @@ _NOT_SHOWN = Field(repr=False)
 
 def _resolver(description: str, *, optional: bool = False) -> dg.Resolver:
     """Of a part of the document whose texts are templates; what it holds is told in
-    :mod:`eo_pipeline.dagster.told_fields`.
+    :mod:`eo_pipeline.dagster.component`.
     """
     return dg.Resolver(
         resolve_texts,
@@ -76,7 +188,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
         Fields | None,
         _NOT_SHOWN,
         _resolver(
-            "How stores are reached: eo_pipeline.storage.Storage.",
+            "How stores are reached: eo_pipeline.storage.config.Storage.",
             optional=True,
         ),
     ] = None

@@ -1,16 +1,49 @@
 """The job that materializes a pipeline's assets, and its schedule."""
 
-from __future__ import annotations
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import UnionType
 
-from collections.abc import Mapping
+# no `from __future__ import annotations`: Dagster reads the annotations of a step as they are
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import dagster as dg
+import yaml
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from pydantic import BaseModel, SecretStr
 
-from eo_pipeline.dagster.audit import audit_key
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.assets import REPLAY, replay_versions
+from eo_pipeline.dagster.checks import AUDITING, audit_key
+from eo_pipeline.dagster.launchpad import (
+    Compute,
+    ForkRequest,
+    LaunchpadJob,
+    LossRequest,
+    MaintainRequest,
+    Plan,
+    ReplayRequest,
+    RewindRequest,
+    asked_by,
+    fork_sink,
+    job_of,
+    job_of_many,
+    version_or_moment,
+)
+from eo_pipeline.dagster.metadata import Columns, plan_metadata, preview_metadata, table
+from eo_pipeline.dagster.naming import MAINTAIN, DagsterPipeline, Fleet
 from eo_pipeline.dagster.resources import SparkDefinition
+from eo_pipeline.dagster.runs import EventReporter, retried
+from eo_pipeline.dagster.yaml_values import needed_variables
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.operations.fork import ForkPlan
+from eo_pipeline.operations.maintain import MaintenanceReport
+from eo_pipeline.operations.plan import RereadingPlan
+from eo_pipeline.operations.replay import ReplayPlan
+from eo_pipeline.operations.rewind import RewindPlan
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.registry import sink_class, sink_names
 
 
 class _JobOfItsOwn(UnresolvedAssetJobDefinition):
@@ -76,3 +109,392 @@ def scheduled(
         execution_timezone=declared.automation.schedule_timezone,
         default_status=declared.automation.schedule_status,
     )
+
+
+_COLUMNS: Columns = {
+    "work": "string",
+    "files": "int",
+    "files_after": "int",
+    "bytes": "int",
+    "bytes_after": "int",
+    "seconds": "float",
+    "remark": "string",
+}
+
+
+def _maintain(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: MaintainRequest
+) -> None:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
+    with retried(context, declared):
+        report = declared.pipeline.maintain(dry_run=config.dry_run)
+    for each in report.work:
+        context.log.info(f"{each.work}: {each.remark}")
+    context.add_output_metadata(_metadata(report))
+
+
+MAINTAINING = LaunchpadJob(
+    MAINTAIN,
+    MaintainRequest,
+    _maintain,
+    "Puts small files of the table of {of} together, removes what it has no use for any more, and "
+    "keeps its log short. Changes no row.",
+    pooled=False,
+)
+
+
+def build_maintenance_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
+    """Its cadence, if one is declared."""
+    cron = declared.automation.maintenance_schedule
+    return scheduled(
+        declared, cron, f"{MAINTAIN}_schedule", declared.job_of(MAINTAIN), declared.chosen
+    )
+
+
+def _metadata(report: MaintenanceReport) -> dict[str, Any]:
+    """What Dagster plots is the table's files and their bytes, as they are now."""
+    rows = [each.to_json() for each in report.work]
+    kept = next((each for each in report.work if each.work == "compact"), None)
+    return {
+        "work": table(_COLUMNS, rows),
+        **({"files": kept.files_after, "bytes": kept.bytes_after} if kept else {}),
+        **({"dry_run": True} if report.dry_run else {}),
+    }
+
+
+COMPONENT = "eo_pipeline.dagster.KafkaPipelineComponent"
+
+#: ``${NAME}`` and ``${NAME:-default}``, as a request has them.
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+#: Where in a document something stands.
+_Path = tuple[str, ...]
+
+#: Not in the names of variables: part and field where nothing else has such settings.
+_UNNAMED = {("source", "client"), ("source", "spark_options"), ("spark", "config")}
+
+#: Spark's own settings, of which nobody knows which are.
+_MAY_BE_SECRET = ("spark", "config")
+
+#: How long the path of a part's own field is.
+_AT_THE_TOP = 2
+
+#: What only this pipeline can have: two of one name would be two of one thing.
+_NOT_TAKEN_OVER = ("pool", "group", "translation")
+
+
+def fork_document(document: Mapping[str, Any], pipeline: Pipeline, request: ForkRequest) -> str:
+    """The fork's document, ready to be put beside this pipeline's.
+
+    Args:
+        document: the attributes of this pipeline's, templates and all.
+        pipeline: what became of them; it tells which of them are secrets.
+    """
+    given = _rewritten(dict(request.sink), _template)
+    own = {} if "type" in given else dict(document["sink"])
+    attributes = {k: v for k, v in document.items() if k not in _NOT_TAKEN_OVER}
+    attributes |= {"name": request.name, "sink": own | given}
+    hidden = _without_secrets(attributes, pipeline, request.name)
+    whole: dict[str, Any] = {"type": COMPONENT, "attributes": hidden}
+    if names := sorted(_needed(hidden)):
+        whole["requirements"] = {"env": names}
+    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _without_secrets(attributes: dict[str, Any], pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Where a secret stands in clear, a variable of the environment takes its place."""
+
+    def hide(path: _Path, text: str) -> str:
+        named = path[2:] if path[:2] in _UNNAMED else path[1:] if len(path) == _AT_THE_TOP else path
+        variable = re.sub(r"\W", "_", "_".join((name, *named))).upper()
+        return text if "{{" in text else f"{{{{ env.{variable} }}}}"
+
+    types = {part: each.annotation for part, each in Pipeline.model_fields.items()}
+    types |= {"sink": _sink_class(attributes["sink"], pipeline)}
+    hidden = {
+        part: _hidden(value, types[part], (part,), hide)
+        for part, value in attributes.items()
+        if part in types
+    }
+    return attributes | hidden
+
+
+def _sink_class(sink: Mapping[str, Any], pipeline: Pipeline) -> type[BaseModel]:
+    """Of the fork's sink; of this pipeline's where a template says which it is."""
+    kind = str(sink.get("type", ""))
+    return sink_class(kind) if kind in sink_names() else type(pipeline.sink)
+
+
+def _hidden(value: Any, kind: Any, path: _Path, hide: Callable[[_Path, str], str]) -> Any:
+    """``value``, at ``path`` of a document, without what the type ``kind`` calls secrets."""
+    if path == _MAY_BE_SECRET:
+        kind = Mapping[str, SecretStr]
+    inner = get_args(kind)
+    if kind is SecretStr and value is not None:
+        return hide(path, str(value))
+    if get_origin(kind) in (Union, UnionType, Annotated):
+        made = (_hidden(value, each, path, hide) for each in inner)
+        return next((each for each in made if each != value), value)
+    if not isinstance(value, Mapping):
+        return value
+    if get_origin(kind) is not None:
+        of_each = inner[-1] if inner else None
+        return {key: _hidden(each, of_each, (*path, key), hide) for key, each in value.items()}
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return value
+    types = {key: each.annotation for key, each in kind.model_fields.items()}
+    return {key: _hidden(each, types.get(key), (*path, key), hide) for key, each in value.items()}
+
+
+def _template(text: str) -> str:
+    def written(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        return (
+            f"{{{{ env.{name} }}}}" if default is None else f"{{{{ env('{name}', '{default}') }}}}"
+        )
+
+    return _VARIABLE.sub(written, text)
+
+
+def _rewritten(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rewritten(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rewritten(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _needed(value: Any) -> set[str]:
+    names: set[str] = set()
+
+    def look(text: str) -> str:
+        names.update(needed_variables(text))
+        return text
+
+    _rewritten(value, look)
+    return names
+
+
+_Asked = TypeVar("_Asked", RewindRequest, ReplayRequest, ForkRequest)
+_Request = TypeVar("_Request", bound=dg.Config)
+
+REWIND, FORK, ACCEPT_LOSS = "rewind", "fork", "accept_loss"
+
+
+def _tried(compute: Compute[_Request]) -> Compute[_Request]:
+    """``compute``, again where that may help."""
+
+    def tried(declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Request) -> None:
+        with retried(context, declared):
+            compute(declared, context, config)
+
+    return tried
+
+
+def _look(make: Callable[[DagsterPipeline, _Asked], RereadingPlan]) -> Plan[_Asked]:
+    """The step before: shows the plan that ``make`` makes, and goes on unless it is a dry run."""
+
+    def plan(
+        declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Asked
+    ) -> tuple[dict[str, Any], bool]:
+        with retried(context, declared):
+            return _shown(context, make(declared, config)), not config.dry_run
+
+    return plan
+
+
+def _rewind_plan(declared: DagsterPipeline, config: RewindRequest) -> RewindPlan:
+    to = version_or_moment(config.to, "to")
+    return declared.pipeline.plan_rewind(to, accept_compacted=bool(config.accept_compacted))
+
+
+def _rewind(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: RewindRequest
+) -> None:
+    reports = EventReporter(declared, context)
+    reports.catch_up()
+    if _done_before(declared, context, Operation.REWIND):
+        return
+    declared.pipeline.recover(on_checkpoint=reports.committed)
+    # what was looked at a moment ago was not waited for: the ledger may have moved since
+    plan = _rewind_plan(declared, config)
+    plan.apply(
+        reason=config.reason or "",
+        asked_by=asked_by(context),
+        run_id=context.run.run_id,
+        on_checkpoint=reports.committed,
+    )
+    context.add_output_metadata(_shown(context, plan, done=True))
+
+
+def _replay(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
+) -> None:
+    versions = [each.version for each in _replay_plan(declared, config).checkpoints]
+    replay_versions(declared, context, versions, config)
+
+
+def _replay_look(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
+) -> tuple[dict[str, Any], bool]:
+    """As :func:`_look`; a preview is a dry run that adds what would change."""
+    with retried(context, declared):
+        found = _replay_plan(declared, config)
+        shown = _shown(context, found)
+        if config.preview:
+            preview = declared.pipeline.preview_replay(
+                found,
+                key=config.key or (),
+                spark=lambda: getattr(context.resources, declared.spark).spark_session,
+            )
+            context.log.info(f"preview: {preview}")
+            shown |= preview_metadata(preview)
+        return shown, not (config.dry_run or config.preview)
+
+
+def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan:
+    if bool(config.versions) == (config.first is not None):
+        raise ConfigError(
+            "versions or first must name the checkpoints, one of the two: {versions: [3, 7]} or "
+            "{first: 3, last: 7}. Nothing was changed."
+        )
+    return declared.pipeline.plan_replay(
+        config.first,
+        config.last,
+        versions=config.versions or None,
+        accept_compacted=bool(config.accept_compacted),
+    )
+
+
+def _fork_plan(declared: DagsterPipeline, config: ForkRequest) -> ForkPlan:
+    at = version_or_moment(config.at, "at")
+    sink = fork_sink(declared.pipeline, config.sink)
+    return declared.pipeline.plan_fork(
+        at, config.name, sink, accept_compacted=bool(config.accept_compacted)
+    )
+
+
+def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
+    plan = _fork_plan(declared, config)
+    plan.apply(reason=config.reason or "", asked_by=asked_by(context), run_id=context.run.run_id)
+    sink = fork_sink(declared.pipeline, config.sink)
+    context.add_output_metadata(
+        {
+            "table": sink.table_name,
+            "defs.yaml": _document(declared, config),
+            **_shown(context, plan, done=True),
+        }
+    )
+    context.log.info(f"{config.name!r} has a ledger now; declare it, and its first run reads on")
+
+
+def _document(declared: DagsterPipeline, config: ForkRequest) -> dg.MetadataValue:
+    """The fork's ``defs.yaml``; of a pipeline declared in Python, how to declare it there."""
+    if declared.document is None:
+        return dg.MetadataValue.md(
+            f"```python\nfork = pipeline.forked({config.name!r}, sink)  # as given to this run\n```"
+        )
+    text = fork_document(declared.document, declared.pipeline, config)
+    return dg.MetadataValue.md(f"```yaml\n{text}```")
+
+
+def _accept_loss(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, config: LossRequest
+) -> None:
+    if not config.reason.strip():
+        raise ConfigError("reason: say why the loss is acceptable; the ledger keeps it")
+    reports = EventReporter(declared, context)
+    reports.catch_up()
+    if _done_before(declared, context, Operation.ACCEPT_LOSS):
+        return
+    declared.pipeline.recover(on_checkpoint=reports.committed)
+    plan = declared.pipeline.plan_accept_loss(config.topics or None)
+    [entry] = plan.apply(
+        reason=config.reason,
+        asked_by=asked_by(context),
+        run_id=context.run.run_id,
+        on_checkpoint=reports.committed,
+    ).entries
+    context.add_output_metadata(
+        {"version": entry.version, "details": dg.MetadataValue.json(dict(entry.details))}
+    )
+
+
+def _done_before(
+    declared: DagsterPipeline, context: dg.OpExecutionContext, operation: Operation
+) -> LedgerEntry | None:
+    """What an earlier attempt of this run committed and did not live to say."""
+    head = declared.pipeline.head() if context.retry_number else None
+    if head is None or head.run_id != context.run.run_id or head.operation is not operation:
+        return None
+    context.log.info(f"version {head.version}: an earlier attempt of this run has done it")
+    return head
+
+
+def _shown(
+    context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False
+) -> dict[str, Any]:
+    """The plan in the run's log and, as tables, for the step's output."""
+    context.log.info(f"{'' if done else 'plan: '}{plan}; {plan.records:,} records are read again")
+    for warning in plan.warnings:
+        context.log.warning(warning)
+    return plan_metadata(plan)
+
+
+REWINDING = LaunchpadJob(
+    REWIND,
+    RewindRequest,
+    _tried(_rewind),
+    "Takes the rows of all checkpoints after one out of {of}, in one transaction. The next run "
+    "reads on from that checkpoint's offsets.",
+    plan=_look(_rewind_plan),
+)
+REPLAYING = LaunchpadJob(
+    REPLAY,
+    ReplayRequest,
+    _tried(_replay),
+    "Reads the ranges of any checkpoints of {of} again, with today's transform, and replaces their "
+    "rows, a transaction for each. Also checkpoints that do not lie side by side, in one run.",
+    plan=_replay_look,
+    spark=True,
+)
+FORKING = LaunchpadJob(
+    FORK,
+    ForkRequest,
+    _tried(_fork),
+    "Begins a new pipeline where a checkpoint of {of} stood. This one stays as it is.",
+    plan=_look(_fork_plan),
+)
+ACCEPTING_LOSS = LaunchpadJob(
+    ACCEPT_LOSS,
+    LossRequest,
+    _tried(_accept_loss),
+    "Lets {of} go on past records that Kafka no longer holds. The hole becomes a version of the "
+    "ledger.",
+)
+
+OPERATIONS: tuple[LaunchpadJob[Any], ...] = (
+    REWINDING,
+    REPLAYING,
+    FORKING,
+    ACCEPTING_LOSS,
+    AUDITING,
+    MAINTAINING,
+)
+
+
+def build_operations(declared: DagsterPipeline) -> list[dg.JobDefinition]:
+    """``<pipeline>_rewind`` and so on; none where the fleet has them."""
+    return [] if declared.shares_jobs else [job_of(declared, each) for each in OPERATIONS]
+
+
+def build_fleet_operations(
+    fleet: Fleet, members: Sequence[DagsterPipeline]
+) -> list[dg.JobDefinition]:
+    """``<fleet>_rewind`` and so on, for those of ``members`` that have none of their own.
+
+    A job of its own for each would be asked for by Dagster's daemon every minute: six for each of
+    200 pipelines took more of a processor than everything else together.
+    """
+    sharing = [each for each in members if each.shares_jobs]
+    return [job_of_many(fleet, sharing, each) for each in OPERATIONS] if sharing else []

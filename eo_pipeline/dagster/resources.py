@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field, PrivateAttr
 
+from eo_pipeline._process import this_process_ends
 from eo_pipeline.spark import SparkSettings
 
+_PROGRAMS = frozenset({"dg", "dagster"})
+#: Their words for one run, or one step of it; ``asset materialize``, ``job execute``.
+_ONE_RUN = frozenset({"launch", "materialize", "execute", "execute_run", "execute_step"})
+
+
+def is_of_one_run(command: Sequence[str] | None = None) -> bool:
+    """Whether this process, which was started by ``command``, ends with its run, or its step.
+
+    So do those that Dagster's server and its executors start, and its commands that run. Whoever
+    calls ``materialize`` in a notebook, or in tests, has a process that stays.
+    """
+    if multiprocessing.parent_process() is not None:
+        return True
+    program, *words = command or sys.argv
+    name = Path(program).name if Path(program).name != "__main__.py" else Path(program).parent.name
+    return name in _PROGRAMS and not _ONE_RUN.isdisjoint(words)
+
+
+class SparkResource(LazyPySparkResource):
+    """dagster-pyspark's lazy resource with the engine's session: connector, memory, time zone.
+
+    The settings are private on purpose: Dagster shows a resource's fields in the UI and stores
+    them with every run, and Spark settings may hold credentials.
+    """
+
+    spark_config: dict[str, str] = Field(default_factory=dict)
+    _settings: SparkSettings = PrivateAttr(default_factory=SparkSettings)
+
+    @classmethod
+    def of(cls, settings: SparkSettings) -> Self:
+        """The resource for a pipeline's ``spark`` settings."""
+        resource = cls()
+        resource._settings = settings
+        return resource
+
+    def _init_session(self) -> None:
+        # the parent's one hook: it would build a session without the pinned connector, and keep it
+        # when its server is gone
+        if is_of_one_run():
+            this_process_ends()
+        self._spark_session = self._settings.session()
+
+
 if TYPE_CHECKING:
-    from eo_pipeline.dagster.spark_session import SparkResource
+    pass
 
 
 class SparkDefinition(dg.ResourceDefinition):
@@ -30,7 +79,6 @@ def spark_definition(settings: SparkSettings) -> SparkDefinition:
 
 
 def _resource(settings: SparkSettings) -> SparkResource:
-    from eo_pipeline.dagster.spark_session import SparkResource
 
     return SparkResource.of(settings)
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import takewhile
+from types import TracebackType
+from typing import Any, Self
 
 import dagster as dg
 
-from eo_pipeline.dagster.names import MOVE_NOTHING, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
+from eo_pipeline._process import sent_again
+from eo_pipeline.dagster import mirror
+from eo_pipeline.dagster.metadata import Columns, in_dagster, table_of
+from eo_pipeline.dagster.naming import MOVE_NOTHING, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.errors import (
+    BadRecordError,
+    DataLossError,
+    EoPipelineError,
+    Loss,
+    RangesGoneError,
+)
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.runs.interruption import notes
+from eo_pipeline.runs.report import CheckpointReport, Starter, started_by
 
 #: Whatever may be committing at this moment.
 WORKING = (
@@ -81,3 +101,234 @@ def _may_move(run: dg.DagsterRun) -> bool:
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:
     return dg.RunsFilter(statuses=statuses or None, tags=declared.known_by)
+
+
+#: The logger above all of the engine's.
+ENGINE = "eo_pipeline"
+
+RunLogStepContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+
+
+class _IntoRunLog(logging.Handler):
+    def __init__(self, context: RunLogStepContext) -> None:
+        super().__init__(logging.INFO)
+        self._context = context
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._context.log.log(record.levelno, self.format(record))
+
+
+@contextmanager
+def into_run_log(context: RunLogStepContext) -> Iterator[None]:
+    """Within, what the engine logs (level INFO and above) is in the log of the run, too.
+
+    Nothing is done where the instance has it there already, by its ``managed_python_loggers``.
+    """
+    if {ENGINE, "root"} & {*context.instance.managed_python_loggers}:
+        yield
+        return
+    logger, handler = logging.getLogger(ENGINE), _IntoRunLog(context)
+    level = logger.level
+    logger.addHandler(handler)
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+StepContext = dg.OpExecutionContext | dg.AssetExecutionContext
+
+#: Losses a failure lists: a topic may have 10,000 partitions, and an event is kept for ever.
+LOSSES_SHOWN = 100
+
+
+@contextmanager
+def retried(context: StepContext, declared: DagsterPipeline) -> Iterator[None]:
+    """What may succeed when tried again is, as often as the automation says; nothing else.
+
+    Ops of ours have no retry policy: Dagster would apply it to an interruption, too, so that a
+    run somebody terminated would start again and commit. The wait is part of the step that
+    failed: between two attempts Dagster's in-process executor sleeps and hears nothing.
+    """
+    retries = declared.automation.retries
+    with failing(context, declared):
+        try:
+            yield
+        except EoPipelineError as error:
+            if not error.retryable or context.retry_number >= retries:
+                raise
+            _wait(context, declared, error)
+            raise dg.RetryRequested(retries, seconds_to_wait=0) from error
+
+
+@contextmanager
+def failing(
+    context: StepContext | dg.AssetCheckExecutionContext, declared: DagsterPipeline
+) -> Iterator[None]:
+    """A step of ours: what the engine says is in the run's log. An error of ours fails the step
+    with its sentence. An interruption goes on to Dagster; the run's log says what it left behind.
+    """
+    try:
+        starter = Starter(context.run.job_name, context.run.run_id)
+        with sent_again(), into_run_log(context), started_by(starter):
+            yield
+    except EoPipelineError as error:
+        raise dg.Failure(
+            description=in_dagster(declared, str(error)),
+            metadata=failure_metadata(error),
+            allow_retries=False,
+        ) from error
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
+        for note in notes(interruption):
+            context.log.warning(note)
+        raise
+
+
+def failure_metadata(error: EoPipelineError) -> dict[str, Any]:
+    """What an error knows beside its sentence: for tables, and for programs that ask Dagster."""
+    known: dict[str, Any] = {"error": type(error).__name__, "retryable": error.retryable}
+    if isinstance(error, DataLossError | RangesGoneError):
+        return known | {"losses": len(error.losses), "lost": _losses(error.losses)}
+    if isinstance(error, BadRecordError) and error.example is not None:
+        record = error.example
+        return known | {
+            "bad_records": error.count,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "reason": record.reason,
+        }
+    return known
+
+
+def _losses(losses: Sequence[Loss]) -> dg.MetadataValue:
+    columns: Columns = {
+        "topic": "string",
+        "partition": "int",
+        "expected": ("int", "the offset that comes next"),
+        "beginning": ("int", "the first offset that Kafka holds now"),
+        "end": ("int", "the offset after the last one"),
+        "cause": "string",
+    }
+    return table_of(columns, losses[:LOSSES_SHOWN])
+
+
+def _wait(context: StepContext, declared: DagsterPipeline, error: EoPipelineError) -> None:
+    automation, retry = declared.automation, context.retry_number + 1
+    seconds = automation.seconds_before_retry(retry)
+    told = in_dagster(declared, str(error))
+    context.log.warning(f"{told} Retry {retry} of {automation.retries} in {seconds:g} s")
+    try:
+        time.sleep(seconds)
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
+        interruption.add_note(f"interrupted before retry {retry}, after: {error}")
+        raise
+
+
+#: How far back a step looks for entries that nobody reported.
+ENTRIES_LOOKED_AT = 200
+
+
+@dataclass
+class EventReporter:
+    """Logs every event at once: for a step whose assets are not its outputs."""
+
+    declared: DagsterPipeline
+    context: StepContext
+
+    def catch_up(self) -> None:
+        """Report what nobody did, before this step's own events: the order is the ledger's."""
+        for entry in unreported(self.declared, self.context.instance):
+            version = entry.version
+            self.context.log.info(f"version {version} was committed and not reported: is now")
+            self._report(entry, mirror.of_entry(self.declared, entry))
+
+    def committed(self, report: CheckpointReport) -> None:
+        """For the engine to call after each commit."""
+        self.context.log.info(summary_line(report))
+        self._report(report.entry, mirror.of_report(self.declared, report))
+
+    def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
+        mirror.update_keys(self.declared, self.context.instance, entry)
+        for event in events:
+            self._log(event)
+
+    def _log(self, event: mirror.EntryEvent) -> None:
+        self.context.log_event(event.event())
+
+
+@dataclass
+class HoldingEventReporter(EventReporter):
+    """Logs an event as soon as it is known not to be its asset's last: for the forward step.
+
+    Dagster takes one result per asset and step. So the newest event of each asset is held back:
+    a step that ends well yields it, one that fails for good logs it. One that is tried again
+    leaves it to the next attempt, which finds the entry in the ledger; after a kill the
+    reconciler does.
+    """
+
+    _held: dict[dg.AssetKey, mirror.EntryEvent] = field(default_factory=dict)
+
+    def _log(self, event: mirror.EntryEvent) -> None:
+        earlier = self._held.pop(event.key, None)
+        if earlier is not None:
+            super()._log(earlier)
+        self._held[event.key] = event  # at the end: the order is that of the ledger
+
+    def results(self, selected: Set[dg.AssetKey]) -> Iterator[dg.MaterializeResult[None]]:
+        """What the step yields, once it has nothing more to tell: of the assets ``selected``. What
+        is not the step's to yield is logged: an asset that nobody selected, and the checkpoints.
+        """
+        for event in self._held.values():
+            if event.key in selected and not event.observed:
+                yield event.result()
+            else:
+                self.context.log_event(event.event())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None and not isinstance(exc, dg.RetryRequested):
+            for event in self._held.values():
+                self.context.log_event(event.event())
+
+
+def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[LedgerEntry]:
+    """What earlier attempts and killed runs committed and did not live to report, oldest first.
+
+    Anything older than the last few hundred entries is left to the reconciler.
+    """
+    page = instance.fetch_materializations(declared.offsets, limit=ENTRIES_LOOKED_AT)
+    events = [record.asset_materialization for record in page.records]
+    reported = {mirror.reported_id(event) for event in events if event}
+    head = declared.pipeline.head()
+    if head is None or head.id in reported:
+        return []
+    entries = declared.pipeline.newest(ENTRIES_LOOKED_AT)
+    newest_first = takewhile(lambda entry: entry.id not in reported, reversed(entries))
+    return list(newest_first)[::-1]
+
+
+def summary_line(report: CheckpointReport) -> str:
+    """One line for the run's log, there as soon as the commit is."""
+    entry, counts = report.entry, report.entry.counts
+    if not entry.ranges:
+        aim = f" to {entry.target}" if entry.target is not None else ""
+        return f"version {entry.version}: {entry.operation.value}{aim}, no rows"
+    replayed = f"replay of {entry.target}, " if entry.target is not None else ""
+    recovered = ", staged by a run that died" if report.recovered else ""
+    dead = f", {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
+    lag = f"; lag {report.lag_after:,}" if report.lag_after is not None else ""
+    return (
+        f"version {entry.version}: {replayed}{counts.records:,} records, {counts.rows:,} rows"
+        f"{dead} in {sum(report.seconds.values()):.1f} s{recovered}{lag}"
+    )

@@ -13,29 +13,26 @@ from dataclasses import replace
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
-from eo_pipeline.dagster.away import asked_once
-from eo_pipeline.dagster.looks import (
+from eo_pipeline.dagster.mirror import Progress, compare, key_requests, standing_event
+from eo_pipeline.dagster.naming import DagsterPipeline
+from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
+from eo_pipeline.dagster.topics import (
+    KnownPartitions,
     Told,
     Topic,
+    asked_once,
     away_events,
     is_shown_as_away,
     seen_metadata,
     tell,
     topics_of,
 )
-from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.new_partitions import KnownPartitions
-from eo_pipeline.dagster.partitions import key_requests
-from eo_pipeline.dagster.reconcile import Progress, compare
-from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
-from eo_pipeline.dagster.standing import standing_event
-from eo_pipeline.errors import SourceUnavailableError
+from eo_pipeline.errors import SourceUnavailableError, some_of
+from eo_pipeline.kafka.logs import said_of
+from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.run.status import Status
-from eo_pipeline.source.discovery import Cluster
-from eo_pipeline.source.transactions import said_of
-from eo_pipeline.wording import some_of
+from eo_pipeline.operations.status import Status
 
 Tick = dg.SensorResult | dg.SkipReason | dg.RunRequest
 Evaluate = Callable[[dg.SensorEvaluationContext], Tick]

@@ -13,7 +13,7 @@ import dagster as dg
 from jinja2 import Environment
 from jinja2.nativetypes import native_concat
 
-from eo_pipeline.settings import Problem
+from eo_pipeline.config.settings import Problem
 
 Path = tuple[int | str, ...]
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
-from eo_pipeline.jvm.java import find_java
-from eo_pipeline.jvm.submit import CLIENT_VARIABLES, pyspark_home, submit_environment
+from eo_pipeline.spark.java import find_java
+from eo_pipeline.spark.jvm import CLIENT_VARIABLES, pyspark_home, submit_environment
 
 _ANSWER_S = 5
 _JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

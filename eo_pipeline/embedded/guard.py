@@ -72,7 +72,7 @@ class GuardedProcess:
 
         It has the environment's ``variables`` besides: what a command's words say everybody on
         this machine can read. It inherits the descriptors ``keep`` (see
-        :func:`eo_pipeline.jvm.locks.hold`), and runs as ``account`` if one is given, which takes
+        :func:`eo_pipeline._process.hold`), and runs as ``account`` if one is given, which takes
         root. To stop, it gets ``stop_signal`` and, ``grace_s`` later, SIGKILL.
 
         Raises:

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from eo_pipeline._process import hold
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.java import find_java
-from eo_pipeline.jvm.locks import hold
-from eo_pipeline.jvm.submit import pyspark_home
-from eo_pipeline.jvm.trust import trust_options
 from eo_pipeline.spark import AVRO, CONNECTOR
+from eo_pipeline.spark.java import find_java, trust_options
+from eo_pipeline.spark.jvm import pyspark_home
 
 KAFKA_VERSION = "4.1.0"
 

@@ -19,7 +19,7 @@ from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.spark.java import find_java
 
 _NODE = "1"
 _FORMAT_TIMEOUT_S = 60

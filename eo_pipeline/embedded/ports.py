@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
+from eo_pipeline._process import hold
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.locks import hold
 
 HOST = "127.0.0.1"
 

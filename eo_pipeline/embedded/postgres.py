@@ -20,8 +20,7 @@ from psycopg import sql
 from eo_pipeline.embedded.guard import Account
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
-from eo_pipeline.errors import SetupError
-from eo_pipeline.wording import to_install
+from eo_pipeline.errors import SetupError, to_install
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from eo_pipeline.embedded.jars import registry_jar
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.spark.java import find_java
 
 _ANSWER_TIMEOUT_S = 5.0
 

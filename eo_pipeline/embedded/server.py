@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from eo_pipeline._process import hold
 from eo_pipeline.embedded.guard import Account, GuardedProcess
 from eo_pipeline.embedded.ports import HOST, is_free
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.locks import hold
 
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 20

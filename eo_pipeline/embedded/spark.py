@@ -14,9 +14,9 @@ from typing import ClassVar
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
-from eo_pipeline.jvm.archive import with_archive
-from eo_pipeline.jvm.java import find_java
-from eo_pipeline.jvm.submit import (
+from eo_pipeline.spark.class_archive import with_archive
+from eo_pipeline.spark.java import find_java
+from eo_pipeline.spark.jvm import (
     CLIENT_VARIABLES,
     KAFKA_SETTINGS,
     pyspark_home,

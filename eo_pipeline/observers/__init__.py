@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eo_pipeline.boundary import harmless
-from eo_pipeline.observers import asked
+from eo_pipeline.observers import detection
 from eo_pipeline.observers.failures import FailureNotes
-from eo_pipeline.run.observing import MakeObserver, ObservedRun, Observer, PhaseTimes
-from eo_pipeline.run.reports import CheckpointReport
+from eo_pipeline.runs.report import (
+    CheckpointReport,
+    MakeObserver,
+    ObservedRun,
+    Observer,
+    PhaseTimes,
+)
 
 
 class observed:  # noqa: N801 - used as a function
@@ -31,9 +36,9 @@ class observed:  # noqa: N801 - used as a function
 def makers() -> list[MakeObserver]:
     """Who is to be told of a run that begins now."""
     found: list[MakeObserver] = [FailureNotes]
-    if asked.for_opentelemetry():
+    if detection.for_opentelemetry():
         found.append(_traced)
-    if asked.for_openlineage():
+    if detection.for_openlineage():
         found.append(_lineage)
     return found
 
@@ -45,7 +50,7 @@ def _traced(run: ObservedRun) -> Observer:
 
 
 def _lineage(run: ObservedRun) -> Observer:
-    from eo_pipeline.observers.lineage import LineageEvents
+    from eo_pipeline.observers.openlineage import LineageEvents
 
     return LineageEvents(run)
 

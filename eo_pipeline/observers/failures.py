@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from eo_pipeline.errors import ConfigError
-from eo_pipeline.run.observing import ObservedRun, Observer
-from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.errors import ConfigError, scrubbed
+from eo_pipeline.runs.report import ObservedRun, Observer
 
 
 def kind_of(error: BaseException | None) -> str | None:

@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from eo_pipeline.errors import ConfigError, SetupError
-from eo_pipeline.observers.asked import by_otel_variables
+from eo_pipeline.errors import ConfigError, SetupError, scrubbed
+from eo_pipeline.observers.detection import by_otel_variables
 from eo_pipeline.observers.failures import kind_of
-from eo_pipeline.run.observing import ObservedRun, Observer, PhaseTimes
-from eo_pipeline.run.reports import CheckpointReport
-from eo_pipeline.scrubbing import scrubbed
+from eo_pipeline.runs.report import CheckpointReport, ObservedRun, Observer, PhaseTimes
 
 try:
     from opentelemetry import context, metrics, propagate, trace

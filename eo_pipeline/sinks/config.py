@@ -7,18 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
-from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError
+from pydantic import Field, ValidationInfo, field_validator
+
+from eo_pipeline.config.settings import Settings
+from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError, to_install
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.places import Place
-from eo_pipeline.settings import Settings
-from eo_pipeline.sinks.documents import Documents
-from eo_pipeline.sinks.packing import Packing
-from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.unfit import Limits, reason
-from eo_pipeline.storage import Storage
-from eo_pipeline.wording import to_install
+from eo_pipeline.sinks.columns import Documents, Limits, Packing, reason
+from eo_pipeline.sinks.session import SinkSession
+from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.storage.config import Storage
+from eo_pipeline.storage.paths import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -236,3 +236,45 @@ class Sink(Settings, ABC):
         years 1600 to 9999. None: nothing is known of these. ``never_null`` are not meant.
         """
         return None
+
+
+def each_once(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """``columns``, or ``ValueError`` if one is named twice."""
+    if len(set(columns)) < len(columns):
+        raise ValueError("a column is named twice")
+    return columns
+
+
+class UpsertOptions(Settings):
+    """Whether every row is kept or replaces the one with its key; named before the class ``Sink``.
+
+    ``mode``: ``append`` or ``upsert``. ``key``: the columns that identify a row. ``sequence_by``:
+    those that tell which of two rows with one key is the newer. Both only for ``upsert``.
+    """
+
+    mode: Literal["append", "upsert"] = "append"
+    key: tuple[str, ...] = Field(default=(), validate_default=True)
+    sequence_by: tuple[str, ...] = ()
+
+    @field_validator("key", "sequence_by")
+    @classmethod
+    def _fits_the_mode(cls, columns: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        mode = info.data.get("mode")
+        if mode == "append" and columns:
+            raise ValueError("only for mode: upsert")
+        if mode == "upsert" and info.field_name == "key" and not columns:
+            raise ValueError("mode: upsert needs the columns that identify a row")
+        return each_once(columns)
+
+    def manner(self) -> Mapping[str, str]:
+        """See ``Sink.manner``."""
+        return {"mode": self.mode, "key": ", ".join(self.key)} if self.key else {"mode": self.mode}
+
+    @property
+    def upsert_rule(self) -> UpsertRule | None:
+        """How rows replace each other, ``None`` for append."""
+        return UpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
+
+    @property
+    def keeps_every_row(self) -> bool:
+        return self.mode == "append"

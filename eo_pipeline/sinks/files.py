@@ -8,10 +8,16 @@ import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.files import sync
-from eo_pipeline.places import Place, local_folder, names_in, new_file, remove_tree
+from eo_pipeline.storage.paths import (
+    BucketPath,
+    Place,
+    fsync,
+    local_folder,
+    names_in,
+    new_file,
+    remove_tree,
+)
 
 #: What ``link`` answers where there are no hard links, or not to there.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
@@ -76,7 +82,7 @@ def link_or_copy(source: Place, target: Place) -> None:
         if error.errno not in _NO_LINKS:
             raise
         shutil.copyfile(source, target)
-        sync(target)
+        fsync(target)
 
 
 def _copy_into_bucket(source: Place, target: BucketPath) -> None:

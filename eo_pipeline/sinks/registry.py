@@ -21,8 +21,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from eo_pipeline.config.settings import did_you_mean, told_as_config_error
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.settings import did_you_mean, told_as_config_error
 from eo_pipeline.sinks.config import Sink
 
 #: The entry-point group of sinks from other packages.

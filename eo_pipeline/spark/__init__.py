@@ -2,24 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-from eo_pipeline import on_demand
+from eo_pipeline import _lazy
 
 if TYPE_CHECKING:
-    from eo_pipeline.spark.failures import SPARK_ERRORS, job_error, server_is_lost
-    from eo_pipeline.spark.interrupts import interruptible
-    from eo_pipeline.spark.launch import AVRO, CONNECTOR, JARS_VARIABLE, TESTED_WITH
-    from eo_pipeline.spark.left_jobs import end_left_job, session_on_server
-    from eo_pipeline.spark.modules import send_modules
-    from eo_pipeline.spark.observed import ACTION, Observed
-    from eo_pipeline.spark.paths import as_written, options_of, path_to_read, path_to_write
-    from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
-    from eo_pipeline.spark.session import SparkProvider, SparkSettings
-    from eo_pipeline.spark.staging import (
+    from eo_pipeline.spark.errors import SPARK_ERRORS, job_error, server_is_lost
+    from eo_pipeline.spark.interrupts import end_left_job, interruptible, session_on_server
+    from eo_pipeline.spark.launch import (
+        AVRO,
+        CONNECTOR,
+        JARS_VARIABLE,
         STAGING_SETTINGS,
+        TESTED_WITH,
         keep_staging_settings,
         parquet_options,
         staging_settings,
     )
+    from eo_pipeline.spark.modules import send_modules
+    from eo_pipeline.spark.observation import ACTION, Observed
+    from eo_pipeline.spark.paths import as_written, options_of, path_to_read, path_to_write
+    from eo_pipeline.spark.schemas import with_known_schema, with_schema_asked_once
+    from eo_pipeline.spark.session import SparkProvider, SparkSettings
 
 __all__ = [
     "ACTION",
@@ -51,24 +53,32 @@ __all__ = [
 
 #: A run that finds nothing new does without pyspark, which takes a sixth of a second.
 _HOMES = {
-    "eo_pipeline.spark.failures": (
+    "eo_pipeline.spark.schemas": (
+        "with_known_schema",
+        "with_schema_asked_once",
+    ),
+    "eo_pipeline.spark.errors": (
         "SPARK_ERRORS",
         "job_error",
         "server_is_lost",
     ),
-    "eo_pipeline.spark.interrupts": ("interruptible",),
+    "eo_pipeline.spark.interrupts": (
+        "end_left_job",
+        "interruptible",
+        "session_on_server",
+    ),
     "eo_pipeline.spark.launch": (
         "AVRO",
         "CONNECTOR",
         "JARS_VARIABLE",
+        "STAGING_SETTINGS",
         "TESTED_WITH",
-    ),
-    "eo_pipeline.spark.left_jobs": (
-        "end_left_job",
-        "session_on_server",
+        "keep_staging_settings",
+        "parquet_options",
+        "staging_settings",
     ),
     "eo_pipeline.spark.modules": ("send_modules",),
-    "eo_pipeline.spark.observed": (
+    "eo_pipeline.spark.observation": (
         "ACTION",
         "Observed",
     ),
@@ -78,20 +88,10 @@ _HOMES = {
         "path_to_read",
         "path_to_write",
     ),
-    "eo_pipeline.spark.schemas": (
-        "with_known_schema",
-        "with_schema_asked_once",
-    ),
     "eo_pipeline.spark.session": (
         "SparkProvider",
         "SparkSettings",
     ),
-    "eo_pipeline.spark.staging": (
-        "STAGING_SETTINGS",
-        "keep_staging_settings",
-        "parquet_options",
-        "staging_settings",
-    ),
 }
 
-__getattr__ = on_demand.finder(__name__, _HOMES)
+__getattr__ = _lazy.finder(__name__, _HOMES)

@@ -3,23 +3,74 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TypeVar, cast
+from threading import Lock
+from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
+from eo_pipeline.progress import Phase, current
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.failures import server_is_lost
-from eo_pipeline.spark.tasks_done import telling_tasks
+from eo_pipeline.spark.errors import server_is_lost
+
+_LOOK_SECONDS = 1.0
+_UNIT = "Spark tasks done"
+
+
+class _Stage(Protocol):
+    """A stage as a Spark Connect server tells of it."""
+
+    num_tasks: int
+    num_completed_tasks: int
+
+
+@contextmanager
+def telling_tasks(spark: SparkSession, done: Future[Any]) -> Iterator[None]:
+    """Within, the phase of this thread advances with the job that ``done`` waits for."""
+    phase = current()
+    if not is_connect(spark):
+        # in a thread of its own: one that is interrupted while it speaks py4j cannot go on there
+        threading.Thread(target=_watch, args=(spark, done, phase), daemon=True).start()
+        yield
+        return
+
+    def hear(stages: Iterable[_Stage] | None, *_: Any, **__: Any) -> None:
+        listed = list(stages or ())
+        _advance(phase, [(each.num_completed_tasks, each.num_tasks) for each in listed])
+
+    spark.registerProgressHandler(hear)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(hear)
+
+
+def _watch(spark: SparkSession, done: Future[Any], phase: Phase) -> None:
+    with suppress(Py4JError, OSError):  # Spark is gone, and the job says so
+        tracker = spark.sparkContext.statusTracker()
+        while wait([done], _LOOK_SECONDS).not_done:
+            jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+            stages = [tracker.getStageInfo(s) for job in jobs if job for s in job.stageIds]
+            _advance(phase, [(s.numCompletedTasks, s.numTasks) for s in stages if s])
+
+
+def _advance(phase: Phase, stages: list[tuple[int, int]]) -> None:
+    total = sum(tasks for _, tasks in stages)
+    if total:
+        phase.advance(sum(completed for completed, _ in stages), total, _UNIT)
+
 
 T = TypeVar("T")
 
@@ -58,7 +109,7 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
     """The result of ``job``, a Spark job of ``spark``; an interruption ends the job, too.
 
     By its ``name`` another process can end it, should this one be killed:
-    :mod:`eo_pipeline.spark.left_jobs`.
+    :mod:`eo_pipeline.spark.interrupts`.
 
     The job runs in a thread of its own and this one waits for it. A thread that is interrupted
     while it speaks to Spark itself can do nothing more there: over py4j its connection is taken
@@ -171,3 +222,52 @@ def keeping_interrupts() -> Iterator[None]:
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and handler is not None:  # None: of a host that is not Python
             signal.signal(signal.SIGINT, handler)
+
+
+def session_on_server(spark: SparkSession) -> str | None:
+    """The id of a session that outlives this process, because it lives on a server."""
+    if not is_connect(spark):
+        return None
+    from eo_pipeline.spark.connect import session_id
+
+    return session_id(spark)
+
+
+def end_left_job(spark: SparkSession, session: str, name: str) -> None:
+    """End the job ``name`` of a process that was killed, which ran in ``session`` on the server of
+    ``spark``. A server that does not answer is not asked twice.
+    """
+    if not is_connect(spark):
+        return
+    from eo_pipeline.spark.connect import interrupt_elsewhere  # takes long to import
+
+    interrupt_elsewhere(spark, session, tag_of(name))
+
+
+#: A cluster may grow and shrink.
+_KNOWN_SECONDS = 60.0
+
+#: A frame that says nothing of its partitions has as many as there are cores.
+_ASKED = "EXPLAIN SELECT id FROM range(1)"
+_SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")
+
+_known: WeakKeyDictionary[SparkSession, tuple[float, int | None]] = WeakKeyDictionary()
+_lock = Lock()
+
+
+def cores(spark: SparkSession) -> int | None:
+    """Of all executors; ``None`` if Spark's words for it are not known."""
+    with _lock:
+        asked, found = _known.get(spark, (0.0, None))
+    if asked and time.monotonic() - asked < _KNOWN_SECONDS:
+        return found
+    found = _asked(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
+    with _lock:
+        _known[spark] = (time.monotonic(), found)
+    return found
+
+
+def _asked(spark: SparkSession) -> int | None:
+    """In the words of a plan. On a classic session that would be its first, and take a second."""
+    told = _SPLITS.search(interruptible(spark, lambda: str(spark.sql(_ASKED).collect())))
+    return int(told[1]) if told else None

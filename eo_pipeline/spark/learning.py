@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 
-from eo_pipeline.jvm.driver import classes_of_ours
-from eo_pipeline.jvm.ordinary import ordinary_jar
+from eo_pipeline.spark.driver import classes_of_ours
+from eo_pipeline.spark.native_jar import ordinary_jar
 
 _missing = False
 

@@ -23,10 +23,10 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
-from eo_pipeline.files import zipped
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.failures import SPARK_ERRORS, first_lines, server_is_lost
+from eo_pipeline.spark.errors import SPARK_ERRORS, first_lines, server_is_lost
 from eo_pipeline.spark.launch import is_local
+from eo_pipeline.storage.paths import zipped
 
 _DIGITS = 12
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from eo_pipeline.bucket import BucketPath
-from eo_pipeline.places import Place
+from eo_pipeline.storage.paths import BucketPath, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,17 +13,22 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from eo_pipeline._process import process_is_ours
+from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
-from eo_pipeline.jvm.begun import begin_for_later
-from eo_pipeline.lifetime import process_is_ours
 from eo_pipeline.progress import phase
-from eo_pipeline.settings import Settings
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.launch import NAME, is_local, launch_settings, submit_arguments
-from eo_pipeline.spark.little import fit, launched_for
-from eo_pipeline.spark.pandas_later import without_pandas
-from eo_pipeline.spark.staging import SPARKS_DEFAULTS, STAGING_SETTINGS
-from eo_pipeline.spark.warm.finding import has_warm_server, tell_that_it_fails, warm_server
+from eo_pipeline.spark.jvm import begin_for_later
+from eo_pipeline.spark.launch import (
+    NAME,
+    SPARKS_DEFAULTS,
+    STAGING_SETTINGS,
+    is_local,
+    launch_settings,
+    submit_arguments,
+)
+from eo_pipeline.spark.server.record import has_warm_server, tell_that_it_fails, warm_server
+from eo_pipeline.spark.startup import fit, launched_for, without_pandas
 
 # what takes pyspark is imported where it is used: a run that finds nothing new needs the settings
 # alone
@@ -76,7 +81,7 @@ class SparkSettings(Settings):
         """Start Spark, or return the session this process already has.
 
         Args:
-            of_ours: no code but this package's gets it; see :mod:`eo_pipeline.spark.learning`.
+            of_ours: no code but this package's gets it; see :mod:`eo_pipeline.spark.startup`.
 
         Raises:
             ConfigError: ``remote`` is not an address, the server there did not let us in, or
@@ -164,8 +169,8 @@ class SparkSettings(Settings):
         from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
 
-        from eo_pipeline.jvm.driver import driver_is_dead, start_driver
-        from eo_pipeline.spark.failures import first_lines
+        from eo_pipeline.spark.driver import driver_is_dead, start_driver
+        from eo_pipeline.spark.errors import first_lines
 
         try:
             running = not driver_is_dead() and SparkSession.getActiveSession() is not None
@@ -193,7 +198,7 @@ class SparkSettings(Settings):
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        from eo_pipeline.spark.failures import first_lines
+        from eo_pipeline.spark.errors import first_lines
         from eo_pipeline.spark.interrupts import keeping_interrupts
 
         builder = SparkSession.Builder().appName(NAME)
@@ -218,7 +223,7 @@ class SparkSettings(Settings):
 
     def _warm(self) -> SparkSession | None:
         """A session on the project's warm Spark, if there is one that fits and answers."""
-        from eo_pipeline.jvm.driver import has_driver
+        from eo_pipeline.spark.driver import has_driver
 
         if not self.warm or has_driver():
             return None

@@ -16,17 +16,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from eo_pipeline import side_by_side
-from eo_pipeline.arrow import pa, pq
+from eo_pipeline import _process
+from eo_pipeline._lazy import pa, pq
 from eo_pipeline.errors import ManifestDamagedError, SetupError
-from eo_pipeline.files import passes
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
-from eo_pipeline.places import (
+from eo_pipeline.staging.failures import FailureBook
+from eo_pipeline.staging.manifest import Manifest
+from eo_pipeline.staging.markers import LostAttempts, Witnesses, entry_ids_in, is_dead, name_of, own
+from eo_pipeline.staging.rows import StagedFile, StagedTable
+from eo_pipeline.storage.backend import StoreUnfitError, StoreUnreachableError
+from eo_pipeline.storage.paths import (
     Found,
     Place,
     files_below,
     move,
     parquet_source,
+    passes,
     probe,
     relative_name,
     remove_all,
@@ -35,14 +40,6 @@ from eo_pipeline.places import (
     sync,
     write_atomically,
 )
-from eo_pipeline.staging.failures import FailureBook
-from eo_pipeline.staging.lost import LostAttempts
-from eo_pipeline.staging.manifest import Manifest
-from eo_pipeline.staging.names import entry_ids_in, name_of
-from eo_pipeline.staging.owner import is_dead, own
-from eo_pipeline.staging.rows import StagedFile, StagedTable
-from eo_pipeline.staging.witness import Witnesses
-from eo_pipeline.stores.base import StoreUnfitError, StoreUnreachableError
 
 MANIFEST = "manifest.json"
 REFUSED = "refused.json"
@@ -60,7 +57,7 @@ class Attempt:
     ledger_id: str | None
     #: below it lie the files; the folder itself, unless the sink stages inside its table
     data: Place
-    #: held open by the process that stages here; see :mod:`eo_pipeline.staging.owner`
+    #: held open by the process that stages here; see :mod:`eo_pipeline.staging.markers`
     owner: IO[str] | None = field(default=None, compare=False, repr=False)
 
     def rows_folder(self) -> Place:
@@ -94,7 +91,7 @@ class Attempt:
         found = [each for each in files_below(folder) if _holds_rows(each.place, folder)]
         if named is not None:
             found = [each for each in found if relative_name(each.place, folder) in named]
-        looked = side_by_side.each(self._collected, found)
+        looked = _process.each(self._collected, found)
         return StagedTable(
             schema=_without_metadata(looked[0][1] if looked else schema_of_none()),
             root=self.data,

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from pydantic.types import AwareDatetime
 
-from eo_pipeline.places import Place, names_in, remove_tree, write_atomically
+from eo_pipeline.storage.paths import Place, names_in, remove_tree, write_atomically
 
 _FOLDER = "_failures"
 _SUFFIX = ".json"

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
-from eo_pipeline.arrow import pa
+from eo_pipeline._lazy import pa
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.places import Place
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
+from eo_pipeline.storage.paths import Place
 
 #: The second has rows in a form of the sink's own, which a release that knows the first alone would
 #: take for columns.

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from eo_pipeline import side_by_side
-from eo_pipeline.arrow import pa, pq
+from eo_pipeline import _process
+from eo_pipeline._lazy import pa, pq
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.places import Place, parquet_source, size_of
 from eo_pipeline.progress import current
+from eo_pipeline.storage.paths import Place, parquet_source, size_of
 
 #: The column of a file that holds rows in a sink's own form.
 PACKED_COLUMN = "_eo_packed"
@@ -78,7 +78,7 @@ class StagedTable:
 
         Asked before anything is published: a file cut short or removed must not be half-read.
         """
-        side_by_side.each(_verify, [*zip(self.files, self.paths(), strict=True)])
+        _process.each(_verify, [*zip(self.files, self.paths(), strict=True)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, at most :data:`BATCH_ROWS` at a time, fewer of long ones, so that memory stays

@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import new_transaction_id
-from eo_pipeline.places import Place, folders_in, remove_tree
-from eo_pipeline.staging.owner import is_dead, own
+from eo_pipeline.staging.markers import is_dead, own
+from eo_pipeline.storage.paths import BucketPath, Place, folders_in, remove_tree
 
 #: Nothing takes that long: what is older was left by a killed process, also where no lock tells.
 ABANDONED_S = 7 * 24 * 3600.0

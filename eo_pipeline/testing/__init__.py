@@ -8,7 +8,7 @@ imported by themselves.
 
 import sys
 
-from eo_pipeline.testing.crashes import CrashRequested, crash_at, pause_at, raise_at
+from eo_pipeline.testing.faults import CrashRequested, crash_at, pause_at, raise_at
 from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
 from eo_pipeline.testing.transforms import records_frame
 

@@ -31,14 +31,12 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import FencedError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, EntryId, LedgerEntry, Operation
-from eo_pipeline.places import Place
+from eo_pipeline.sinks.capabilities import whole_lineage
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.lineage import whole_lineage
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.testing.crashes import crash_at
-from eo_pipeline.testing.damage import DAMAGES
-from eo_pipeline.testing.processes import dies
+from eo_pipeline.storage.paths import Place
+from eo_pipeline.testing.faults import DAMAGES, crash_at, dies
 from eo_pipeline.testing.staging import child_of, dead_letters, first_entry, to_files
 
 COMMITTED = CommitOutcome.COMMITTED

@@ -20,7 +20,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.all_types import ALL_TYPES
 from eo_pipeline.testing.contract import (
@@ -30,8 +30,7 @@ from eo_pipeline.testing.contract import (
     killed_while_publishing,
     meeting_at,
 )
-from eo_pipeline.testing.crashes import CrashRequested, pause_at, raise_at
-from eo_pipeline.testing.damage import altered_where_it_is_kept
+from eo_pipeline.testing.faults import CrashRequested, altered_where_it_is_kept, pause_at, raise_at
 from eo_pipeline.testing.odd import NOWHERE, ODD_NAMES, ODD_VALUES, comparable, rows_of
 from eo_pipeline.testing.staging import child_of, dead_letters, to_files
 

@@ -18,7 +18,7 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import FencedError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import (
     ALREADY_COMMITTED,
@@ -26,8 +26,8 @@ from eo_pipeline.testing.contract import (
     killed_while_publishing,
     meeting_at,
 )
-from eo_pipeline.testing.crashes import CrashRequested, raise_at
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.faults import CrashRequested, raise_at
 from eo_pipeline.testing.staging import child_of, dead_letters, to_files
 
 _OTHER_COUNT = 7

@@ -14,7 +14,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing.contract import SinkContract
 from eo_pipeline.testing.staging import child_of

@@ -10,9 +10,9 @@ import pytest
 
 from eo_pipeline.errors import FencedError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.run.prune import floor_entry
+from eo_pipeline.operations.maintain import floor_entry
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing.contract import COMMITTED, SinkContract
 from eo_pipeline.testing.staging import child_of
@@ -22,7 +22,7 @@ _FLOOR = 9
 
 
 class PruningContract(SinkContract):
-    """What :meth:`~eo_pipeline.sinks.maintenance.Maintained.prune` removes, and what it leaves."""
+    """What :meth:`~eo_pipeline.sinks.capabilities.Maintained.prune` removes, and what it leaves."""
 
     def floor_set(
         self, session: SinkSession, floor: int = _FLOOR, checkpoints: int = _CHECKPOINTS

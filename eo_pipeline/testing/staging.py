@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.places import Place, new_file, size_of
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
+from eo_pipeline.storage.paths import Place, new_file, size_of
 
 _TOPIC = "events"
 

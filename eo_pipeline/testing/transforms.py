@@ -10,11 +10,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode
+from eo_pipeline.config.settings import told_as_config_error
 from eo_pipeline.errors import BadRecordError
-from eo_pipeline.settings import told_as_config_error
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import decode
-from eo_pipeline.source.decoded import KAFKA_COLUMN, Decoded
+from eo_pipeline.kafka.source import KafkaSource
 
 #: Spark's Kafka columns.
 _KAFKA_COLUMNS = (

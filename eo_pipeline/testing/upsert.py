@@ -17,7 +17,7 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.sinks.upsert import OFFSET_COLUMN, PARTITION_COLUMN, TOPIC_COLUMN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import (
@@ -26,7 +26,7 @@ from eo_pipeline.testing.contract import (
     SinkContract,
     killed_while_publishing,
 )
-from eo_pipeline.testing.crashes import CrashRequested, raise_at
+from eo_pipeline.testing.faults import CrashRequested, raise_at
 from eo_pipeline.testing.staging import child_of, to_files
 
 #: A row: its key, a word, and the Kafka offset that makes it newer than others of its batch.

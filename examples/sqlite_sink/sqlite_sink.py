@@ -1,7 +1,6 @@
 """A table in a SQLite file that follows Kafka topics: the example of docs/writing-a-sink.md.
 
-It has the parts that every sink here has, each of which may be a file of its own: configuration,
-types, store, rows, session.
+Its parts, each of which may be a file of its own: configuration, types, store, rows, session.
 """
 
 from __future__ import annotations
@@ -17,14 +16,19 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from eo_pipeline.errors import CommitUnknownError, RefusedError, SchemaChangeError
-from eo_pipeline.sinks.arrow import Kind, json_array, kind_of, refusing
-from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
-from eo_pipeline.sinks.sql.config import SqlSink
+from eo_pipeline.sinks.arrow import (
+    Kind,
+    bounded_batches,
+    check_all_sent,
+    json_array,
+    kind_of,
+    refusing,
+)
+from eo_pipeline.sinks.sql.config import NameRules, SqlSink, TableName, columns_list, quoted
+from eo_pipeline.sinks.sql.connection import Diagnosis, SqlStore
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE_INDEX, LedgerTypes
-from eo_pipeline.sinks.sql.names import NameRules, TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.rows import Column, SqlTable
 from eo_pipeline.sinks.sql.session import SqlSession
-from eo_pipeline.sinks.sql.store import Diagnosis, SqlStore
+from eo_pipeline.sinks.sql.table import Column, SqlTable
 from eo_pipeline.staging.rows import StagedTable
 
 # Configuration: fields only. It needs neither a driver nor the classes below.

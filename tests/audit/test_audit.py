@@ -21,12 +21,12 @@ from eo_pipeline import (
     UnknownCheckpointError,
 )
 from eo_pipeline.audit.report import Holes
+from eo_pipeline.batch.counting import Reading, Seen
 from eo_pipeline.embedded.kafka import EmbeddedKafka
-from eo_pipeline.run.counting import Reading, Seen
-from tests.engine import Bench, Topic
-from tests.servers import MakeTopic, wait_until
-from tests.source.test_kafka_shapes import _count
-from tests.topics import delete_records
+from tests.kafka.test_kafka_shapes import _count
+from tests.support.engine import Bench, Topic
+from tests.support.servers import MakeTopic, wait_until
+from tests.support.topics import delete_records
 
 TRANSFORMS = "tests.audit.audit_transforms"
 LENIENT = {"on_bad_record": "dead_letter", "tombstones": "skip"}
@@ -175,7 +175,7 @@ def test_runs_go_on_and_back_meanwhile_and_the_audit_reports_no_falsehood(bench:
     report = pipeline.audit(on_progress=on_reading(lambda: pipeline.replay(1)))
     assert list(found(report)) == [FindingKind.UNSETTLED]
 
-    shouting = bench.pipeline(transform="tests.run.transforms:shouting")
+    shouting = bench.pipeline(transform="tests.runs.transforms:shouting")
     replay = on_reading(lambda: shouting.replay(1), "reading what the table's rows hold")
     report = pipeline.audit(on_progress=replay)
     assert report.passed, str(report)

@@ -14,16 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
-from eo_pipeline.audit.judge import Evidence, Findings, judge
+from eo_pipeline.audit.judge import Evidence, Findings, judge, repairs
 from eo_pipeline.audit.ranges import Coverage, Region, block_size, parts, write_ranges
-from eo_pipeline.audit.repair import repairs
 from eo_pipeline.audit.report import CheckpointAudit, Example, FindingKind, Holes
 from eo_pipeline.audit.snapshot import Snapshot
-from eo_pipeline.ledger.branch import Checkpoint
+from eo_pipeline.kafka.partitions import Bounds, Cluster
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Bounds, Cluster
 from eo_pipeline.staging.scratch import ABANDONED_S, scratch
 
 SOURCE = KafkaSource(bootstrap_servers="nowhere:1", topics=("t", "u"), value_format="raw")

@@ -9,8 +9,8 @@ import pytest
 from eo_pipeline.audit import Audit
 from eo_pipeline.errors import LedgerBehindError
 from eo_pipeline.testing import child_of
-from tests.run.test_losing_a_race import START, steps
-from tests.run.test_recovery import Ledger
+from tests.runs.test_losing_a_race import START, steps
+from tests.runs.test_recovery import Ledger
 
 
 def test_a_commit_seen_before_that_is_not_there_is_told_as_a_run_tells_it(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pyiceberg.catalog import load_catalog
 
 from eo_pipeline import FindingKind
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from tests.chaos import rest_is_chaos
-from tests.engine import TABLE, Bench, Table, Topic
-from tests.stores import MySqlDatabase
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import TABLE, Bench, Table, Topic
+from tests.support.stores import MySqlDatabase
 
 #: What somebody else deletes: 25 rows, or in files one file.
 DAMAGE = "_eo_checkpoint = 1 AND _eo_partition = 0"

@@ -17,9 +17,9 @@ from pyiceberg.catalog import load_catalog
 
 from eo_pipeline import AuditReport, FindingKind, Pipeline
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from tests.chaos import rest_is_chaos
-from tests.engine import SCHEMA, TABLE, Bench, Table, Topic
-from tests.topics import delete_records
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import SCHEMA, TABLE, Bench, Table, Topic
+from tests.support.topics import delete_records
 
 Change = Callable[[pa.Table], pa.Table]
 

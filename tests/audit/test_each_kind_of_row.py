@@ -12,16 +12,15 @@ from pyspark.sql import SparkSession
 
 from eo_pipeline.audit.compare import Comparison, RowKind
 from eo_pipeline.audit.ranges import Part, write_ranges
+from eo_pipeline.batch.decode import Decoded, decode
+from eo_pipeline.batch.stage import Stager
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.stage import Stager
+from eo_pipeline.sinks.capabilities import whole_lineage
 from eo_pipeline.sinks.console import ConsoleSink
-from eo_pipeline.sinks.lineage import whole_lineage
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import decode
-from eo_pipeline.source.decoded import Decoded
 from eo_pipeline.spark import SparkSettings
-from tests.source.frames import kafka_frame
+from tests.batch.frames import kafka_frame
 
 SOURCE = KafkaSource.model_validate(
     {

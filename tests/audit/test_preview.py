@@ -14,14 +14,14 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, RefusedError, StalePlanError
 from eo_pipeline.pipeline import Pipeline
-from tests.chaos import rest_is_chaos
-from tests.engine import TABLE, Bench, Topic, left_over, staged_attempts
-from tests.run.test_as_of import Store, delta, iceberg, mysql, parquet, pipeline_of, postgres
-from tests.run.transforms import SPARED_BY_REVISED
-from tests.stores import MySqlDatabase
+from tests.operations.test_as_of import Store, delta, iceberg, mysql, parquet, pipeline_of, postgres
+from tests.runs.transforms import SPARED_BY_REVISED
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import TABLE, Bench, Topic, left_over, staged_attempts
+from tests.support.stores import MySqlDatabase
 
-REVISED = "tests.run.transforms:revised"
-EVERY_KIND = "tests.run.transforms:every_kind"
+REVISED = "tests.runs.transforms:revised"
+EVERY_KIND = "tests.runs.transforms:every_kind"
 
 
 def figures(rows: Difference) -> dict[str, int]:
@@ -101,7 +101,7 @@ def left_behind(folder: Path) -> list[Path]:
 def test_rows_are_known_by_a_key_if_one_is_given(bench: Bench) -> None:
     bench.topic.write(100, partitions=range(4))
     bench.pipeline().run()
-    shouting = bench.pipeline(transform="tests.run.transforms:shouting")
+    shouting = bench.pipeline(transform="tests.runs.transforms:shouting")
     plan = shouting.plan_replay(1)
     found = shouting.preview_replay(plan, key=["id"])
     assert (found.key, found.rows.changed, found.rows.columns) == (("id",), 100, {"name": 100})
@@ -121,7 +121,7 @@ def test_rows_that_do_not_say_where_they_are_from_are_known_by_all_their_values(
 ) -> None:
     bench.topic.write(100, partitions=range(4))
     bench.pipeline(lineage=False).run()
-    small = bench.pipeline(lineage=False, transform="tests.run.transforms:only_small_ids")
+    small = bench.pipeline(lineage=False, transform="tests.runs.transforms:only_small_ids")
     found = small.preview_replay(small.plan_replay(1))
     assert found.key == ()
     assert (found.rows.changed, found.rows.added, found.rows.removed) == (0, 0, 40)
@@ -132,7 +132,7 @@ def test_several_checkpoints_are_summed_up_and_bad_records_are_told(bench: Bench
     bench.topic.write(150, partitions=range(4))
     bench.topic.write_value(b"no json")
     bench.pipeline(source=source).run()
-    again = bench.pipeline(source=source, transform="tests.run.transforms:only_small_ids")
+    again = bench.pipeline(source=source, transform="tests.runs.transforms:only_small_ids")
     found = again.preview_replay(again.plan_replay(1, 2))
     assert [each.checkpoint.version for each in found.checkpoints] == [1, 2]
     assert (found.rows.before, found.rows.removed) == (150, 90)
@@ -171,7 +171,7 @@ def test_a_preview_that_is_killed_leaves_nothing_that_anybody_could_publish(
     bench.pipeline().run()
     run = bench.run_in_a_process(
         *("--preview", "1", "2", "--crash-at", point, "2"),
-        transform="tests.run.transforms:shouting",
+        transform="tests.runs.transforms:shouting",
     )
     _, err = run.communicate(timeout=240)
     assert run.returncode == -signal.SIGKILL, err

@@ -8,15 +8,14 @@ from typing import Any, cast
 import pytest
 
 from eo_pipeline.audit.compare import RowKind, Tally
-from eo_pipeline.audit.judge import Evidence, Findings, judge
-from eo_pipeline.audit.proof import cannot_prove, proves
+from eo_pipeline.audit.judge import Evidence, Findings, cannot_prove, judge, proves
 from eo_pipeline.audit.ranges import Coverage, parts
 from eo_pipeline.audit.report import CheckpointAudit, FindingKind
 from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.audit.values import NOT_MADE, Proofs, Values, ValueSums
+from eo_pipeline.batch import checksum as checksums
+from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import Checksum
-from eo_pipeline.source.discovery import Cluster
-from eo_pipeline.spark import checksums
 from tests.audit.test_audit_findings import FINE, SOURCE, TEN, checkpoint, cluster
 
 FORGOTTEN = {RowKind.GONE: Tally(keys=10, found=10)}

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
 from eo_pipeline.cli.app import app
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 SECRET = "hunter2"
 

@@ -20,9 +20,9 @@ from confluent_kafka.admin import AdminClient
 
 from eo_pipeline import Pipeline
 from tests.cli.shell import SECRET, Shell, eo
-from tests.engine import spark_has_begun, spark_is_free
-from tests.servers import wait_until
-from tests.topics import recreate
+from tests.support.engine import spark_has_begun, spark_is_free
+from tests.support.servers import wait_until
+from tests.support.topics import recreate
 
 __all__ = ["eo"]
 
@@ -412,7 +412,7 @@ def test_an_interrupted_run_says_what_stands_and_leaves_no_spark_job_behind(
     eo.bench.topic.write(5)
     assert eo("run").code == 0
     eo.bench.topic.write(5)
-    eo.document(transform="tests.run.transforms:endless")
+    eo.document(transform="tests.runs.transforms:endless")
     command = [sys.executable, "-m", "eo_pipeline.cli", "run"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: spark_has_begun(eo.bench) or process.poll() is not None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tests.cli.shell import Shell, eo
-from tests.engine import TABLE
+from tests.support.engine import TABLE
 
 __all__ = ["eo"]
 
@@ -71,7 +71,7 @@ def test_a_replay_is_previewed_and_nothing_is_changed(eo: Shell) -> None:
     eo.document()
     eo.bench.topic.write(200, partitions=range(4))
     eo.bench.pipeline().run()
-    eo.document(transform="tests.run.transforms:shouting")
+    eo.document(transform="tests.runs.transforms:shouting")
     shown = eo("replay", "1", "2", "--preview", "--key", "id")
     assert shown.code == 0, shown.err
     assert (

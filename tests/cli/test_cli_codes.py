@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from eo_pipeline import errors
 from eo_pipeline.cli import main
 from eo_pipeline.cli.app import app
-from eo_pipeline.cli.codes import exit_code
+from eo_pipeline.cli.output import exit_code
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.shell import Shell, eo
-from tests.run.test_dead_letters import IN_THE_TABLE, MENDED, STRICT, half_read
+from tests.operations.test_dead_letters import IN_THE_TABLE, MENDED, STRICT, half_read
 
 __all__ = ["eo", "half_read"]
 

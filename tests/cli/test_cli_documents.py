@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from eo_pipeline import ConfigError, KafkaSource, Pipeline
-from eo_pipeline.cli.options import pairs, version_or_time
+from eo_pipeline.cli.options import choose, documents, load, pairs, version_or_time
 from eo_pipeline.cli.output import duration
-from eo_pipeline.cli.selection import choose, documents, load
-from eo_pipeline.documents import documents_in
+from eo_pipeline.config.documents import documents_in
 
 PLAIN = """
 name: plain

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from eo_pipeline import Pipeline
 from tests.cli.shell import Shell, eo
-from tests.servers import MakeDatabase, MakeTopic
+from tests.support.servers import MakeDatabase, MakeTopic
 
 __all__ = ["eo"]
 

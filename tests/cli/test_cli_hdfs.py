@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from tests.chaos import rest_is_chaos
 from tests.cli.shell import Shell, eo
-from tests.hdfs import HdfsFolder
-from tests.proxy import Proxy
+from tests.support.chaos import rest_is_chaos
+from tests.support.hdfs import HdfsFolder
+from tests.support.proxy import Proxy
 
 __all__ = ["eo"]
 

@@ -8,19 +8,19 @@ import sys
 
 import pytest
 
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 #: Drivers of stores, and what only a part of the commands needs; each takes a tenth of a second.
 NOT_BEFORE_THEY_ARE_NEEDED = {
     *("psycopg", "pymysql", "redis", "deltalake", "pyiceberg", "fakeredis"),
     *("dagster", "grpc", "pandas", "pyspark", "jinja2", "pyarrow", "numpy"),
     *("opentelemetry", "openlineage", "prometheus_client"),
-    *("eo_pipeline.audit", "eo_pipeline.run.stage"),
+    *("eo_pipeline.audit", "eo_pipeline.batch.stage"),
 }
 
 ONE_RUN = """
 import json, sys
-from eo_pipeline.lifetime import this_process_ends
+from eo_pipeline._process import this_process_ends
 this_process_ends()  # as a command does
 from eo_pipeline import Pipeline
 report = Pipeline.from_config(json.loads(sys.argv[1])).run()
@@ -53,7 +53,7 @@ print(*sys.modules)
     others = {
         f"eo_pipeline.cli.{each}" for each in ("auditing", "doctor", "init", "looking", "spark")
     }
-    assert "eo_pipeline.cli.changing" in done.stdout.split()
+    assert "eo_pipeline.cli.run" in done.stdout.split()
     assert not others & set(done.stdout.split())
 
 
@@ -65,7 +65,7 @@ def test_a_run_that_finds_nothing_new_imports_no_spark_and_nothing_that_reads(be
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     checkpoints, *modules = done.stdout.split()
     assert checkpoints == "0"
-    read = {"pyspark", "py4j", "pandas", "grpc", "eo_pipeline.run.stage", "eo_pipeline.audit"}
+    read = {"pyspark", "py4j", "pandas", "grpc", "eo_pipeline.batch.stage", "eo_pipeline.audit"}
     read |= {"pyarrow", "numpy"}
     # nobody asked for these
     watching = {"opentelemetry", "openlineage", "requests", "eo_pipeline.observers.otel"}

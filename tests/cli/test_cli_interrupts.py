@@ -16,12 +16,12 @@ import psycopg
 import pytest
 
 from tests.cli.shell import Shell, eo
-from tests.engine import Bench, spark_has_begun, spark_is_free
-from tests.servers import is_gone, wait_until
+from tests.support.engine import Bench, spark_has_begun, spark_is_free
+from tests.support.servers import is_gone, wait_until
 
 __all__ = ["eo"]
 
-FOR_EVER = "tests.run.transforms:endless"
+FOR_EVER = "tests.runs.transforms:endless"
 
 
 class Command:

@@ -10,8 +10,8 @@ from eo_pipeline.cli.checks import State
 from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from tests.engine import Bench
-from tests.servers import STATE
+from tests.support.engine import Bench
+from tests.support.servers import STATE
 
 _NOBODY = "http://127.0.0.1:1"
 

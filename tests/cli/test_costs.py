@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from eo_pipeline.ledger.entry import Costs, LedgerEntry
-from eo_pipeline.spark.little import C1_ALONE
+from eo_pipeline.spark.startup import C1_ALONE
 from tests.cli.shell import Shell, eo
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 __all__ = ["eo"]
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from eo_pipeline.cli.init_keys import NOTHING, json_keys, registry_keys
-from eo_pipeline.cli.init_registry import registry_format
+from eo_pipeline.cli.init import NOTHING, json_keys, registry_format, registry_keys
 from eo_pipeline.cli.sampling import infer_schema
-from tests.registry import record
+from tests.support.registry import record
 
 SOURCE: dict[str, Any] = {
     "bootstrap_servers": "h:1",

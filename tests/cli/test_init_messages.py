@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eo_pipeline.cli.init_registry import message_of
+from eo_pipeline.cli.init import message_of
+from eo_pipeline.formats.protobuf import Protobuf, messages_named
 from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
-from eo_pipeline.source.protobuf_schema import Protobuf, messages_named
 
 SCHEMA = Protobuf().self_contained(
     'syntax = "proto3"; package p; '

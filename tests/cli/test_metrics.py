@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cli.shell import Shell, eo
 from tests.cli.test_watch import two_pipelines
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 __all__ = ["eo"]
 

@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from eo_pipeline.cli import output
-from eo_pipeline.cli.output import Output
-from eo_pipeline.cli.telling import note
-from eo_pipeline.cli.writing import Format, write_rows
-from eo_pipeline.scrubbing import printable, printable_json
-from eo_pipeline.sinks.console.rows import show
+from eo_pipeline.cli.as_of import Format, write_rows
+from eo_pipeline.cli.output import Output, note
+from eo_pipeline.errors import printable, printable_json
+from eo_pipeline.sinks.console.session import show
 from eo_pipeline.staging.rows import StagedTable
 
 #: Renames the window, clears the screen; the same in one character; turned around; no character.

@@ -14,7 +14,7 @@ import pytest
 
 from eo_pipeline.embedded.ports import free_port
 from tests.cli.shell import Shell, eo
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 __all__ = ["eo"]
 

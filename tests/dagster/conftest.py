@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.names import DagsterPipeline
-from tests.engine import Bench
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
+from tests.support.engine import Bench
 
 #: A failed step is tried again at once.
 AT_ONCE = Automation(retries=2, retry_delay_seconds=0)

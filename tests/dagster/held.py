@@ -17,8 +17,8 @@ from typing import Any
 import dagster as dg
 
 from eo_pipeline.crashpoints import CrashPoint, Reach, reaching
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import pipeline_definitions
+from eo_pipeline.dagster.definitions import pipeline_definitions
+from eo_pipeline.dagster.naming import Automation
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.pipeline import Pipeline
 

@@ -21,11 +21,11 @@ import dagster as dg
 import pytest
 from playwright.sync_api import Error, Locator, Page, sync_playwright
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import pipeline_definitions
+from eo_pipeline.dagster.definitions import pipeline_definitions
+from eo_pipeline.dagster.naming import Automation
 from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.pipeline import Pipeline
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "EO_TEST_SITE"

@@ -8,14 +8,14 @@ import dagster as dg
 from dagster_shared.record import replace
 from pydantic import Field
 
-from eo_pipeline.dagster.checkpoints import build_checkpoints
-from eo_pipeline.dagster.factory import without_topics
+from eo_pipeline.dagster.assets import build_checkpoints
+from eo_pipeline.dagster.definitions import without_topics
 from eo_pipeline.dagster.mirror import DATA_VERSION_TAG, TRANSACTION_TAG
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.naming import DagsterPipeline
 from eo_pipeline.dagster.resources import spark_definition
 from eo_pipeline.errors import SetupError, SinkUnavailableError
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run.reports import CheckpointReport, RunReport
+from eo_pipeline.runs.report import CheckpointReport, RunReport
 from eo_pipeline.spark import SparkSettings
 
 

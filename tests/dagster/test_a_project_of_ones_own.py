@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,11 +9,10 @@ import dagster as dg
 import pytest
 
 from eo_pipeline.dagster import sensors
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.sensors import look_at_lag
 from tests.dagster.steps import materialize
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 #: Nearly until the next tick.
 WAITING = Automation(lag_wait_seconds=4.5)

@@ -15,11 +15,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from eo_pipeline.dagster.automation import Automation, Freshness
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.definitions import without_topics
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Freshness
 from tests.dagster.steps import materialize
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dagster_alerts" / "alerts.py"
 

@@ -10,17 +10,16 @@ import dagster as dg
 import pytest
 from pydantic import Field
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.checkpoints import build_checkpoints
-from eo_pipeline.dagster.factory import pipeline_definitions
-from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.partitions import key_requests, rearranged, update_keys
+from eo_pipeline.dagster.assets import build_checkpoints
+from eo_pipeline.dagster.definitions import pipeline_definitions
+from eo_pipeline.dagster.mirror import key_requests, rearranged, update_keys
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.operations.maintain import floor_entry
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.run.prune import floor_entry
 from eo_pipeline.testing import child_of, first_entry
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import (
@@ -36,7 +35,7 @@ from tests.dagster.steps import (
 )
 from tests.dagster.test_sensors import apply, skipped
 from tests.dagster.test_sensors import result as result_of
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 
 class DiesInReplay(Pipeline):

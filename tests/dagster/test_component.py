@@ -10,9 +10,8 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
 
 from eo_pipeline.dagster.component import KafkaPipelineComponent
-from eo_pipeline.dagster.factory import pipeline_definitions
-from eo_pipeline.dagster.loading import load_pipelines
-from eo_pipeline.dagster.names import Part
+from eo_pipeline.dagster.definitions import load_pipelines, pipeline_definitions
+from eo_pipeline.dagster.naming import Part
 from eo_pipeline.dagster.yaml_values import resolve_texts
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline

@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from eo_pipeline.dagster.checks import BREAKS_NAMED, agreement_result, contiguity_result
-from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.history import contiguity_errors
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

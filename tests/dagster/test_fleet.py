@@ -10,29 +10,30 @@ import dagster as dg
 import psycopg
 import pytest
 
-from eo_pipeline.dagster import fleet_looks
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.fleet import Fleet
-from eo_pipeline.dagster.fleet_cursor import cursors_of, to_cursor
-from eo_pipeline.dagster.fleet_sensors import Memory, look_at_fleet, reconcile_fleet
-from eo_pipeline.dagster.loading import load_pipelines
-from eo_pipeline.dagster.looks import lag_check
-from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.reconcile import Progress
+from eo_pipeline.dagster import fleet_sensors
+from eo_pipeline.dagster.definitions import load_pipelines, without_topics
+from eo_pipeline.dagster.fleet_sensors import (
+    Memory,
+    cursors_of,
+    look_at_fleet,
+    reconcile_fleet,
+    to_cursor,
+)
+from eo_pipeline.dagster.mirror import Progress
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Fleet
+from eo_pipeline.dagster.topics import lag_check
 from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.kafka.admin import KafkaAdmin, ManyAdmin
 from eo_pipeline.ledger.entry import EntryId, new_transaction_id
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.sinks.postgres.store import PostgresStore
-from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.many import ManyAdmin
+from eo_pipeline.sinks.postgres.connection import PostgresStore
 from tests.dagster.projects import write_project
 from tests.dagster.steps import materialize, versions
-from tests.engine import Bench, Topic
-from tests.servers import MakeDatabase, MakeTopic, wait_until
-from tests.stores import MySqlDatabase, on_both_servers_by_chaos
-from tests.topics import add_partitions
+from tests.support.engine import Bench, Topic
+from tests.support.servers import MakeDatabase, MakeTopic, wait_until
+from tests.support.stores import MySqlDatabase, on_both_servers_by_chaos
+from tests.support.topics import add_partitions
 
 
 @dataclass
@@ -217,7 +218,7 @@ def test_a_store_that_hangs_is_asked_once_and_the_others_get_their_runs(
     """Scenario: a database takes the question and does not answer. Outcome: the round goes on
     without it, and the next one opens no further connection to it.
     """
-    monkeypatch.setattr(fleet_looks, "STORES_S", 1.0)
+    monkeypatch.setattr(fleet_sensors, "STORES_S", 1.0)
     ships.add("orders")
     other = make_database()
     ships.add("stuck", sink={"table": "stuck", "dsn": other})

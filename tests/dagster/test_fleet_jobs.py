@@ -9,19 +9,16 @@ import pytest
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.fleet import Fleet
-from eo_pipeline.dagster.loading import load_pipelines
-from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.one_step import job_of_many
-from eo_pipeline.dagster.operations import OPERATIONS, build_fleet_operations
+from eo_pipeline.dagster.definitions import load_pipelines, without_topics
+from eo_pipeline.dagster.jobs import OPERATIONS, build_fleet_operations
+from eo_pipeline.dagster.launchpad import job_of_many
+from eo_pipeline.dagster.metadata import in_dagster
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Fleet
 from eo_pipeline.dagster.runs import unfinished_runs
-from eo_pipeline.dagster.wording import in_dagster
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.projects import write_project
 from tests.dagster.steps import materialize, versions
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 DOCUMENT = """
 name: %s

@@ -13,10 +13,10 @@ from demo.flights import publish
 from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.source.admin import KafkaAdmin
-from tests.engine import Table
-from tests.servers import MakeTopic, wait_until
+from tests.support.engine import Table
+from tests.support.servers import MakeTopic, wait_until
 
 DOCUMENT = Path(dagster_defs.defs.flights.__file__).with_name("defs.yaml")
 FLIGHTS = 3_000

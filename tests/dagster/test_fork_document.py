@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from eo_pipeline.dagster.component import KafkaPipelineComponent
-from eo_pipeline.dagster.fork_document import fork_document
-from eo_pipeline.dagster.requests import ForkRequest
+from eo_pipeline.dagster.jobs import fork_document
+from eo_pipeline.dagster.launchpad import ForkRequest
 from eo_pipeline.pipeline import Pipeline
 
 DOCUMENT = """

@@ -7,9 +7,8 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from eo_pipeline.dagster.automation import Automation, Freshness
 from eo_pipeline.dagster.mirror import of_entry
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Freshness
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import child_of, first_entry

@@ -12,11 +12,9 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
-from eo_pipeline.dagster.audit import audit_key
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.names import OPERATION_TAG, DagsterPipeline
-from eo_pipeline.dagster.requests import (
+from eo_pipeline.dagster.checks import audit_key
+from eo_pipeline.dagster.definitions import without_topics
+from eo_pipeline.dagster.launchpad import (
     AuditRequest,
     ForkRequest,
     LossRequest,
@@ -24,6 +22,7 @@ from eo_pipeline.dagster.requests import (
     RewindRequest,
     fork_sink,
 )
+from eo_pipeline.dagster.naming import OPERATION_TAG, Automation, DagsterPipeline
 from eo_pipeline.dagster.runs import pause_after_failures
 from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import ConfigError
@@ -40,7 +39,7 @@ from tests.dagster.steps import (
     versions,
 )
 from tests.dagster.test_sensors import skipped
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from tests.dagster.site import LOCATION, Browser, Site, browsing
-from tests.engine import Topic
-from tests.servers import own_kafka, wait_until
+from tests.support.engine import Topic
+from tests.support.servers import own_kafka, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +177,7 @@ def test_terminate_ends_a_run_and_says_what_stands(filled: Shop) -> None:
     shop, before = filled, filled.newest_run()["runId"]
     rows = shop.rows()
     shop.topic.write(10)
-    shop.declare(transform="tests.run.transforms:endless")
+    shop.declare(transform="tests.runs.transforms:endless")
     try:
         shop.browser.open("/assets/orders")
         shop.browser.press("Materialize")

@@ -14,12 +14,11 @@ import pytest
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
 
-from eo_pipeline.dagster import Fleet, component, loading
-from eo_pipeline.dagster.resources import spark_definition
-from eo_pipeline.dagster.spark_session import SparkResource
+from eo_pipeline.dagster import Fleet, component, definitions
+from eo_pipeline.dagster.resources import SparkResource, spark_definition
 from eo_pipeline.spark import SparkSettings
 from tests.dagster.projects import write_project
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 #: `dg launch` in a process that tells in the end what it did.
 LAUNCH = """
@@ -39,7 +38,11 @@ finally:
 
 #: Each takes a tenth of a second or more.
 NOT_FOR_NOTHING = {"pyspark", "dagster_pyspark", "numpy", "pyarrow", "pandas", "grpc"}
-NOT_FOR_NOTHING |= {"eo_pipeline.run.stage", "eo_pipeline.audit.audit", "eo_pipeline.audit.compare"}
+NOT_FOR_NOTHING |= {
+    "eo_pipeline.batch.stage",
+    "eo_pipeline.audit.audit",
+    "eo_pipeline.audit.compare",
+}
 #: Of sinks that the document does not name.
 NOT_FOR_NOTHING |= {f"eo_pipeline.sinks.{each}.config" for each in ("redis", "mysql", "iceberg")}
 
@@ -58,8 +61,8 @@ lag_threshold: 10
 
 @pytest.fixture
 def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "is_of_one_run", lambda: True)
-    monkeypatch.setattr(loading, "_KEPT", {})
+    monkeypatch.setattr(definitions, "is_of_one_run", lambda: True)
+    monkeypatch.setattr(definitions, "_KEPT", {})
     # of other tests, and of all that Dagster's own components import
     monkeypatch.setattr(dg, "StateBackedComponent", type("StateBackedComponent", (), {}))
     monkeypatch.setattr(gc, "freeze", lambda: None)  # this process goes on
@@ -109,10 +112,10 @@ def test_a_launch_with_nothing_new_loads_once_and_imports_no_spark(
 def test_what_a_run_loads_is_what_everybody_sees(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_a_run = _snap(loading.load_pipelines(package))
-    monkeypatch.setattr(loading, "is_of_one_run", lambda: False)
-    monkeypatch.setattr(loading, "_KEPT", {})
-    of_a_server = _snap(loading.load_pipelines(package))
+    of_a_run = _snap(definitions.load_pipelines(package))
+    monkeypatch.setattr(definitions, "is_of_one_run", lambda: False)
+    monkeypatch.setattr(definitions, "_KEPT", {})
+    of_a_server = _snap(definitions.load_pipelines(package))
     assert of_a_run == of_a_server
 
 
@@ -129,17 +132,17 @@ def test_a_run_loads_a_folder_once_and_each_fleet_by_itself(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = builds(monkeypatch)
-    first = loading.load_pipelines(package)
-    assert loading.load_pipelines(package) is first
+    first = definitions.load_pipelines(package)
+    assert definitions.load_pipelines(package) is first
     assert len(found) == 1
-    fleet = loading.load_pipelines(package, fleet=Fleet(name="sales"))
+    fleet = definitions.load_pipelines(package, fleet=Fleet(name="sales"))
     assert fleet is not first
     assert len(found) == 2
 
 
 def test_who_stays_loads_what_is_there_now(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = builds(monkeypatch)
-    assert loading.load_pipelines(package) is not loading.load_pipelines(package)
+    assert definitions.load_pipelines(package) is not definitions.load_pipelines(package)
     assert len(found) == 2
 
 
@@ -180,7 +183,7 @@ def test_a_component_with_state_is_asked_at_each_load(
     place.mkdir()
     (place / "component.py").write_text(_STATE)
     found = builds(monkeypatch)
-    assert loading.load_pipelines(package) is not loading.load_pipelines(package)
+    assert definitions.load_pipelines(package) is not definitions.load_pipelines(package)
     assert len(found) == 2
 
 

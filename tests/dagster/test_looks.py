@@ -9,15 +9,14 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.looks import TOLD_AT_LEAST_EVERY_S, Told, lag_check, tell
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.definitions import without_topics
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.sensors import look_at_lag
+from eo_pipeline.dagster.topics import TOLD_AT_LEAST_EVERY_S, Told, lag_check, tell
 from eo_pipeline.errors import SourceUnavailableError
 from tests.dagster.steps import materialize, value
 from tests.dagster.test_sensors import apply, skipped
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 PASSED, FAILED = AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED
 

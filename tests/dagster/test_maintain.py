@@ -7,9 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.definitions import without_topics
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.runs import working_run
 from eo_pipeline.pipeline import Pipeline
 from tests.dagster.steps import launch, value

@@ -7,10 +7,8 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.mirror import of_entry, reported_id
-from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.partitions import key_requests, update_keys
+from eo_pipeline.dagster.mirror import key_requests, of_entry, reported_id, update_keys
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.pipeline import Pipeline

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eo_pipeline.dagster.new_partitions import KnownPartitions
+from eo_pipeline.dagster.topics import KnownPartitions
+from eo_pipeline.kafka.partitions import Bounds, Cluster
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.source.discovery import Bounds, Cluster
 
 partitions = st.frozensets(
     st.builds(TopicPartition, st.sampled_from(["a", "b.c", "d-e"]), st.integers(0, 40))

@@ -15,8 +15,8 @@ import pytest
 
 from dagster_defs import definitions
 from tests.dagster.projects import write_project
-from tests.engine import Bench
-from tests.stores import Bucket
+from tests.support.engine import Bench
+from tests.support.stores import Bucket
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eo_pipeline.dagster.reconcile import Progress, compare
+from eo_pipeline.dagster.mirror import Progress, compare
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
 
 

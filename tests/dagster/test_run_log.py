@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 
 from eo_pipeline import progress
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.naming import DagsterPipeline
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import launch, log_lines, materialize
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 READING = "version 1: reading 20 offsets and staging their rows"
 
@@ -48,7 +48,7 @@ def test_a_step_that_waits_long_for_spark_is_not_silent(
 ) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS_MAX", 0.1)
     bench.topic.write(40, partitions=range(4))
-    slow = bench.pipeline(transform="tests.run.transforms:a_tenth_of_a_second_each")
+    slow = bench.pipeline(transform="tests.runs.transforms:a_tenth_of_a_second_each")
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         lines = log_lines(materialize(DagsterPipeline(slow, AT_ONCE), instance), instance)
     assert re.search(r"staging their rows: \d of \d Spark tasks done, \d+ s", lines), lines

@@ -10,9 +10,8 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
 from eo_pipeline.dagster.assets import build_asset
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.factory import without_topics
-from eo_pipeline.dagster.names import PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.dagster.definitions import without_topics
+from eo_pipeline.dagster.naming import PIPELINE_TAG, Automation, DagsterPipeline
 from eo_pipeline.errors import LedgerBehindError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.pipeline import Pipeline
@@ -28,7 +27,7 @@ from tests.dagster.steps import (
     value,
     versions,
 )
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 
 def dies_once(bench: Bench, after: int) -> DagsterPipeline:
@@ -96,7 +95,7 @@ def test_an_edited_transform_marks_the_table_and_each_checkpoint_says_which_made
     materialize(declared, instance)
     assert table_status(declared, instance) == ("FRESH", [])
 
-    edited = DagsterPipeline(bench.pipeline(transform="tests.run.transforms:shouting"), AT_ONCE)
+    edited = DagsterPipeline(bench.pipeline(transform="tests.runs.transforms:shouting"), AT_ONCE)
     assert table_status(edited, instance) == ("STALE", ["has a new code version"])
 
     bench.topic.write(50)

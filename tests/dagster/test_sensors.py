@@ -9,9 +9,8 @@ import dagster as dg
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from eo_pipeline.dagster.automation import Automation
 from eo_pipeline.dagster.mirror import of_entry
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.runs import pause_after_failures
 from eo_pipeline.dagster.sensors import (
     Tick,
@@ -23,11 +22,11 @@ from eo_pipeline.dagster.sensors import (
 from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.errors import SinkUnavailableError, SourceUnavailableError
-from eo_pipeline.source.admin import KafkaAdmin
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.kafka.admin import KafkaAdmin
+from eo_pipeline.kafka.partitions import Cluster
 from tests.dagster.steps import materialize, versions
-from tests.engine import Bench
-from tests.servers import own_postgres, wait_until
+from tests.support.engine import Bench
+from tests.support.servers import own_postgres, wait_until
 
 postgres = own_postgres
 

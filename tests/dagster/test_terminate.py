@@ -19,11 +19,11 @@ import pytest
 
 from eo_pipeline.embedded.ports import free_port
 from tests.dagster.held import IN_PROCESSES, VARIABLE
-from tests.engine import Bench, spark_has_begun, spark_is_free
-from tests.servers import wait_until
+from tests.support.engine import Bench, spark_has_begun, spark_is_free
+from tests.support.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
-FOR_EVER: dict[str, Any] = {"transform": "tests.run.transforms:endless"}
+FOR_EVER: dict[str, Any] = {"transform": "tests.runs.transforms:endless"}
 
 #: The web server starts runs itself.
 _NO_DAEMON = """

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import eo_pipeline
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.failures import failure_metadata
-from eo_pipeline.dagster.names import DagsterPipeline
-from eo_pipeline.dagster.wording import in_dagster
+from eo_pipeline.dagster.metadata import in_dagster
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
+from eo_pipeline.dagster.runs import failure_metadata
 from eo_pipeline.errors import DataLossError, Loss
 from eo_pipeline.pipeline import Pipeline
 
@@ -69,7 +68,7 @@ def test_every_command_that_an_error_names_has_its_place_in_dagster(
     declared: DagsterPipeline,
 ) -> None:
     package = Path(eo_pipeline.__file__).parent
-    rooms = ("audit", "run", "sinks", "source", "staging")
+    rooms = ("audit", "batch", "kafka", "operations", "runs", "sinks", "staging")
     files = [package / "errors.py", *(f for room in rooms for f in (package / room).rglob("*.py"))]
     named = {
         found for file in files for found in re.findall(r"`eo ([a-z-]+)[^`]*`", file.read_text())

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.servers import those_alive
+from tests.support.servers import those_alive
 
 #: Other tests' servers must not be the demo's. SPARK_CONNECT_MODE_ENABLED, which pyspark leaves
 #: behind in this process, stays: the demo has to get along with it.

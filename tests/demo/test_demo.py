@@ -25,8 +25,8 @@ from demo.screen import Screen
 from demo.servers import Servers
 from demo.state import Owner, State, claimed, stop
 from demo.verify import check_coordinates
+from eo_pipeline._process import send_signal, start_of
 from eo_pipeline.errors import SetupError
-from eo_pipeline.jvm.processes import send_signal, start_of
 
 
 def never(name: str) -> None:

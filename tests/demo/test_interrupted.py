@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import reaper
-from tests.servers import is_gone, wait_until
+from tests.support import reaper
+from tests.support.servers import is_gone, wait_until
 
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
-IN_PARALLEL = ("-n", "1", "-p", "tests.progress")
+IN_PARALLEL = ("-n", "1", "-p", "tests.support.progress")
 
 
 def ctrl_c(session: subprocess.Popen[str]) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.demo.demo import Demo
-from tests.servers import is_gone, those_alive, wait_until
+from tests.support.servers import is_gone, those_alive, wait_until
 
 pytestmark = pytest.mark.slow
 

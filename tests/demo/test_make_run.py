@@ -20,10 +20,10 @@ from demo.state import State
 from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
-from tests.chaos import rest_is_chaos
 from tests.demo.demo import Demo
-from tests.engine import Coordinates, Table
-from tests.servers import STATE
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import Coordinates, Table
+from tests.support.servers import STATE
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "airflow" / "eo_dags.py"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eo_pipeline.metrics import PipelineMetrics
+from eo_pipeline.monitoring.prometheus import PipelineMetrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples" / "monitoring"

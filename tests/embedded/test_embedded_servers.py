@@ -20,7 +20,7 @@ from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.errors import SetupError
-from tests.servers import SASL_USERS, STATE, is_gone, own_kafka, wait_until
+from tests.support.servers import SASL_USERS, STATE, is_gone, own_kafka, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from eo_pipeline._process import hold
 from eo_pipeline.embedded import guard
 from eo_pipeline.embedded.guard import GuardedProcess
 from eo_pipeline.embedded.ports import HOST, free_port, is_free
-from eo_pipeline.jvm.locks import hold
-from tests.servers import is_gone, wait_until
+from tests.support.servers import is_gone, wait_until
 
 SLEEP = ["sleep", "300"]
 #: prints its pid, then waits in a session of its own, as PostgreSQL's backends do

@@ -13,15 +13,17 @@ from random import Random
 from typing import Any, cast
 
 from eo_pipeline.errors import DataLossError, GoingBackError
-from eo_pipeline.ledger.branch import checkpoints, live_branch
-from eo_pipeline.ledger.contiguity import contiguity_errors
+from eo_pipeline.kafka import losses, marks, planner
+from eo_pipeline.kafka import partitions as discovery
+from eo_pipeline.kafka.partitions import Cluster
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import START_VERSION, Identity, LedgerEntry, Operation
+from eo_pipeline.ledger.history import checkpoints, contiguity_errors, live_branch
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.run import accept_loss, forward, targets
-from eo_pipeline.run.rewind import RewindPlan
-from eo_pipeline.source import discovery, losses, marks, planner, rereading
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.discovery import Cluster
+from eo_pipeline.operations import plan as rereading
+from eo_pipeline.operations import plan as targets
+from eo_pipeline.operations.rewind import RewindPlan
+from eo_pipeline.runs import runner
 from tests.explorer.kafka_world import Record, World
 
 #: A position's owner: the topic's UUID, and the partition by its name and number.
@@ -115,7 +117,7 @@ class Explored:
         return marks.validated(self.look(), at or self.head, self.world)
 
     def run(self, policy: str, *, stale: bool = False, disturbed: bool = True) -> None:
-        """A run of one checkpoint, as :class:`eo_pipeline.run.forward.Runner` goes about it."""
+        """A run of one checkpoint, as :class:`eo_pipeline.runs.runner.Runner` goes about it."""
         source, cluster = _SOURCES[self.pattern, policy], self.look(stale=stale)
         if not self.ledger:
             return self._start(cluster)
@@ -124,13 +126,13 @@ class Explored:
         if any(source.policy(kind) == "fail" for kind, _ in found.values()):
             return None
         if found:
-            self._commit(accept_loss.entry_past_losses(self.head, found, cluster, "run", {}))
+            self._commit(runner.entry_past_losses(self.head, found, cluster, "run", {}))
         positions = discovery.positions_of(self.head, cluster)
         limit = self.random.choice((None, None, 1))
         batch = planner.plan(positions, cluster, limit=limit, turn=self.head.version)
         if batch.is_empty:
             return None
-        entry = forward.entry_of_batch(self.head, batch, cluster, "run")
+        entry = runner.entry_of_batch(self.head, batch, cluster, "run")
         entry = marks.marked(entry, cluster, self.world)
         self._check_same_logs(entry)
         if disturbed and self.random.random() < 0.3:
@@ -157,8 +159,8 @@ class Explored:
             self.world.step()
         cluster = self._validated()
         now = losses.losses_of(self.head, cluster, source)
-        if accepted := accept_loss.still_lost(chosen, now):
-            entry = accept_loss.entry_past_losses(self.head, accepted, cluster, "run", {})
+        if accepted := runner.still_lost(chosen, now):
+            entry = runner.entry_past_losses(self.head, accepted, cluster, "run", {})
             self._commit(entry)
 
     def rewind(self, target: LedgerEntry) -> None:

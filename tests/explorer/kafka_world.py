@@ -12,9 +12,9 @@ from random import Random
 from typing import NamedTuple
 
 from eo_pipeline.errors import SourceUnavailableError
+from eo_pipeline.kafka.logs import LastRecord
+from eo_pipeline.kafka.partitions import Bounds, Cluster
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.source.discovery import Bounds, Cluster
-from eo_pipeline.source.logs import LastRecord
 
 NAMES = ("a", "b")
 _PARTITIONS_MAX = 2

@@ -16,13 +16,16 @@ from typing import Any
 
 import pytest
 
+from eo_pipeline.kafka import losses, marks, partitions
+from eo_pipeline.kafka.partitions import Bounds, Cluster, PastTopics
+from eo_pipeline.kafka.source import LossKind
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
-from eo_pipeline.run import accept_loss, forward, targets
-from eo_pipeline.run.rewind import RewindPlan
-from eo_pipeline.source import discovery, losses, marks, rereading
-from eo_pipeline.source.config import LossKind
-from eo_pipeline.source.discovery import Bounds, Cluster, PastTopics
+from eo_pipeline.operations import accept_loss
+from eo_pipeline.operations import plan as rereading
+from eo_pipeline.operations import plan as targets
+from eo_pipeline.operations.rewind import RewindPlan
+from eo_pipeline.runs import runner
 from tests.explorer.kafka_pipeline import ViolationError, walk
 from tests.explorer.kafka_world import World
 
@@ -38,7 +41,7 @@ FIRST_SEED = int(os.environ.get("EO_EXPLORER_SEED", "1"))
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of runs have nothing to say to anybody; the tests after them have."""
     for name in ("losses", "marks", "config"):
-        monkeypatch.setattr(logging.getLogger(f"eo_pipeline.source.{name}"), "disabled", True)
+        monkeypatch.setattr(logging.getLogger(f"eo_pipeline.kafka.{name}"), "disabled", True)
 
 
 def test_every_record_is_read_at_most_once_and_every_hole_is_told() -> None:
@@ -70,7 +73,7 @@ def weakened(patch: Patch) -> Patch:
 
 def _everywhere(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> None:
     """Swap a function wherever it was imported."""
-    for module in (discovery, losses, rereading, accept_loss, forward, targets):
+    for module in (partitions, losses, rereading, accept_loss, runner, targets):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, function)
 
@@ -115,7 +118,7 @@ def a_log_that_ends_earlier_is_read_again_from_its_beginning(
 
 @weakened
 def what_waits_is_read_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = discovery.positions_of
+    real = partitions.positions_of
 
     def eager(head: LedgerEntry | None, cluster: Cluster) -> Offsets:
         return {**cluster.beginnings(), **real(head, cluster)}
@@ -125,7 +128,7 @@ def what_waits_is_read_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> No
 
 @weakened
 def a_new_partition_starts_wherever_its_log_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = discovery.discover
+    real = partitions.discover
 
     def late(offsets: Offsets, past: PastTopics, cluster: Cluster, asked: Any) -> Any:
         found = real(offsets, past, cluster, asked)
@@ -167,12 +170,12 @@ def accepted_losses_take_the_ids_of_the_topics_shown_alone(
 
 @weakened
 def a_checkpoint_keeps_the_ids_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = forward.entry_of_batch
+    real = runner.entry_of_batch
 
     def forgetful(head: LedgerEntry, *rest: Any) -> LedgerEntry:
         return replace(real(head, *rest), topic_ids={**rest[1].topic_ids, **head.topic_ids})
 
-    monkeypatch.setattr(forward, "entry_of_batch", forgetful)
+    monkeypatch.setattr(runner, "entry_of_batch", forgetful)
 
 
 @weakened

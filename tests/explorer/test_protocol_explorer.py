@@ -14,9 +14,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tests.chaos import rest_is_chaos
 from tests.explorer.explore import Exploration, explore, walk
 from tests.explorer.rules import Bounds, Rules, Scenario
+from tests.support.chaos import rest_is_chaos
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from eo_pipeline.embedded.server import EmbeddedServer
 from tests.kills.plan import Step
 from tests.kills.processes import Operation, Outcome
 from tests.kills.targets import LOCK_TIMEOUT_S
-from tests.proxy import Cut
+from tests.support.proxy import Cut
 
 if TYPE_CHECKING:
     from tests.kills.life import Life

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from eo_pipeline.crashpoints import CrashPoint, reaching
 from eo_pipeline.errors import EoPipelineError, GoingBackError
-from eo_pipeline.ledger.branch import checkpoints, live_branch
+from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import crash_at
 

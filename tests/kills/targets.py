@@ -28,16 +28,16 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
-from eo_pipeline.embedded.objects import EmbeddedObjectStore
+from eo_pipeline.embedded.object_store import EmbeddedObjectStore
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.embedded.server import EmbeddedServer
 from tests.kills.disks import Disk
 from tests.kills.judge import Judge, NewestByKey, Row, Topic
 from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, PARTITIONS_MAX, Abilities
-from tests.mysql_server import EmbeddedMySql
-from tests.proxy import Proxy
-from tests.server_settings import MYSQL, NOT_THERE, POSTGRES, Setting, drawn, in_database
+from tests.support.mysql_server import EmbeddedMySql
+from tests.support.proxy import Proxy
+from tests.support.server_settings import MYSQL, NOT_THERE, POSTGRES, Setting, drawn, in_database
 
 _COLUMNS = ("_eo_checkpoint", "_eo_partition", "_eo_offset", "id", "key", "name", "rev")
 _SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in _COLUMNS)

@@ -18,7 +18,7 @@ from tests.kills.life import Sums
 from tests.kills.plan import FAULTS, GOING_BACK, OPERATIONS, Abilities, grown_beyond, steps
 from tests.kills.processes import ROOT
 from tests.kills.report import BEGIN, END, publish
-from tests.server_settings import POSTGRES, drawn
+from tests.support.server_settings import POSTGRES, drawn
 
 pytestmark = pytest.mark.slow
 

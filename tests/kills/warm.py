@@ -14,8 +14,8 @@ for name in (
     "pymysql",
     "pyspark.sql.connect.session",
     "redis",
-    "eo_pipeline.run.stage",
-    "eo_pipeline.source.fetch",
+    "eo_pipeline.batch.stage",
+    "eo_pipeline.kafka.fetch",
     "eo_pipeline.spark.connect",
     *(
         f"eo_pipeline.sinks.{store}.session"

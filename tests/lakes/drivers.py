@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.maintenance import Maintenance
-from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 from tests.lakes.columns import Columns, ddl_of, record_of

@@ -27,7 +27,7 @@ def drawn(store: str, seed: int, folder: Path) -> Life:
     model, settings = drawn_table(chance, store)
     by_time = "(" in str(settings.get("partition_by"))
     driver = ByHand(lake, model, settings)
-    return Life(chance, lake, model, driver, in_process(store), (), by_time=by_time)
+    return Life(chance, lake, model, driver, in_process(store), by_time=by_time)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,9 +8,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eo_pipeline.ledger.branch import checkpoints, live_branch, records_per_second, spans
-from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.history import (
+    checkpoints,
+    contiguity_errors,
+    live_branch,
+    records_per_second,
+    spans,
+)
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.testing.staging import first_entry
 

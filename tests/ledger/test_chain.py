@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from eo_pipeline.errors import LedgerDamagedError
-from eo_pipeline.ledger.chain import damages, follow, verify_head
-from eo_pipeline.ledger.contiguity import contiguity_errors
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.history import contiguity_errors, damages, follow, verify_head
 from eo_pipeline.testing import child_of, first_entry
 
 Raw = dict[str, Any]

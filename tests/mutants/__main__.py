@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests import shared, tiers
+from tests import shared
 from tests.mutants import ROOT, Mutant
 from tests.mutants.all import MUTANTS
+from tests.support import tiers
 
 #: Seconds that one test may take, with the start of its servers: a mutant may wait for ever.
 _TEST_S = 300

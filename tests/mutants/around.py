@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "unavailable-is-retried",
         "A server that is away is retryable, and ends with the code for that.",
-        "eo_pipeline/cli/codes.py",
+        "eo_pipeline/cli/output.py",
         "    return ExitCode.TRY_AGAIN if error.retryable else ExitCode.FAILED\n",
         "    return ExitCode.FAILED\n",
         (_CODES,),
@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "exit-code-of-a-loss",
         "A loss has an exit code of its own.",
-        "eo_pipeline/cli/codes.py",
+        "eo_pipeline/cli/output.py",
         "        return ExitCode.DATA_LOSS\n",
         "        return ExitCode.FAILED\n",
         (_CODES,),
@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "secret-names",
         "A setting whose name says so is a secret.",
-        "eo_pipeline/scrubbing.py",
+        "eo_pipeline/errors.py",
         "password|passwd|pwd|passphrase|secret|",
         "passwd|pwd|passphrase|secret|",
         ("tests/test_scrubbing.py::test_a_secret_is_not_in_an_errors_text",),
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "partitions-are-live-versions",
         "The partitions are the checkpoints that stand: a rewind takes the later ones away.",
-        "eo_pipeline/dagster/partitions.py",
+        "eo_pipeline/dagster/mirror.py",
         "            live -= {v for v in live if entry.target < v < entry.version}\n",
         "            pass\n",
         (_MIRROR,),
@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "reported-once",
         "An entry that the event log reports is not reported again.",
-        "eo_pipeline/dagster/reconcile.py",
+        "eo_pipeline/dagster/mirror.py",
         "        if candidate.id not in seen:\n",
         "        if True:\n",
         ("tests/dagster/test_reconcile.py",),
@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         "cursor-waits-for-events",
         "The reconciler does not move past an entry whose event it may not have read yet.",
-        "eo_pipeline/dagster/reconcile.py",
+        "eo_pipeline/dagster/mirror.py",
         "            if not caught_up:\n",
         "            if False:\n",
         ("tests/dagster/test_reconcile.py::test_events_not_read_yet_are_waited_for",),
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "cursor-of-partitions",
         "The partition sensor's cursor keeps the UUID of each topic: one made anew is new.",
-        "eo_pipeline/dagster/new_partitions.py",
+        "eo_pipeline/dagster/topics.py",
         "and known in (None, cluster.topic_ids.get(tp.topic))",
         "",
         ("tests/dagster/test_new_partitions.py",),

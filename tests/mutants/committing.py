@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _CONTRACT = "tests/sinks/postgres/test_postgres_contract.py::TestAppend"
-_RECOVERY = "tests/run/test_recovery.py"
+_RECOVERY = "tests/runs/test_recovery.py"
 _STEPS = "tests/sinks/test_protocol_steps.py"
-_TRANSACTION = "tests/run/test_transaction.py"
+_TRANSACTION = "tests/runs/test_transaction.py"
 _STAGING = "tests/staging/test_staging.py"
 _CHAIN = "tests/ledger/test_chain.py"
 
@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "files-are-verified",
         "A commit verifies the staged files before it sends a row.",
-        "eo_pipeline/sinks/protocol.py",
+        "eo_pipeline/sinks/session.py",
         "                staged.verify(entry)  # step 3\n",
         "                pass\n",
         (f"{_STEPS}::test_no_other_number_of_rows_is_published_than_the_entry_says",),
@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "already-committed",
         "An entry that the ledger holds is ALREADY_COMMITTED and not published again.",
-        "eo_pipeline/sinks/protocol.py",
+        "eo_pipeline/sinks/session.py",
         "        if held.id == entry.id:\n",
         "        if False:\n",
         (f"{_STEPS}::test_rows_and_entry_go_in_by_the_steps_in_their_order_and_only_once",),
@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "version-is-no-identity",
         "Another transaction at the same version is fenced: a number alone is no identity.",
-        "eo_pipeline/sinks/protocol.py",
+        "eo_pipeline/sinks/session.py",
         "        if held.id == entry.id:\n",
         "        if held.version == entry.version:\n",
         (f"{_STEPS}::test_an_entry_is_known_by_its_transaction_and_its_parent_by_that_too",),
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "lost-reply-is-unknown",
         "An error of the commit itself leaves the outcome unknown: it is no refusal.",
-        "eo_pipeline/sinks/protocol.py",
+        "eo_pipeline/sinks/session.py",
         "            with self._told_as(partial(self._unknown, entry)):\n",
         "            with self._told_as(self.explain):\n",
         (
@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "unknown-stays-unknown",
         "After a lost reply no other answer to a later try says that nothing landed.",
-        "eo_pipeline/run/transaction.py",
+        "eo_pipeline/runs/transaction.py",
         "        if self.state is TransactionState.UNKNOWN:\n",
         "        if False:\n",
         (f"{_TRANSACTION}::test_after_a_lost_reply_no_later_answer_proves_that_nothing_landed",),
@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "unknown-is-tried-again",
         "A lost reply is resolved by trying the same transaction again.",
-        "eo_pipeline/run/transaction.py",
+        "eo_pipeline/runs/transaction.py",
         "        retry=retry_if_exception_type(CommitUnknownError),\n",
         "        retry=retry_if_exception_type(FencedError),\n",
         (f"{_TRANSACTION}::test_a_lost_reply_is_tried_again_under_the_same_transaction_id",),
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "failure-is-settled",
         "After a failed step the ledger is asked whether the entry landed all the same.",
-        "eo_pipeline/sinks/protocol.py",
+        "eo_pipeline/sinks/session.py",
         "            landed = self.has_landed(entry)\n        except",
         "            landed = False\n        except",
         (
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "refusal-is-marked",
         "A promise that the store will never take is marked refused.",
-        "eo_pipeline/run/transaction.py",
+        "eo_pipeline/runs/transaction.py",
         "            if not error.retryable:\n",
         "            if False:\n",
         (f"{_TRANSACTION}::test_a_refused_attempt_is_marked_and_deletes_nothing",),
@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "promise-is-kept",
         "Recovery commits a promise whose parent is the head.",
-        "eo_pipeline/run/recover.py",
+        "eo_pipeline/runs/recovery.py",
         "        if manifest is None or not manifest.entry.is_child_of(head):\n",
         "        if True:\n",
         (f"{_RECOVERY}::test_a_promise_on_top_of_the_head_is_kept",),
@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(
         "refused-is-not-met-again",
         "A promise that is marked refused is not committed by a later run.",
-        "eo_pipeline/run/recover.py",
+        "eo_pipeline/runs/recovery.py",
         "    return attempt.id.version == expected and not attempt.is_refused\n",
         "    return attempt.id.version == expected\n",
         (f"{_RECOVERY}::test_a_refused_promise_is_marked_kept_in_place_and_never_met_again",),
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "absent-is-not-dead",
         "A folder is deleted only if the ledger positively holds a transaction at its version.",
-        "eo_pipeline/run/recover.py",
+        "eo_pipeline/runs/recovery.py",
         "            if held is None and not pruned:\n",
         "            if False:\n",
         (_RECOVERY,),
@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "lake-files-stay",
         "The files of a committed attempt are the lake's and are not deleted with its promise.",
-        "eo_pipeline/run/recover.py",
+        "eo_pipeline/runs/recovery.py",
         "                attempt.delete_committed(rows=self.copies_rows)\n",
         "                attempt.delete_committed(rows=True)\n",
         (f"{_RECOVERY}::test_in_a_lake_the_committed_files_stay_and_only_the_promise_goes",),
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "live-folder-is-left-alone",
         "A folder without manifest is left alone while its owner may live.",
-        "eo_pipeline/run/recover.py",
+        "eo_pipeline/runs/recovery.py",
         "            if attempt.id.version > head.version and attempt.is_abandoned:\n",
         "            if attempt.id.version > head.version:\n",
         (f"{_RECOVERY}::test_a_folder_without_manifest_is_left_alone_until_its_version_is_taken",),
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "older-ledger-is-refused",
         "A ledger that lacks a commit seen confirmed before is refused.",
-        "eo_pipeline/run/recover.py",
+        "eo_pipeline/runs/recovery.py",
         "        if not lost:\n",
         "        if True:\n",
         (f"{_RECOVERY}::test_a_ledger_that_lacks_a_confirmed_commit_is_refused_until_adopted",),
@@ -212,7 +212,7 @@ MUTANTS = (
     Mutant(
         "manifest-is-last",
         "No manifest is there before all rows are staged.",
-        "eo_pipeline/run/transaction.py",
+        "eo_pipeline/runs/transaction.py",
         "        self._output, counts = stage(self.entry, self._attempt)\n",
         "        if self._attempt:\n"
         "            self._attempt.write_manifest(Manifest(self.entry, self._output))\n"
@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "seal",
         "An entry whose content does not fit its hash is damage.",
-        "eo_pipeline/ledger/chain.py",
+        "eo_pipeline/ledger/history.py",
         "        if entry.is_altered:\n",
         "        if False:\n",
         (f"{_CHAIN}::test_a_changed_entry_is_named",),
@@ -250,7 +250,7 @@ MUTANTS = (
     Mutant(
         "chain-parent",
         "An entry that is not a child of the one before it is damage.",
-        "eo_pipeline/ledger/chain.py",
+        "eo_pipeline/ledger/history.py",
         "        elif before is not None and not entry.is_child_of(before):\n",
         "        elif False:\n",
         (f"{_CHAIN}::test_a_changed_entry_with_a_fitting_hash_is_named_by_its_child",),
@@ -258,7 +258,7 @@ MUTANTS = (
     Mutant(
         "chain-gap",
         "A version that is missing in the ledger is damage.",
-        "eo_pipeline/ledger/chain.py",
+        "eo_pipeline/ledger/history.py",
         "        if entry.version > expected:\n",
         "        if False:\n",
         (f"{_CHAIN}::test_a_missing_entry_is_named",),
@@ -266,7 +266,7 @@ MUTANTS = (
     Mutant(
         "head-is-verified",
         "Every run compares the head with its parent before it builds on it.",
-        "eo_pipeline/sinks/standing.py",
+        "eo_pipeline/sinks/session.py",
         "            verify_head(head, self.entry(head.parent.version) if head.parent else None)\n",
         "            pass\n",
         (f"{_CONTRACT}::test_a_head_that_was_changed_is_not_built_upon",),
@@ -274,7 +274,7 @@ MUTANTS = (
     Mutant(
         "rows-without-ledger",
         "A table with rows of checkpoints and no ledger is refused.",
-        "eo_pipeline/sinks/standing.py",
+        "eo_pipeline/sinks/session.py",
         "        refuse_rows_without_ledger(self.pipeline, head, self.was_written)\n",
         "",
         (f"{_CONTRACT}::test_rows_without_a_ledger_are_not_doubled_by_beginning_anew",),
@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant(
         "another-table",
         "A table that was dropped and made anew is not the ledger's table.",
-        "eo_pipeline/sinks/standing.py",
+        "eo_pipeline/sinks/session.py",
         "            refuse_another_table(head, self.table_identity())\n",
         "",
         (f"{_CONTRACT}::test_a_table_made_anew_is_another",),

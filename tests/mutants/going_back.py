@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_TARGETS = "tests/run/test_targets.py"
-_WITHOUT_SPARK = "tests/run/test_without_spark.py"
+_TARGETS = "tests/operations/test_targets.py"
+_WITHOUT_SPARK = "tests/runs/test_without_spark.py"
 _FINDINGS = "tests/audit/test_audit_findings.py"
 
 MUTANTS = (
     Mutant(
         "live-branch",
         "What a rewind left behind is no target any more.",
-        "eo_pipeline/ledger/branch.py",
+        "eo_pipeline/ledger/history.py",
         "            live = [each for each in live if each.version <= target]\n",
         "            live = [each for each in live if each.version <= target + 1]\n",
         (
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "replayed-rows-count",
         "Of a checkpoint that was replayed the newest replay wrote the rows.",
-        "eo_pipeline/ledger/branch.py",
+        "eo_pipeline/ledger/history.py",
         "        Checkpoint(entry, replays.get(entry.version, entry))\n",
         "        Checkpoint(entry, entry)\n",
         ("tests/ledger/test_branch.py",),
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "stale-plan",
         "A plan is applied only to the head it was made from.",
-        "eo_pipeline/run/targets.py",
+        "eo_pipeline/operations/plan.py",
         "    if (head.id if head else None) != (planned.id if planned else None):\n",
         "    if (head is None) != (planned is None):\n",
         (f"{_TARGETS}::test_a_plan_is_stale_once_the_head_is_another_or_gone",),
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "read-again-from-the-target",
         "After a rewind reading goes on where the target stood.",
-        "eo_pipeline/run/rewind.py",
+        "eo_pipeline/operations/rewind.py",
         "        child = self.head.child(Operation.REWIND, run_id, self.target.offsets)\n",
         "        child = self.head.child(Operation.REWIND, run_id, self.head.offsets)\n",
         (_WITHOUT_SPARK,),
@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "rewind-counts",
         "After a rewind the ledger's total is what is left in the table.",
-        "eo_pipeline/run/rewind.py",
+        "eo_pipeline/operations/rewind.py",
         "            counts=Counts(rows_total=self.head.counts.rows_total - self.rows),\n",
         "            counts=Counts(rows_total=self.head.counts.rows_total),\n",
         (_WITHOUT_SPARK,),
@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "replay-moves-no-offset",
         "A replay reads its checkpoint's ranges and moves no offset.",
-        "eo_pipeline/run/replay.py",
+        "eo_pipeline/operations/replay.py",
         "        head.child(Operation.REPLAY, run_id, head.offsets),\n",
         "        head.child(Operation.REPLAY, run_id, checkpoint.entry.offsets),\n",
         (_TARGETS,),
@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "fork-begins-at-the-version",
         "A fork begins where the version stood that it is made from.",
-        "eo_pipeline/run/fork.py",
+        "eo_pipeline/operations/fork.py",
         "            offsets=self.target.offsets,\n",
         "            offsets=self.head.offsets,\n",
         (_WITHOUT_SPARK,),
@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant(
         "fork-takes-no-ledger",
         "A fork into a pipeline that has a ledger is refused.",
-        "eo_pipeline/run/fork.py",
+        "eo_pipeline/operations/fork.py",
         "            if head is not None:\n                raise GoingBackError(",
         "            if False:\n                raise GoingBackError(",
         (_WITHOUT_SPARK,),
@@ -89,7 +89,7 @@ MUTANTS = (
     Mutant(
         "redrive-what-was-set-aside",
         "A redrive reads again the checkpoints that set records aside, and no others.",
-        "eo_pipeline/run/dead_letters.py",
+        "eo_pipeline/operations/replay.py",
         "    return tuple(each for each in live if each.counts.dead_letters)\n",
         "    return tuple(live)\n",
         (_WITHOUT_SPARK,),
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "redrive-once",
         "What a redrive has landed is not redriven again.",
-        "eo_pipeline/run/dead_letters.py",
+        "eo_pipeline/operations/replay.py",
         "    return tuple(each for each in live if each.counts.dead_letters)\n",
         "    return tuple(each for each in live if each.entry.counts.dead_letters)\n",
         (_WITHOUT_SPARK,),
@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "accepted-loss-is-named",
         "An accepted loss names its holes in the ledger for ever.",
-        "eo_pipeline/run/accept_loss.py",
+        "eo_pipeline/runs/runner.py",
         '        details={**remarks, "holes": holes},\n',
         "        details={**remarks},\n",
         (_WITHOUT_SPARK,),
@@ -113,27 +113,27 @@ MUTANTS = (
     Mutant(
         "accepted-loss-was-looked-at",
         "Only a loss that somebody looked at, of the same kind, is accepted.",
-        "eo_pipeline/run/accept_loss.py",
+        "eo_pipeline/runs/runner.py",
         "    return {tp: now[tp] for tp, (kind, _) in looked_at.items() if tp in now and "
         "now[tp][0] is kind}\n",
         "    return now\n",
-        ("tests/source/test_losses.py",),
+        ("tests/kafka/test_losses.py",),
     ),
     Mutant(
         "no-position-goes-down",
         "Past an accepted loss no position is forgotten: it is put aside.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/kafka/losses.py",
         "        if tp.topic in replaced or (tp in kinds and tp not in offsets)\n",
         "        if tp.topic in replaced\n",
         (
-            "tests/source/test_losses.py::"
+            "tests/kafka/test_losses.py::"
             "test_an_accepted_loss_goes_on_where_records_are_and_no_position_is_forgotten",
         ),
     ),
     Mutant(
         "adopt-later-rows",
         "A ledger is not adopted under a table that holds rows of later versions.",
-        "eo_pipeline/run/adopt.py",
+        "eo_pipeline/operations/repair.py",
         "    if session.holds_rows(following):\n",
         "    if False:\n",
         (_WITHOUT_SPARK,),
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "adopt-writes-an-entry",
         "Adopting the sink's older state is a version of its own.",
-        "eo_pipeline/run/adopt.py",
+        "eo_pipeline/operations/repair.py",
         "        recovery.session.publish(entry, StagedOutput())\n",
         "",
         (_WITHOUT_SPARK,),
@@ -191,14 +191,14 @@ MUTANTS = (
         "audit-values",
         "An audit compares the checksum of the values with the one that was committed.",
         "eo_pipeline/audit/values.py",
-        "        return checksums.digest(found.sums) == asked.digest\n",
+        "        return checksum.digest(found.sums) == asked.digest\n",
         "        return True\n",
         ("tests/audit/test_values_judged.py",),
     ),
     Mutant(
         "audit-contiguity",
         "An audit finds two live checkpoints that read the same offset.",
-        "eo_pipeline/ledger/contiguity.py",
+        "eo_pipeline/ledger/history.py",
         "            if start < furthest[1]:\n",
         "            if False:\n",
         ("tests/dagster/test_contiguity.py",),

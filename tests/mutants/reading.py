@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_PLANNER = "tests/source/test_planner.py"
-_LOSSES = "tests/source/test_losses.py"
-_KAFKA = "tests/source/test_looking_at_kafka.py"
-_VALUES = "tests/source/test_each_reason.py"
-_COUNTING = "tests/run/test_counting.py"
-_POLICY = "tests/run/test_refused_records.py"
-_WITHOUT_SPARK = "tests/run/test_without_spark.py"
+_PLANNER = "tests/kafka/test_planner.py"
+_LOSSES = "tests/kafka/test_losses.py"
+_KAFKA = "tests/kafka/test_looking_at_kafka.py"
+_VALUES = "tests/batch/test_each_reason.py"
+_COUNTING = "tests/batch/test_counting.py"
+_POLICY = "tests/runs/test_refused_records.py"
+_WITHOUT_SPARK = "tests/runs/test_without_spark.py"
 
 MUTANTS = (
     # which offsets
     Mutant(
         "ranges-begin-at-the-ledger",
         "A range begins where the ledger stands.",
-        "eo_pipeline/source/planner.py",
+        "eo_pipeline/kafka/planner.py",
         "        start = positions[tp]\n",
         "        start = max(positions[tp], bounds.beginning + 1)\n",
         (f"{_PLANNER}::test_ranges_begin_at_the_ledgers_offset_and_never_pass_the_end",),
@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "run-stops-at-the-ends-it-saw",
         "A run reads no further than the ends it saw when it began.",
-        "eo_pipeline/source/planner.py",
+        "eo_pipeline/kafka/planner.py",
         "        end = min(bounds.end, stops.get(tp, start))\n",
         "        end = bounds.end\n",
         (f"{_PLANNER}::test_a_run_stops_at_the_ends_it_saw_first_also_when_the_topic_grows",),
@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         "fair-share",
         "No partition gets more than its share of the limit while another one waits.",
-        "eo_pipeline/source/planner.py",
+        "eo_pipeline/kafka/planner.py",
         "        shares[i] = min(wanted[i], left // (count - rank))\n",
         "        shares[i] = min(wanted[i], left)\n",
         (
@@ -43,7 +43,7 @@ MUTANTS = (
     Mutant(
         "last-stable-offset",
         "Under read_committed a partition ends at its last stable offset.",
-        "eo_pipeline/source/admin.py",
+        "eo_pipeline/kafka/admin.py",
         '        levels = (earliest, None), (latest, None), (latest, "read_uncommitted")\n',
         '        levels = (earliest, None), (latest, "read_uncommitted"), '
         '(latest, "read_uncommitted")\n',
@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "bounds-of-one-topic",
         "Offsets belong to a topic's UUID only if it is the same before and after the look.",
-        "eo_pipeline/source/admin.py",
+        "eo_pipeline/kafka/admin.py",
         "        unsure = {name for name, topic in after.items() if before[name] != topic}\n",
         "        unsure = set[str]()\n",
         (_KAFKA,),
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "new-partition",
         "A partition that nobody has read is read from its first record.",
-        "eo_pipeline/source/discovery.py",
+        "eo_pipeline/kafka/partitions.py",
         "        positions[tp] = kept or 0\n",
         "        positions[tp] = kept or bounds.end\n",
         (f"{_LOSSES}::test_a_partition_added_to_a_known_topic_is_read_from_its_first_record",),
@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "start-is-resolved-once",
         "The start mode is resolved once: what the ledger says is never asked for again.",
-        "eo_pipeline/run/forward.py",
+        "eo_pipeline/runs/runner.py",
         "        head = head or self._start(cluster)\n",
         "        head = self._start(cluster)\n",
         (_WITHOUT_SPARK,),
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "group-offsets-never-decide",
         "Reading goes on where the ledger stands, and never where a consumer group does.",
-        "eo_pipeline/run/forward.py",
+        "eo_pipeline/runs/runner.py",
         "        limits = self.steps.source.limits\n"
         "        return plan(\n"
         "            positions_of(head, cluster),\n",
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "start-modes",
         "A partition without an offset of its own starts where or_else says.",
-        "eo_pipeline/source/start_offsets.py",
+        "eo_pipeline/kafka/admin.py",
         '    ends = or_else == "latest"\n',
         '    ends = or_else != "latest"\n',
         (_KAFKA,),
@@ -96,16 +96,16 @@ MUTANTS = (
     Mutant(
         "no-option-of-spark",
         "No option given to Spark decides which records are read.",
-        "eo_pipeline/source/client_options.py",
+        "eo_pipeline/kafka/client.py",
         "        if name.lower() not in connector and not _is_for_the_consumer(name.lower())\n",
         '        if name == "nothing"\n',
-        ("tests/test_config.py::test_no_option_of_spark_decides_which_records_are_read",),
+        ("tests/config/test_documents.py::test_no_option_of_spark_decides_which_records_are_read",),
     ),
     # losses
     Mutant(
         "below-beginning",
         "Records that retention took before they were read are a loss.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/kafka/losses.py",
         "    if expected < bounds.beginning:\n",
         "    if False:\n",
         (f"{_LOSSES}::test_each_way_to_lose_records_is_told_apart",),
@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant(
         "truncated",
         "A log that ends before the ledger's offset is a loss.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/kafka/losses.py",
         "    if expected > bounds.written or expected >= cluster.altered.get(tp, expected + 1):\n",
         "    if expected >= cluster.altered.get(tp, expected + 1):\n",
         (f"{_LOSSES}::test_each_way_to_lose_records_is_told_apart",),
@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         "topic-id",
         "A topic with another UUID is another topic, whatever its name.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/kafka/losses.py",
         "    return known is not None and present is not None and known != present\n",
         "    return False\n",
         (f"{_LOSSES}::test_each_way_to_lose_records_is_told_apart",),
@@ -129,7 +129,7 @@ MUTANTS = (
     Mutant(
         "partition-gone",
         "A partition of the ledger that Kafka does not show is a loss.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/kafka/losses.py",
         "        return LossKind.VANISHED\n",
         "        return None\n",
         (f"{_LOSSES}::test_each_way_to_lose_records_is_told_apart",),
@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "end-fell",
         "A range that was planned and ends past the log now cannot be read whole.",
-        "eo_pipeline/source/losses.py",
+        "eo_pipeline/kafka/losses.py",
         "        kind = kind or kind_of_loss(r.topic_partition, r.end, topic_ids, cluster)\n",
         "        pass\n",
         (f"{_LOSSES}::test_a_range_that_ends_past_the_log_cannot_be_read_whole",),
@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         "loss-stops-the-run",
         "A run stops at a loss, before it has read anything, unless the policy says otherwise.",
-        "eo_pipeline/run/forward.py",
+        "eo_pipeline/runs/runner.py",
         "        if refused:\n",
         "        if False:\n",
         (_WITHOUT_SPARK,),
@@ -153,15 +153,15 @@ MUTANTS = (
     Mutant(
         "topics-after-staging",
         "Rows of a topic that was replaced while they were staged are not committed.",
-        "eo_pipeline/run/checkpoint.py",
+        "eo_pipeline/runs/checkpoint.py",
         "                self._refuse_replaced_topics(transaction.entry)\n",
         "",
-        ("tests/run/test_losing_a_race.py",),
+        ("tests/runs/test_losing_a_race.py",),
     ),
     Mutant(
         "retention-margin",
         "What retention would take while it is read again is not gone back to.",
-        "eo_pipeline/source/rereading.py",
+        "eo_pipeline/operations/plan.py",
         "            if floor is not None and r.span and r.start < floor:\n",
         "            if False:\n",
         (f"{_LOSSES}::test_what_would_be_read_again_must_outlive_the_reading",),
@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         "read-adds-up",
         "Records read are the good, the bad and the skipped ones together.",
-        "eo_pipeline/run/counting.py",
+        "eo_pipeline/batch/counting.py",
         "        if seen.records != seen.good + seen.bad + seen.skipped:\n",
         "        if False:\n",
         (_COUNTING,),
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "staged-is-made",
         "As many rows are staged as the Spark job made.",
-        "eo_pipeline/run/counting.py",
+        "eo_pipeline/batch/counting.py",
         "    if made == staged.rows:\n",
         "    if True:\n",
         (_COUNTING,),
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "counts-prove-themselves",
         "Counts that a transform may have touched are believed only if they prove themselves.",
-        "eo_pipeline/source/sums.py",
+        "eo_pipeline/batch/counting.py",
         "        and (counted[_SQUARES] - squares) % _PRIME == 0\n",
         "",
         (f"{_COUNTING}::test_ranges_that_were_not_read_whole_do_not",),
@@ -195,7 +195,7 @@ MUTANTS = (
     Mutant(
         "policy-fail",
         "By on_bad_record: fail one bad record stops the run.",
-        "eo_pipeline/run/stage.py",
+        "eo_pipeline/batch/stage.py",
         '        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:\n',
         "        if bad > self.source.dead_letter_limit:\n",
         (_POLICY,),
@@ -203,7 +203,7 @@ MUTANTS = (
     Mutant(
         "dead-letter-limit",
         "More bad records than dead_letter_limit stop the run.",
-        "eo_pipeline/run/stage.py",
+        "eo_pipeline/batch/stage.py",
         '        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:\n',
         '        if self.source.on_bad_record == "fail":\n',
         (_POLICY,),
@@ -211,7 +211,7 @@ MUTANTS = (
     Mutant(
         "bad-is-not-good",
         "A bad record makes no row.",
-        "eo_pipeline/source/decoded.py",
+        "eo_pipeline/batch/decode.py",
         "        return F.col(ERROR).isNull() & ~self._skipped()\n",
         "        return ~self._skipped()\n",
         (_VALUES,),
@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "reasons",
         "The first thing wrong with a record is the reason in the dead letters.",
-        "eo_pipeline/source/decode.py",
+        "eo_pipeline/batch/decode.py",
         "        error = error.when(fault.found, fault.reason)\n    for field in schema:\n",
         "        error = error.when(F.lit(False), fault.reason)\n    for field in schema:\n",
         (_VALUES,),
@@ -227,7 +227,7 @@ MUTANTS = (
     Mutant(
         "decimal-overflow",
         "A decimal that its column would round makes the record bad.",
-        "eo_pipeline/source/json_values.py",
+        "eo_pipeline/batch/decode_json.py",
         "        return F.when(_is_exact(leaf, wanted), bare.try_cast(wanted))\n",
         "        return bare.try_cast(wanted)\n",
         (_VALUES,),
@@ -235,7 +235,7 @@ MUTANTS = (
     Mutant(
         "duplicate-fields",
         "A record with a field twice is bad.",
-        "eo_pipeline/source/json_fields.py",
+        "eo_pipeline/batch/decode_json.py",
         "    found = F.size(F.array_distinct(keys)) < F.size(keys)\n",
         "    found = F.lit(False)\n",
         (_VALUES,),
@@ -243,7 +243,7 @@ MUTANTS = (
     Mutant(
         "required-field",
         "A record that lacks a field declared NOT NULL is bad.",
-        "eo_pipeline/source/decode.py",
+        "eo_pipeline/batch/decode.py",
         "            error = error.when(leaf.isNull(), f",
         "            error = error.when(F.lit(False), f",
         (_VALUES,),
@@ -251,7 +251,7 @@ MUTANTS = (
     Mutant(
         "utc",
         "A time without a zone is UTC, whatever the session's zone is.",
-        "eo_pipeline/spark/staging.py",
+        "eo_pipeline/spark/launch.py",
         '    "spark.sql.session.timeZone": "UTC",\n',
         "",
         (_VALUES,),
@@ -259,7 +259,7 @@ MUTANTS = (
     Mutant(
         "tombstones",
         "A tombstone is skipped, and counted, only where tombstones: skip asks for it.",
-        "eo_pipeline/source/decoded.py",
+        "eo_pipeline/batch/decode.py",
         '        skip = self.source.tombstones == "skip"\n',
         "        skip = True\n",
         (_VALUES,),
@@ -268,17 +268,17 @@ MUTANTS = (
     Mutant(
         "strictest-policy",
         "Of several changes of one column the strictest policy decides.",
-        "eo_pipeline/source/schema_changes.py",
+        "eo_pipeline/formats/schema_diff.py",
         "        return max(found, key=_ORDER.index, default=Policy.EVOLVE)\n",
         "        return min(found, key=_ORDER.index, default=Policy.EVOLVE)\n",
-        ("tests/source/test_schema_changes.py",),
+        ("tests/formats/test_schema_changes.py",),
     ),
     Mutant(
         "freeze",
         "A change under the policy freeze stops the run.",
-        "eo_pipeline/source/schema_changes.py",
+        "eo_pipeline/formats/schema_diff.py",
         "        return tuple(each for each in self.all if each.policy is Policy.FREEZE)\n",
         "        return ()\n",
-        ("tests/source/test_schema_changes.py",),
+        ("tests/formats/test_schema_changes.py",),
     ),
 )

@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant(
         "store-counts",
         "The rows that a table with triggers holds afterwards are counted by the database.",
-        f"{_SQL}/rows.py",
+        f"{_SQL}/table.py",
         "            if (added := self.count(mine) - before) != staged.rows:\n",
         "            if (added := self.count(mine) - before) < 0:\n",
         (
@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant(
         "store-took-all",
         "The number of rows that the database says it took is compared.",
-        f"{_SQL}/rows.py",
+        f"{_SQL}/table.py",
         "        if inserted != staged.rows and not self._acts:\n",
         "        if False:\n",
         (
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "commit-is-answered",
         "A COMMIT that the server answers by ROLLBACK is no commit.",
-        "eo_pipeline/sinks/postgres/store.py",
+        "eo_pipeline/sinks/postgres/connection.py",
         '        if tag != "COMMIT":\n',
         "        if False:\n",
         (f"{_POSTGRES}::test_a_commit_that_the_server_answers_by_a_rollback_is_none",),
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "lock-timeout",
         "A PostgreSQL transaction waits for a lock no longer than sink.lock_timeout.",
-        "eo_pipeline/sinks/postgres/store.py",
+        "eo_pipeline/sinks/postgres/connection.py",
         "        self.execute(_LIMITS, lock, lock, whole)\n",
         '        self.execute(_LIMITS, "0", lock, whole)\n',
         (
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "durable-commit",
         "A PostgreSQL commit is durable although the server's default is synchronous_commit=off.",
-        "eo_pipeline/sinks/postgres/store.py",
+        "eo_pipeline/sinks/postgres/connection.py",
         "WHEN 'off' THEN 'on'",
         "WHEN 'off' THEN 'off'",
         (
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "rewind-takes-what-came-after",
         "A rewind takes the rows of later checkpoints and no others.",
-        f"{_SQL}/selecting.py",
+        f"{_SQL}/reading.py",
         '    operator = ">" if entry.operation is Operation.REWIND else "="\n',
         '    operator = ">=" if entry.operation is Operation.REWIND else "="\n',
         (
@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "replay-takes-its-checkpoint",
         "A replay takes back the rows of its checkpoint and no others.",
-        f"{_SQL}/selecting.py",
+        f"{_SQL}/reading.py",
         '    operator = ">" if entry.operation is Operation.REWIND else "="\n',
         '    operator = ">"\n',
         (
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "upsert-newest-staged",
         "Of the staged rows of one key the one with the greatest sequence is written.",
-        f"{_SQL}/upsert.py",
+        f"{_SQL}/table.py",
         '{quoted(name)} DESC" for name in rule.age_columns(columns)',
         '{quoted(name)} ASC" for name in rule.age_columns(columns)',
         (f"{_UPSERT}::test_the_newest_of_one_checkpoint_wins_whatever_its_place[postgres]",),
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "upsert-older-changes-nothing",
         "A row that is older than the one in the table changes nothing.",
-        f"{_SQL}/upsert.py",
+        f"{_SQL}/table.py",
         "    return f\"({', '.join(mine)}) <= ({', '.join(theirs)}) OR {unknown}\"\n",
         '    return "true"\n',
         (f"{_UPSERT}::test_an_older_row_that_comes_late_changes_nothing[postgres]",),
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "iceberg-no-retries",
         "PyIceberg does not retry a commit.",
-        "eo_pipeline/sinks/iceberg/store.py",
+        "eo_pipeline/sinks/iceberg/table.py",
         'NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "0"}\n',
         'NO_RETRIES = {TableProperties.COMMIT_NUM_RETRIES: "4"}\n',
         ("tests/sinks/iceberg/test_iceberg_sink.py::TestOtherWriters",),
@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "delta-vacuum",
         "Maintenance of a Delta table never removes what a live run has staged.",
-        "eo_pipeline/sinks/delta/unused.py",
+        "eo_pipeline/sinks/delta/maintenance.py",
         "            return head is None or int(found[2]) > head\n",
         "            return False\n",
         (
@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "iceberg-orphans",
         "Maintenance of an Iceberg table never removes what a live run has staged.",
-        "eo_pipeline/sinks/iceberg/unused.py",
+        "eo_pipeline/sinks/iceberg/maintenance.py",
         "        return head is not None and int(found[2]) <= head.version\n",
         "        return True\n",
         (
@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "lake-own-commit",
         "A lake's commit that was refused by what it had made itself is a commit.",
-        "eo_pipeline/sinks/lake/publication.py",
+        "eo_pipeline/sinks/lake/session.py",
         "            has_landed, self._is_known = self.landed() is not None, True\n",
         "            has_landed, self._is_known = False, True\n",
         ("tests/sinks/iceberg/test_iceberg_sink.py::TestOutcomes",),
@@ -205,7 +205,7 @@ MUTANTS = (
     Mutant(
         "kafka-fences",
         "All runs of a pipeline have one transactional id: the newer shuts out the older.",
-        "eo_pipeline/sinks/kafka/transaction.py",
+        "eo_pipeline/sinks/kafka/transactions.py",
         '"transactional.id": sink.transactional_id(pipeline, shard),',
         '"transactional.id": f"{sink.transactional_id(pipeline, shard)}-{id(self)}",',
         (
@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant(
         "mysql-tables-first",
         "MySQL's tables are made before the transaction: CREATE TABLE would commit what is open.",
-        "eo_pipeline/sinks/mysql/store.py",
+        "eo_pipeline/sinks/mysql/connection.py",
         "    has_ddl_in_transactions = False\n",
         "    has_ddl_in_transactions = True\n",
         (
@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         "redis-tries-first",
         "The script of Redis tries every type and permission before its first write.",
-        "eo_pipeline/sinks/redis/script.py",
+        "eo_pipeline/sinks/redis/session.py",
         "  found = obstacle(KEYS[i]) or moved(KEYS[i], origins[i - first_key + 1])\n",
         "  found = moved(KEYS[i], origins[i - first_key + 1])\n",
         (
@@ -284,7 +284,7 @@ MUTANTS = (
     Mutant(
         "redis-compares-the-head",
         "The script of Redis writes nothing unless the head is the parent.",
-        "eo_pipeline/sinks/redis/script.py",
+        "eo_pipeline/sinks/redis/session.py",
         "if (redis.call('HGET', ledger, 'head') or '') ~= parent then\n",
         "if false then\n",
         (

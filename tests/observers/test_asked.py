@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eo_pipeline.observers import asked, makers
+from eo_pipeline.observers import detection, makers
 from eo_pipeline.observers.failures import FailureNotes
 
 
@@ -33,25 +33,25 @@ def test_nobody_is_told_but_who_counts_failures() -> None:
 )
 def test_opentelemetrys_variables_ask_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert asked.for_opentelemetry()
+    assert detection.for_opentelemetry()
     assert len(makers()) == 2
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert not asked.for_opentelemetry()
+    assert not detection.for_opentelemetry()
 
 
 @pytest.mark.parametrize("name", ["OPENLINEAGE_URL", "OPENLINEAGE__TRANSPORT__TYPE"])
 def test_openlineages_variables_ask_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert asked.for_openlineage()
+    assert detection.for_openlineage()
     monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
-    assert not asked.for_openlineage()
+    assert not detection.for_openlineage()
 
 
 @pytest.mark.parametrize("folder", [".", "home/.openlineage"])
 def test_openlineages_file_asks_for_it(folder: str, tmp_path: Path) -> None:
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     (tmp_path / folder / "openlineage.yml").touch()
-    assert asked.for_openlineage()
+    assert detection.for_openlineage()
 
 
 def test_a_working_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eo_pipeline.observers.datasets import topic_name, written_name
+from eo_pipeline.observers.openlineage import topic_name, written_name
 from eo_pipeline.pipeline import Pipeline
 
 SOURCE = {"bootstrap_servers": "a:9092", "topics": ["orders"], "value_schema": "id BIGINT"}

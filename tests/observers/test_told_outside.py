@@ -9,8 +9,7 @@ import pytest
 import yaml
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from eo_pipeline.dagster.automation import Automation
-from eo_pipeline.dagster.names import DagsterPipeline
+from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.embedded.ports import free_port
 from tests.cli.shell import Shell, eo
 from tests.cli.test_metrics import parsed

@@ -33,20 +33,20 @@ _IDLE_S = 3600.0
 
 # imports within: a run of pure tests starts nothing, and waits for nothing
 def kafka(folder: Path) -> EmbeddedServer:
-    from tests.servers import kafka_in
+    from tests.support.servers import kafka_in
 
     return kafka_in(folder)
 
 
 def postgres(folder: Path) -> EmbeddedServer:
-    from tests.servers import postgres_in
+    from tests.support.servers import postgres_in
 
     return postgres_in(folder)
 
 
 def spark(folder: Path) -> EmbeddedServer:
     from eo_pipeline.embedded.spark import EmbeddedSpark
-    from tests.engine import spark_jars
+    from tests.support.engine import spark_jars
 
     return EmbeddedSpark(folder, jars=spark_jars(), memory="3g")
 

@@ -11,7 +11,7 @@ import pytest
 
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from tests import shared
-from tests.servers import is_gone, wait_until
+from tests.support.servers import is_gone, wait_until
 
 
 def test_a_server_is_started_once_for_all_and_ends_with_the_last_that_uses_it(

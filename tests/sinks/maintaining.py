@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from eo_pipeline import crashpoints
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
+from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
 from eo_pipeline.testing import crash_at
 
 #: Nothing is kept that left the table, for which a document cannot ask; and as by default.

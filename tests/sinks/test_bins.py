@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eo_pipeline.sinks.lake.bins import DataFile, bins
+from eo_pipeline.sinks.lake.maintenance import DataFile, bins
 
 MB = 1_000_000
 

@@ -15,7 +15,7 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.console import ConsoleSink
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, dead_letters, first_entry, raise_at
 from eo_pipeline.testing.contract import COMMITTED, SinkContract, killed_while_publishing

@@ -22,11 +22,11 @@ from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.parquet import ParquetSink
-from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.redis import RedisSink
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
-from tests.chaos import rest_is_chaos
+from tests.support.chaos import rest_is_chaos
 
 #: One microsecond and one day after the last that Python's datetime and date have.
 YEAR_10000_US = 253_402_300_800_000_000

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from tests.chaos import rest_is_chaos
-from tests.engine import Bench, Coordinates, Table, Topic
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import Bench, Coordinates, Table, Topic
 
 _COLUMNS = ["_eo_topic", "_eo_partition", "_eo_offset"]
 

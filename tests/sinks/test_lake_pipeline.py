@@ -20,10 +20,10 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.places import Place, files_below
-from tests.chaos import rest_is_chaos
-from tests.engine import Bench, Coordinates, Table, Topic
-from tests.store_folder import StoreFolder
+from eo_pipeline.storage.paths import Place, files_below
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import Bench, Coordinates, Table, Topic
+from tests.support.store_folder import StoreFolder
 
 LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
 

@@ -21,9 +21,9 @@ from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
-from tests.servers import MakeDatabase
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of
-from tests.stores import MySqlDatabase
+from tests.support.servers import MakeDatabase
+from tests.support.stores import MySqlDatabase
 
 FOREIGN = pa.table({"id": pa.array([1, 2], pa.int64())})
 

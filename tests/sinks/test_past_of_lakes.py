@@ -11,9 +11,9 @@ import pytest
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
+from eo_pipeline.sinks.capabilities import Selected
 from eo_pipeline.sinks.iceberg import IcebergSink
-from eo_pipeline.sinks.past import Selected
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from tests.sinks.delta.delta_world import World, append_of_another_application, rows_of
 from tests.sinks.iceberg.iceberg_world import publish, table_of
 

@@ -15,7 +15,7 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
-from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, Publication, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 

@@ -14,8 +14,8 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks import registry
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.console import ConsoleSink
-from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.registry import sink_class, sink_from_config, sink_names
+from eo_pipeline.sinks.session import SinkSession
 
 _REDIS = {"type": "redis", "url": "redis://:s3cret@h", "key": "{id}"}
 _POSTGRES = {"type": "postgres", "dsn": "postgresql://me:s3cret@h/d", "table": "t"}

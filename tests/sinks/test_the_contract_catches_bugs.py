@@ -24,13 +24,13 @@ from eo_pipeline.errors import EoPipelineError, FencedError, RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.postgres.session import PostgresSession
-from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, Publication, SinkSession
+from eo_pipeline.sinks.sql.connection import SqlStore
 from eo_pipeline.sinks.sql.session import SqlPublication
-from eo_pipeline.sinks.sql.store import SqlStore
 from eo_pipeline.staging.rows import StagedOutput
-from eo_pipeline.testing.crashes import CrashRequested
-from tests.servers import MakeDatabase
+from eo_pipeline.testing.faults import CrashRequested
 from tests.sinks.postgres import test_postgres_contract as healthy
+from tests.support.servers import MakeDatabase
 
 
 class SkipsTheCompareAndSwap(PostgresSession):

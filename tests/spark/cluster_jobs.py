@@ -13,10 +13,9 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 
-from eo_pipeline.bucket import BucketPath
-from eo_pipeline.places import files_below
-from tests.engine import Bench, Coordinates, Table
-from tests.stores import Bucket
+from eo_pipeline.storage.paths import BucketPath, files_below
+from tests.support.engine import Bench, Coordinates, Table
+from tests.support.stores import Bucket
 
 LINEAGE = ["_eo_topic", "_eo_partition", "_eo_offset"]
 TRANSFORMS = "tests.spark.cluster_transforms"

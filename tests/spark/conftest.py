@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine import TABLE, Bench, Table, Topic
 from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.spark.cluster_jobs import DeltaTableInABucket, IcebergTableInABucket, Job, PostgresTable
-from tests.stores import Bucket
+from tests.support.engine import TABLE, Bench, Table, Topic
+from tests.support.stores import Bucket
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from eo_pipeline.batch.fast_json import trial
 from eo_pipeline.embedded import spark as embedded
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.source.ordinary import trial
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import class_path
-from eo_pipeline.spark.ordinary import has_function
-from tests.servers import STATE
-from tests.source.test_ordinary import is_read
+from eo_pipeline.spark.native_functions import has_function
+from tests.batch.test_fast_json import is_read
+from tests.support.servers import STATE
 
 pytestmark = pytest.mark.slow
 
@@ -26,13 +26,13 @@ _OWN_SESSION = """
 from pyspark.sql import SparkSession
 SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 
-from eo_pipeline.jvm.ordinary import CATALOG_SETTING
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import decode
-from eo_pipeline.source.ordinary import trial
+from eo_pipeline.spark.native_jar import CATALOG_SETTING
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.batch.decode import decode
+from eo_pipeline.batch.fast_json import trial
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.ordinary import has_function
-from tests.source.frames import kafka_frame
+from eo_pipeline.spark.native_functions import has_function
+from tests.batch.frames import kafka_frame
 
 spark = SparkSettings(warm=False).session()
 assert spark.conf.get(CATALOG_SETTING), "it was given the setting, and not the jar"

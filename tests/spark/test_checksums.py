@@ -16,11 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.jvm.submit import CLIENT_VARIABLES
-from eo_pipeline.sinks.projection import is_made_of_scalars
-from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.checksums import (
+from eo_pipeline.batch.checksum import (
     NotComparableError,
     digest,
     hashed_columns,
@@ -28,6 +24,10 @@ from eo_pipeline.spark.checksums import (
     summed,
     sums,
 )
+from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.sinks.columns import is_made_of_scalars
+from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark.jvm import CLIENT_VARIABLES
 from eo_pipeline.testing.all_types import ALL_TYPES
 
 NESTED = pa.table(

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from eo_pipeline.errors import SparkJobError
-from eo_pipeline.places import files_below
-from tests.clusters import Cluster
-from tests.servers import those_alive, wait_until
+from eo_pipeline.storage.paths import files_below
 from tests.spark.cluster_jobs import TRANSFORMS, Job
+from tests.support.clusters import Cluster
+from tests.support.servers import those_alive, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError, TransformError
-from eo_pipeline.jvm.submit import CLIENT_VARIABLES
 from eo_pipeline.spark import JARS_VARIABLE
-from tests.engine import Bench, staged_attempts
-from tests.servers import STATE
+from eo_pipeline.spark.jvm import CLIENT_VARIABLES
+from tests.support.engine import Bench, staged_attempts
+from tests.support.servers import STATE
 
 
 @pytest.mark.core(only=["divided_by_zero-DIVIDE_BY_ZERO-inline"])
@@ -33,7 +33,7 @@ def test_a_transform_that_fails_while_spark_runs_it_will_fail_again(
 ) -> None:
     bench.topic.write(20)
     broken = bench.pipeline(
-        transform=f"tests.run.transforms:{transform}", inline_records=inline_records
+        transform=f"tests.runs.transforms:{transform}", inline_records=inline_records
     )
     with pytest.raises(TransformError, match=said) as failed:
         broken.run()
@@ -47,7 +47,7 @@ def test_a_transform_that_fails_while_spark_runs_it_will_fail_again(
 def test_what_may_pass_in_a_transform_is_tried_again(bench: Bench) -> None:
     bench.topic.write(20)
     with pytest.raises(SparkJobError, match="the rates server is away") as failed:
-        bench.pipeline(transform="tests.run.transforms:away_at_run_time").run()
+        bench.pipeline(transform="tests.runs.transforms:away_at_run_time").run()
     assert failed.value.retryable
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_is_named_with_its_folder_and_what_is_left(
     small = tmp_path / "small"
     with disk(small, "size=1m"):
         with pytest.raises(SetupError, match="disk full") as full:
-            bench.pipeline(staging=str(small), transform="tests.run.transforms:wide").run()
+            bench.pipeline(staging=str(small), transform="tests.runs.transforms:wide").run()
         assert f"{small}/events" in str(full.value)
         assert "MB free of 1.0 MB" in str(full.value)
         assert not full.value.retryable

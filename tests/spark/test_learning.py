@@ -23,7 +23,7 @@ _PIPELINE = {
 _REGISTERED = "org.apache.spark.sql.ml.InternalFunctionRegistration"
 
 _SESSION = """
-from eo_pipeline.lifetime import this_process_ends
+from eo_pipeline._process import this_process_ends
 from eo_pipeline.spark import SparkSettings
 
 this_process_ends(is_ours={is_ours})
@@ -72,7 +72,7 @@ def test_other_code_in_such_a_command_finds_them_as_ever(tmp_path: Path) -> None
     assert registered
 
 
-@pytest.mark.parametrize("transform", [None, "tests.run.transforms:shouting"])
+@pytest.mark.parametrize("transform", [None, "tests.runs.transforms:shouting"])
 def test_a_transform_is_other_code(transform: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(SparkSettings, "session", lambda _, *, of_ours: asked.append(of_ours))

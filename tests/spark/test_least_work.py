@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.run.amount import LEAST_OFFSETS
-from eo_pipeline.spark import SparkSettings, little
-from tests.engine import Bench
-from tests.servers import STATE
+from eo_pipeline.runs.checkpoint import LEAST_OFFSETS
+from eo_pipeline.spark import SparkSettings, startup
+from tests.support.engine import Bench
+from tests.support.servers import STATE
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSpark]:
 
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(little, "process_ends", lambda: True)
+    monkeypatch.setattr(startup, "process_ends", lambda: True)
 
 
 def compiled(server: EmbeddedSpark) -> int:
@@ -92,13 +92,17 @@ def test_a_session_opens_one_channel(
     server: EmbeddedSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found before: another that was waited for and closed, which takes gRPC 0.2 s."""
-    opened, opens = list[Any](), grpc.insecure_channel
+    opened = list[Any]()
 
-    def counting(*told: Any, **options: Any) -> grpc.Channel:
-        opened.append(told)
-        return opens(*told, **options)
+    def counted(opens: Any) -> Any:
+        def counting(*told: Any, **options: Any) -> grpc.Channel:
+            opened.append(told)
+            return cast(grpc.Channel, opens(*told, **options))
 
-    monkeypatch.setattr(grpc, "insecure_channel", counting)
+        return counting
+
+    for kind in ("insecure_channel", "secure_channel"):  # the latter with a token
+        monkeypatch.setattr(grpc, kind, counted(getattr(grpc, kind)))
     session = SparkSettings(remote=server.remote, config={"spark.eo.mark": "one"}).session()
     session.range(1).collect()
     session.stop()

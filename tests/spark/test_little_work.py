@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from eo_pipeline import lifetime
-from eo_pipeline.dagster.processes import is_of_one_run
+from eo_pipeline import _process
+from eo_pipeline.dagster.resources import is_of_one_run
 from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.run.amount import (
+from eo_pipeline.runs.checkpoint import (
     LEAST_BYTES,
     LEAST_OFFSETS,
     LITTLE_BYTES,
@@ -20,7 +20,7 @@ from eo_pipeline.run.amount import (
     amount_of,
 )
 from eo_pipeline.spark.launch import JAVA_OPTIONS, launch_settings
-from eo_pipeline.spark.little import C1_ALONE, C2_LATER, Amount, launched_for, work
+from eo_pipeline.spark.startup import C1_ALONE, C2_LATER, Amount, launched_for, work
 
 MEASURED = Counts(records=1_000, bytes=200_000, costs=Costs(phases_ms={"stage": 9_000}))
 
@@ -95,8 +95,8 @@ def test_a_transform_is_little_if_it_was() -> None:
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends with its work."""
-    monkeypatch.setattr(lifetime, "_ends", False)
-    lifetime.this_process_ends()
+    monkeypatch.setattr(_process, "_ends", False)
+    _process.this_process_ends()
 
 
 def options(master: str = "local[*]", amount: Amount = Amount.LITTLE) -> str:
@@ -126,7 +126,7 @@ def test_a_users_own_options_stay_as_they_are() -> None:
 def test_a_process_that_stays_gets_both_whatever_its_first_work_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lifetime, "_ends", False)
+    monkeypatch.setattr(_process, "_ends", False)
     assert options() == options(amount=Amount.MUCH) == "-XX:+UseParallelGC"
 
 

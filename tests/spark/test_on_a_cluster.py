@@ -16,11 +16,11 @@ import pytest
 from eo_pipeline.cli.checks import State
 from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.errors import SetupError, SparkUnavailableError
-from tests.chaos import rest_is_chaos
-from tests.clusters import Cluster
-from tests.servers import wait_until
 from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.spark.cluster_jobs import TRANSFORMS, Job
+from tests.support.chaos import rest_is_chaos
+from tests.support.clusters import Cluster
+from tests.support.servers import wait_until
 
 IN_DELTA = pytest.mark.parametrize("job", ["delta"], indirect=True)
 SINKS = ["delta", "iceberg", "postgres"]

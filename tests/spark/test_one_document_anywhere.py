@@ -24,15 +24,15 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.places import files_below
 from eo_pipeline.spark import JARS_VARIABLE
-from tests.clusters import Cluster
+from eo_pipeline.storage.paths import files_below
 from tests.dagster.test_flights_pipeline import DOCUMENT
 from tests.demo.test_flights import messages
-from tests.engine import Coordinates
-from tests.servers import MakeTopic
 from tests.spark.cluster_jobs import DeltaTableInABucket, IcebergTableInABucket
-from tests.stores import Bucket
+from tests.support.clusters import Cluster
+from tests.support.engine import Coordinates
+from tests.support.servers import MakeTopic
+from tests.support.stores import Bucket
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -90,7 +90,7 @@ class Run:
 
     def started(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.run.driver", str(self.document), *arguments],
+            [sys.executable, "-m", "tests.runs.driver", str(self.document), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

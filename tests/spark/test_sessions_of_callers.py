@@ -9,7 +9,7 @@ import pytest
 
 from eo_pipeline import ConfigError, SparkSettings
 from eo_pipeline.errors import TransformError
-from tests.engine import Bench
+from tests.support.engine import Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

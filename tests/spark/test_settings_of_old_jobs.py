@@ -26,10 +26,10 @@ from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.connect import apply_settings, settings_of
-from eo_pipeline.spark.staging import SPARKS_DEFAULTS, STAGING_SETTINGS
-from tests.engine import Topic, spark_jars
-from tests.run.test_direct import World
-from tests.servers import STATE
+from eo_pipeline.spark.launch import SPARKS_DEFAULTS, STAGING_SETTINGS
+from tests.batch.test_fast_path import World
+from tests.support.engine import Topic, spark_jars
+from tests.support.servers import STATE
 
 #: As they stand in guides to migration, and in configurations that nobody dares to touch.
 CARRIED_ALONG = {
@@ -229,12 +229,12 @@ def test_days_of_old_in_avro_are_the_same_under_settings_of_older_jobs(world: Wo
 CLASSIC = """
 import json, sys
 from pyspark.sql import functions as F
-from eo_pipeline.run.stage import Stager
+from eo_pipeline.batch.stage import Stager
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.source.config import KafkaSource
-from eo_pipeline.source.decode import decode
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.batch.decode import decode
 from eo_pipeline.spark import SparkSettings, staging_settings
-from tests.source.frames import kafka_frame
+from tests.batch.frames import kafka_frame
 from tests.spark.test_settings_of_old_jobs import (
     CARRIED_ALONG, EXCEPTION, SCHEMA, records, set_all, setting
 )

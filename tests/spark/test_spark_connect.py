@@ -24,8 +24,8 @@ from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import interruptible, interrupts
-from tests.engine import Bench
-from tests.servers import STATE, found_below, wait_until
+from tests.support.engine import Bench
+from tests.support.servers import STATE, found_below, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -234,7 +234,7 @@ def test_a_server_that_dies_in_the_middle_ends_the_run_and_the_next_one_connects
 ) -> None:
     bench.topic.write(50)
     running = runner(
-        transform="tests.run.transforms:slow_the_first_time",
+        transform="tests.runs.transforms:slow_the_first_time",
         spark={"remote": with_token(server, TOKEN), "connect_timeout": 2},
     )
     running.start()
@@ -263,7 +263,7 @@ def test_a_server_that_is_started_again_in_the_middle_of_a_job_is_a_lost_one(
 ) -> None:
     bench.topic.write(50)
     running = runner(
-        transform="tests.run.transforms:slow_the_first_time",
+        transform="tests.runs.transforms:slow_the_first_time",
         spark={"remote": with_token(server, TOKEN), "connect_timeout": 60},
     )
     running.start()

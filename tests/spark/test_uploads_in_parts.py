@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.places import files_below
 from eo_pipeline.spark import JARS_VARIABLE
-from tests.engine import Bench, Table, Topic
-from tests.proxy import Cut, Proxy
-from tests.servers import wait_until
+from eo_pipeline.storage.paths import files_below
 from tests.spark.cluster_jobs import TRANSFORMS, DeltaTableInABucket
-from tests.stores import Bucket
+from tests.support.engine import Bench, Table, Topic
+from tests.support.proxy import Cut, Proxy
+from tests.support.servers import wait_until
+from tests.support.stores import Bucket
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -12,10 +12,15 @@ import pytest
 from pyspark.sql.udf import UserDefinedFunction
 
 from eo_pipeline import SparkSettings
-from eo_pipeline.jvm import driver
-from eo_pipeline.spark.warm.finding import warm_server
-from eo_pipeline.spark.warm.record import ServerRecord, path_of, records, write
-from eo_pipeline.spark.warm.terms import terms
+from eo_pipeline.spark import driver
+from eo_pipeline.spark.server.record import (
+    ServerRecord,
+    path_of,
+    records,
+    terms,
+    warm_server,
+    write,
+)
 from tests.spark.test_warm_records import record_of_this_process
 
 _LAUNCH = {"spark.driver.memory": "1g"}

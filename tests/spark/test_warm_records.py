@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from eo_pipeline.jvm.processes import start_of
-from eo_pipeline.spark.warm.record import (
+from eo_pipeline._process import start_of
+from eo_pipeline.spark.server.record import (
     ServerRecord,
     UnreadableRecordError,
+    differences,
     forget,
     nearest,
     path_of,
     read,
     records,
+    terms,
     write,
 )
-from eo_pipeline.spark.warm.terms import differences, terms
 
 pytestmark = pytest.mark.slow
 

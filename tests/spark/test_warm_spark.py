@@ -17,11 +17,11 @@ import pytest
 import yaml
 
 from eo_pipeline.embedded.jars import spark_connector_jars
-from eo_pipeline.jvm.java import find_java
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.java import find_java
 from tests.dagster.projects import write_project
-from tests.engine import Table, Topic
-from tests.servers import STATE, is_gone, those_alive, wait_until
+from tests.support.engine import Table, Topic
+from tests.support.servers import STATE, is_gone, those_alive, wait_until
 
 pytestmark = pytest.mark.slow
 

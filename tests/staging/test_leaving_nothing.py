@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.places import relative_name
-from eo_pipeline.run.recover import Recovery
+from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.staging import attempt as attempt_module
-from eo_pipeline.staging import owner as owner_module
+from eo_pipeline.staging import markers as owner_module
 from eo_pipeline.staging.attempt import Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.storage.paths import relative_name
 from eo_pipeline.testing import child_of, first_entry, to_files
-from tests.run.test_recovery import Ledger
+from tests.runs.test_recovery import Ledger
 
 START = first_entry("p")
 ROWS = StagedTable.in_memory(pa.table({"id": [1, 2, 3]}))

@@ -19,7 +19,7 @@ from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.staging.attempt import MANIFEST, Attempt, StagingArea
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
-from tests.stores import Bucket
+from tests.support.stores import Bucket
 
 START = LedgerEntry(
     pipeline="p",

@@ -12,8 +12,8 @@ from eo_pipeline import BadRecordError, ConfigError
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.testing import records_frame
-from tests.engine import Bench
-from tests.run.transforms import only_small_ids, shouting
+from tests.runs.transforms import only_small_ids, shouting
+from tests.support.engine import Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

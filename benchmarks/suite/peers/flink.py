@@ -16,7 +16,7 @@ from benchmarks.suite.peers.structured_streaming import DRIVER, jdbc_url
 from benchmarks.suite.room import PROGRAMS
 from benchmarks.suite.target import Store, Target
 from benchmarks.suite.topic import Topic
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.spark.java import find_java
 
 FLINK = "2.1.1"
 KAFKA = "4.0.1-2.0"

@@ -17,7 +17,7 @@ from benchmarks.suite.room import STATE, Room
 from benchmarks.suite.target import Store, Target
 from benchmarks.suite.topic import Topic
 from eo_pipeline.embedded.jars import KAFKA_VERSION, kafka_broker_jars
-from eo_pipeline.jvm.java import find_java
+from eo_pipeline.spark.java import find_java
 
 _BLOCK = 1 << 20
 _TOOLS = Jar("org.apache.kafka", "kafka-tools", KAFKA_VERSION, alone=False)

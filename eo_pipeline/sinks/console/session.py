@@ -8,12 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from eo_pipeline.errors import (
     ConfigError,
@@ -21,13 +24,33 @@ from eo_pipeline.errors import (
     LedgerDamagedError,
     RefusedError,
     SinkUnavailableError,
+    printable,
 )
-from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.console.config import ConsoleSink
-from eo_pipeline.sinks.console.rows import show
-from eo_pipeline.sinks.protocol import Publication, SinkSession
-from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.sinks.session import Publication, SinkSession
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.storage.paths import fsync
+
+
+def show(console: Console, title: str, staged: StagedTable, rows_max: int) -> None:
+    """Print a table of at most ``rows_max`` rows of ``staged`` below ``title``; count the rest."""
+    table = Table(*map(escape, staged.schema.names), highlight=True)
+    for row in islice(_rows(staged, rows_max), rows_max):
+        table.add_row(*map(_text, row))
+    console.print(title, table, sep="\n")
+    if staged.rows > rows_max:
+        console.print(f"... and {staged.rows - rows_max} more")
+
+
+def _rows(staged: StagedTable, rows_max: int) -> Iterator[list[Any]]:
+    for batch in staged.batches():
+        for row in batch.slice(0, rows_max).to_pylist():
+            yield list(row.values())
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else escape(printable(str(value)))
 
 
 class ConsoleSession(SinkSession):
@@ -109,7 +132,7 @@ class ConsoleSession(SinkSession):
             # the newest first: whatever is left when this is interrupted is a whole ledger
             for version in range(head.version if head else -1, -1, -1):
                 self.path(version).unlink(missing_ok=True)
-            sync(self.folder)
+            fsync(self.folder)
         return (f"{head.version + 1:,} versions of the ledger in {self.folder}",) if head else ()
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
@@ -154,7 +177,7 @@ class ConsolePublication(Publication):
         assert self._file is not None, "entered before it is committed"
         try:
             os.link(self._file, self.session.path(self.entry.version))
-            sync(self.session.folder)
+            fsync(self.session.folder)
         except OSError as error:
             # taken by somebody, who may also have tidied this file away; or no link was made
             raise self.session.explain(error) from error

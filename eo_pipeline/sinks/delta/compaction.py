@@ -9,16 +9,15 @@ from typing import Any
 
 from deltalake.transaction import AddAction, RemoveAction
 
-from eo_pipeline.arrow import pa, pc, pq
+from eo_pipeline._lazy import pa, pc, pq
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.places import Place, parquet_source, relative_name, size_of
+from eo_pipeline.sinks.delta.files import stats_json
 from eo_pipeline.sinks.delta.layout import folder_of, has_folder, partition_value
 from eo_pipeline.sinks.delta.log import file_name, is_removable
-from eo_pipeline.sinks.delta.stats import stats_json
-from eo_pipeline.sinks.delta.store import Snapshot
+from eo_pipeline.sinks.delta.table import Snapshot
 from eo_pipeline.sinks.delta.types import TYPES
-from eo_pipeline.sinks.lake.bins import DataFile
-from eo_pipeline.sinks.lake.together import refuse_other_count, write_batches
+from eo_pipeline.sinks.lake.maintenance import DataFile, refuse_other_count, write_batches
+from eo_pipeline.storage.paths import Place, parquet_source, relative_name, size_of
 
 _BATCH_ROWS = 131_072
 

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from eo_pipeline.places import Place
-from eo_pipeline.sinks.config import Guarantee, StagingFolders
+from eo_pipeline.sinks.columns import Limits, reason
+from eo_pipeline.sinks.config import Guarantee, StagingFolders, UpsertOptions, each_once
 from eo_pipeline.sinks.delta.layout import layout_copy, refuse_layout, unfit_for
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX
-from eo_pipeline.sinks.options import UpsertOptions, each_once
-from eo_pipeline.sinks.unfit import Limits, reason
-from eo_pipeline.storage import Storage, checked_place
+from eo_pipeline.storage.config import Storage, checked_place
+from eo_pipeline.storage.paths import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

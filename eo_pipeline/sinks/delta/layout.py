@@ -14,10 +14,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from eo_pipeline.arrow import pa, pt
+from eo_pipeline._lazy import pa, pt
 from eo_pipeline.errors import ConfigError, RefusedError
+from eo_pipeline.sinks.columns import Unfit, column
 from eo_pipeline.sinks.lake.types import layout_text
-from eo_pipeline.sinks.unfit import Unfit, column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from eo_pipeline.errors import TableRolledBackError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.delta.store import Snapshot, explained
+from eo_pipeline.sinks.delta.table import Snapshot, explained
 
 #: Commits that are read at once: nearly always the pipeline's own is the first, or among the first.
 _READ = (20, 400, None)

@@ -22,14 +22,13 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType
 from pyiceberg.utils.properties import property_as_bool
 
-from eo_pipeline.arrow import pa, pq
-from eo_pipeline.bucket import BucketPath
+from eo_pipeline._lazy import pa, pq
 from eo_pipeline.errors import RefusedError, SchemaChangeError
-from eo_pipeline.places import Place, parquet_source, size_of
+from eo_pipeline.sinks.iceberg.config import untold_bounds
 from eo_pipeline.sinks.iceberg.fields import ids_in, ids_of
-from eo_pipeline.sinks.iceberg.partitioning import untold_bounds
 from eo_pipeline.sinks.iceberg.types import TYPES
-from eo_pipeline.sinks.lake.bounds import refuse_unbounded_footer
+from eo_pipeline.sinks.lake.types import refuse_unbounded_footer
+from eo_pipeline.storage.paths import BucketPath, Place, parquet_source, size_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
 
-from eo_pipeline.arrow import pa, pt
+from eo_pipeline._lazy import pa, pt
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.types import changed

@@ -16,6 +16,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import parse_transform
 
 from eo_pipeline.errors import (
@@ -25,9 +26,16 @@ from eo_pipeline.errors import (
     TableRolledBackError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
-from eo_pipeline.places import Place
+from eo_pipeline.sinks.capabilities import (
+    Maintenance,
+    Past,
+    Selected,
+    Upkeep,
+    lineage_of_batches,
+    lineage_schema,
+)
 from eo_pipeline.sinks.iceberg.added import append, uri_of
-from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink
+from eo_pipeline.sinks.iceberg.config import ROWS_FOLDER, IcebergSink, refuse_alike
 from eo_pipeline.sinks.iceberg.fields import (
     as_spark_writes,
     following,
@@ -35,10 +43,7 @@ from eo_pipeline.sinks.iceberg.fields import (
     name_mapping,
     widen,
 )
-from eo_pipeline.sinks.iceberg.partitioning import refuse_alike
-from eo_pipeline.sinks.iceberg.past import past_of, rolled_back
-from eo_pipeline.sinks.iceberg.rows import new_files, take_back
-from eo_pipeline.sinks.iceberg.store import (
+from eo_pipeline.sinks.iceberg.table import (
     HEAD_PROPERTY,
     NO_RETRIES,
     NO_ROWS,
@@ -53,26 +58,90 @@ from eo_pipeline.sinks.iceberg.store import (
     lacks_layout,
     load,
     make_namespace,
+    new_files,
     new_properties,
     pointer_of,
     read_errors,
+    take_back,
     verifying,
 )
 from eo_pipeline.sinks.iceberg.types import TYPES
+from eo_pipeline.sinks.lake.files import PublishedFiles
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
-from eo_pipeline.sinks.lake.publication import Commit, LakePublication
-from eo_pipeline.sinks.lake.rows import PublishedFiles
-from eo_pipeline.sinks.lake.session import LakeSession
+from eo_pipeline.sinks.lake.maintenance import stopped
+from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX, own_columns
-from eo_pipeline.sinks.lake.upkeep import stopped
-from eo_pipeline.sinks.lineage import lineage_of_batches, lineage_schema
-from eo_pipeline.sinks.maintenance import Maintenance, Upkeep
-from eo_pipeline.sinks.past import Past, Selected
-from eo_pipeline.sinks.protocol import OvertakenError
+from eo_pipeline.sinks.session import OvertakenError
 from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.storage.paths import Place
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+def past_of(table: Table, entry: LedgerEntry) -> Past:
+    """The last snapshot that the commit of ``entry`` made.
+
+    Raises:
+        RefusedError: it expired, or there was none.
+    """
+    for snapshot in _ancestors(table):
+        if _is_of(snapshot, entry):
+            return _past(table, snapshot.snapshot_id)
+    raise RefusedError(
+        f"the table has no snapshot of version {entry.version} (they expire; the first version has "
+        "none)"
+    )
+
+
+def rolled_back(table: Table, head: LedgerEntry) -> TableRolledBackError | None:
+    """Told by the newest snapshot below the current one that a commit of the pipeline made: each
+    commit makes one, and moves the ledger. If those expired, by the snapshot of the head, if that
+    is kept and not below the current one.
+    """
+    found = (_version_of(snapshot, head.pipeline) for snapshot in _ancestors(table))
+    stands = next((version for version in found if version is not None), None)
+    newest = next((s for s in table.metadata.snapshots if _is_of(s, head)), None)
+    if stands is None and newest is not None and newest not in _ancestors(table):
+        stands = 0  # or one whose snapshot expired: going back to 0 is right for each
+    if stands is None or stands >= head.version:
+        return None
+    forward = f"Set it to snapshot {newest.snapshot_id} again" if newest else "Set it forward again"
+    return TableRolledBackError(head.pipeline, head.version, stands, forward)
+
+
+def _version_of(snapshot: Snapshot, pipeline: str) -> int | None:
+    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    version = said.get("eo.version") if said.get("eo.pipeline") == pipeline else None
+    return int(version) if version is not None else None
+
+
+def _past(table: Table, snapshot_id: int) -> Past:
+    scan = table.scan(snapshot_id=snapshot_id)
+    return Past(
+        f"snapshot {snapshot_id} of the Iceberg table",
+        lambda _: TYPES.shown(iter(scan.to_arrow_batch_reader())),
+        scan.count,
+        {"Spark": f"SELECT * FROM {'.'.join(table.name())} VERSION AS OF {snapshot_id}"},
+    )
+
+
+def _ancestors(table: Table) -> Iterator[Snapshot]:
+    """From the newest on, as far as they are kept: what was rolled back is not among them."""
+    found = table.current_snapshot()
+    if found is None:
+        return
+    yield found  # nearly always all that is asked for, of many
+    held = {each.snapshot_id: each for each in table.metadata.snapshots}
+    while (found := held.get(found.parent_snapshot_id or -1)) is not None:
+        yield found
+
+
+def _is_of(snapshot: Snapshot, entry: LedgerEntry) -> bool:
+    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    mine = (entry.pipeline, str(entry.version), entry.run_id)
+    return tuple(said.get(f"eo.{name}") for name in ("pipeline", "version", "run-id")) == mine
+
 
 #: Below a pipeline's folder of rows: files of batches that came in memory.
 _INLINE_FOLDER = "inline"
@@ -162,8 +231,8 @@ class IcebergSession(LakeSession[Table]):
         return {"Spark": f"SELECT * FROM {self.sink.table} WHERE {condition}"}
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
-        """See :mod:`eo_pipeline.sinks.iceberg.maintain`."""
-        from eo_pipeline.sinks.iceberg.maintain import IcebergUpkeep
+        """See :mod:`eo_pipeline.sinks.iceberg.maintenance`."""
+        from eo_pipeline.sinks.iceberg.maintenance import IcebergUpkeep
 
         with self._told_as(self._not_kept):
             if table := self.open_table():

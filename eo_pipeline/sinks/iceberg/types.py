@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eo_pipeline.arrow import pa, pt
+from eo_pipeline._lazy import pa, pt
+from eo_pipeline.sinks.columns import is_scalar
 from eo_pipeline.sinks.lake.types import StoredTypes
-from eo_pipeline.sinks.projection import is_scalar
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

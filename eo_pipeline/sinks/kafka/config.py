@@ -15,14 +15,13 @@ from pydantic import (
     model_validator,
 )
 
+from eo_pipeline.config.settings import ClientSettings
+from eo_pipeline.formats.parts import KEY, VALUE, Part
+from eo_pipeline.formats.registry import Registry
+from eo_pipeline.sinks.columns import Documents, Limits, Unfit, column, reason
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.documents import Documents
 from eo_pipeline.sinks.kafka.encoding import Schemas
-from eo_pipeline.sinks.kafka.types import Layout, Partitioner, check_origin, project
-from eo_pipeline.sinks.unfit import Limits, Unfit, column, reason
-from eo_pipeline.source.client_options import ClientSettings
-from eo_pipeline.source.parts import KEY, VALUE, Part
-from eo_pipeline.source.registry import Registry
+from eo_pipeline.sinks.kafka.records import Layout, Partitioner, check_origin, project
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -89,7 +88,7 @@ class KafkaSink(Sink):
         partitioning: ``key``, ``source`` or ``assigner``, see :class:`Partitioner`.
         shards: how many producers publish a checkpoint that was staged in files. With more than
             one, each has a transaction of its own: atomic per shard, see
-            :mod:`eo_pipeline.sinks.kafka.shards`. Needs the pipeline's lineage.
+            :mod:`eo_pipeline.sinks.kafka.transactions`. Needs the pipeline's lineage.
         offsets_group: a consumer group whose offsets for the source topics move in the same
             transaction. Only where source and sink are one cluster, and only for tools to look at.
         ledger_topic: ``<topic>._eo_ledger.<pipeline>``. Created if it is absent.
@@ -257,7 +256,7 @@ class KafkaSink(Sink):
         return self.layout.documents(schema.names) if self.layout.is_document else None
 
     def project(self, df: DataFrame) -> DataFrame:
-        """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.types`.
+        """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.records`.
 
         Raises:
             ConfigError: a column the configuration names is not there.

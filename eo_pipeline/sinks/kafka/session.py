@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from confluent_kafka import KafkaException
 
-from eo_pipeline.arrow import pa
+from eo_pipeline._lazy import pa
 from eo_pipeline.errors import (
     CommitUnknownError,
     EoPipelineError,
@@ -21,22 +21,26 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.config import Guarantee
-from eo_pipeline.sinks.kafka.config import KafkaSink
-from eo_pipeline.sinks.kafka.encoding import Schemas
-from eo_pipeline.sinks.kafka.evidence import holds_rows
-from eo_pipeline.sinks.kafka.ledger import open_ledger
-from eo_pipeline.sinks.kafka.ledger_records import ShardCounts
-from eo_pipeline.sinks.kafka.pool import READERS_SECONDS, Incomplete, ShardPool, unfinished
-from eo_pipeline.sinks.kafka.registered import Writers
-from eo_pipeline.sinks.kafka.shards import Shards
-from eo_pipeline.sinks.kafka.store import (
+from eo_pipeline.sinks.kafka.broker import (
     KafkaStore,
     TransactionLostError,
     UnansweredError,
     error_of,
+    holds_rows,
     while_publishing,
 )
-from eo_pipeline.sinks.protocol import (
+from eo_pipeline.sinks.kafka.config import KafkaSink
+from eo_pipeline.sinks.kafka.encoding import Schemas
+from eo_pipeline.sinks.kafka.ledger import ShardCounts, open_ledger
+from eo_pipeline.sinks.kafka.schemas import Writers
+from eo_pipeline.sinks.kafka.transactions import (
+    READERS_SECONDS,
+    Incomplete,
+    ShardPool,
+    Shards,
+    unfinished,
+)
+from eo_pipeline.sinks.session import (
     CommitOutcome,
     OvertakenError,
     Publication,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol, cast
 
-from eo_pipeline.places import Place
+from eo_pipeline.sinks.columns import is_made_of_scalars
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.projection import is_made_of_scalars
+from eo_pipeline.storage.paths import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,20 +30,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from eo_pipeline._lazy import pa, pq
+from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import LedgerDamagedError, SinkUnavailableError
-from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
-from eo_pipeline.places import (
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEntry, Operation
+from eo_pipeline.sinks.session import goes_back, target_of
+from eo_pipeline.staging.rows import StagedTable, batches_of
+from eo_pipeline.storage.backend import StoreUnreachableError
+from eo_pipeline.storage.paths import (
     Place,
     files_below,
     folders_in,
     names_in,
+    new_file,
+    parquet_source,
     relative_name,
     remove_all,
+    remove_empty_folders,
     sync,
     write_atomically,
     write_new,
 )
-from eo_pipeline.stores.base import StoreUnreachableError
 
 LEDGER_FOLDER = "_eo_ledger"
 
@@ -341,3 +348,140 @@ def _files(names: Mapping[Place, Iterable[str]]) -> Iterator[tuple[Pointer, Plac
         for name in found:
             if pointer := Pointer.of_file(name.rpartition("/")[2]):
                 yield pointer, folder / name
+
+
+_FOLDER = "dead_letters"
+
+
+class DeadLetterFiles:
+    """``<ledger folder>/dead_letters/<thousand>/<version>-<token>.parquet``."""
+
+    def __init__(self, ledger: LedgerFiles) -> None:
+        self.folder = ledger.folder / _FOLDER
+
+    def path(self, at: Pointer) -> Place:
+        return self.folder / at.bucket / f"{at.stem}.parquet"
+
+    def write(self, at: Pointer, staged: StagedTable) -> Place:
+        """Keep the letters of the attempt ``at``. They mean nothing until it is the head."""
+        path = self.path(at)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as file, pq.ParquetWriter(file, staged.schema) as writer:
+            for batch in staged.batches():
+                writer.write_batch(batch)
+        sync(path.parent)
+        return path
+
+    def checkpoint(self, at: Pointer) -> int:
+        """The number of the checkpoint that the letters of ``at`` belong to; a replay's is not its
+        own version.
+        """
+        with pq.ParquetFile(parquet_source(self.path(at))) as file:
+            first = next(file.iter_batches(1, columns=[CHECKPOINT_COLUMN]), None)
+        return at.version if first is None else int(first.column(0)[0].as_py())
+
+    def batches(self, pointers: Iterable[Pointer]) -> Iterator[pa.RecordBatch]:
+        """The same, as far as they are still there."""
+        for at in pointers:
+            if self.path(at).is_file():
+                with pq.ParquetFile(parquet_source(self.path(at))) as file:
+                    yield from batches_of(file)
+
+    def read(self, pointers: Iterable[Pointer]) -> pa.Table:
+        """The letters of entries that are in the ledger, in their order."""
+        tables = [pq.read_table(parquet_source(self.path(at))) for at in pointers]
+        return pa.concat_tables(tables) if tables else pa.table({})
+
+
+def below_floor(ledger: LedgerFiles, head: LedgerFile) -> int:
+    """How many files of versions below the floor there are, but for the first one, which stays:
+    that a pipeline has begun is told by it.
+    """
+    return sum(1 for _ in _below(ledger.folder, head.entry.floor))
+
+
+def prune(ledger: LedgerFiles, letters: DeadLetterFiles, head: LedgerFile) -> None:
+    """Remove the files of versions below the floor. Done again, after a kill or by two at once, it
+    goes on with what is left.
+    """
+    floor = head.entry.floor
+    if files := _kept_below(ledger, head):
+        lowest, right_below = files[0].at.version, files[-1].at
+        held, standing = {file.at for file in files}, {*_standing(letters, files).values()}
+        reach(CrashPoint.PLANNED)
+        kept = ((at, place) for at, place in _below(ledger.folder, floor) if at.version >= lowest)
+        remove_all([place for at, place in kept if at not in held])
+        remove_all([place for at, place in _below(letters.folder, floor) if at not in standing])
+        reach(CrashPoint.STAGED)
+        if right_below != FIRST:
+            remove_all([ledger.path(right_below)])
+            sync(ledger.path(right_below).parent)
+        reach(CrashPoint.COMMITTED)
+    remove_all([place for _, place in _below(ledger.folder, floor)])
+    remove_empty_folders(ledger.folder)
+
+
+def with_dead_letters(
+    ledger: LedgerFiles, letters: DeadLetterFiles, head: LedgerFile, since: int
+) -> list[Pointer]:
+    """Whose dead letters stand, of the checkpoints from version ``since``, in their order."""
+    above = [*ledger.chain(head, since)]
+    if since >= head.entry.floor:
+        found = _applied({}, above)
+    else:
+        found = _standing(letters, [*_kept_below(ledger, head), *above])
+    return [at for number, at in found.items() if number >= since]
+
+
+def _kept_below(ledger: LedgerFiles, head: LedgerFile) -> list[LedgerFile]:
+    """The chain below the floor, oldest first, as far down as it is there; nothing once the file
+    right below the floor is gone.
+    """
+    floor = ledger.at(head, head.entry.floor)
+    found, at = list[LedgerFile](), floor.previous if floor else None
+    while at is not None:
+        try:
+            file = ledger.get(at)
+        except LedgerDamagedError:
+            if ledger.path(at).is_file():
+                raise
+            break
+        found.append(file)
+        at = file.previous
+    return found[::-1]
+
+
+def _standing(letters: DeadLetterFiles, files: list[LedgerFile]) -> dict[int, Pointer]:
+    """By the checkpoint's number: whose dead letters stand once all ``files`` came after what is
+    left of versions before them.
+    """
+    older = sorted(at for at, _ in _below(letters.folder, files[0].at.version))
+    if any(goes_back(file.entry) for file in files):
+        return _applied({letters.checkpoint(at): at for at in older}, files)
+    # whatever their numbers are, they stay
+    return _applied({at.version: at for at in older}, files)
+
+
+def _applied(before: dict[int, Pointer], files: Iterable[LedgerFile]) -> dict[int, Pointer]:
+    """What stood ``before``, once these entries have come, oldest first."""
+    found = dict(before)
+    for file in files:
+        entry = file.entry
+        if entry.operation is Operation.REWIND:
+            found = {n: at for n, at in found.items() if n <= target_of(entry)}
+        number = target_of(entry) if entry.operation is Operation.REPLAY else entry.version
+        if file.dead_letters:
+            found[number] = file.at
+        else:
+            found.pop(number, None)
+    return found
+
+
+def _below(folder: Place, floor: int) -> Iterator[tuple[Pointer, Place]]:
+    """The files in the ``folder``'s folders of thousands whose versions are below ``floor``."""
+    buckets = (folder / name for name in folders_in(folder) if name.isdigit())
+    for bucket in buckets:
+        for name in names_in(bucket):
+            at = Pointer.of_file(name)
+            if at is not None and at.version < floor and at != FIRST:
+                yield at, bucket / name

@@ -15,11 +15,9 @@ from pydantic import (
     field_validator,
 )
 
+from eo_pipeline.sinks.columns import Limits, project, reason
 from eo_pipeline.sinks.mysql.types import NAMES
-from eo_pipeline.sinks.projection import project
-from eo_pipeline.sinks.sql.config import SqlSink
-from eo_pipeline.sinks.sql.names import TableName
-from eo_pipeline.sinks.unfit import Limits, reason
+from eo_pipeline.sinks.sql.config import SqlSink, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pymysql
 
-from eo_pipeline.sinks.sql.store import Diagnosis
+from eo_pipeline.sinks.sql.connection import Diagnosis
 
 #: Numbers that say nothing against the rows: the same transaction may succeed later.
 _LATER = frozenset(

@@ -5,13 +5,30 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eo_pipeline.errors import SinkUnavailableError
+from eo_pipeline.errors import RefusedError, SinkError, SinkUnavailableError
+from eo_pipeline.ledger.entry import EntryId, LedgerEntry, Operation, new_transaction_id
+from eo_pipeline.sinks.files import link_or_copy
+from eo_pipeline.sinks.parquet.ledger import (
+    DEAD_LETTERS_FOLDER,
+    ENTRY_FILE,
+    HINT_FILE,
+    CheckpointFolders,
+    EntryFile,
+    version_of,
+    write_rows,
+)
+from eo_pipeline.sinks.session import target_of
+from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.storage.paths import fsync
 
 #: ``renameat2(2)``: paths relative to the working folder; both names must be there, and swap.
 _AT_FDCWD = -100
@@ -106,3 +123,218 @@ def _lock(handle: int, folder: Path, deadline: float, *, exclusive: bool) -> boo
             return False
         else:
             return True
+
+
+log = logging.getLogger(__name__)
+
+_MARK = "eo_swap"
+
+
+@dataclass(frozen=True)
+class SwapFolder:
+    """Another state of the table in ``root``, in a hidden folder next to it: the one to be, and
+    after the exchange the one that was.
+    """
+
+    root: Path
+    path: Path
+    id: EntryId
+
+    @classmethod
+    def new(cls, root: Path, entry: LedgerEntry) -> SwapFolder:
+        """For one attempt to publish ``entry``. A table that is a link is followed."""
+        root = root.resolve()
+        own = f"{entry.version}-{entry.transaction_id}-{new_transaction_id()}"
+        return cls(root, root.parent / f"{_prefix(root)}{own}", entry.id)
+
+    @classmethod
+    def left(cls, root: Path) -> Iterator[SwapFolder]:
+        """What runs left there, dead or alive."""
+        root = root.resolve()
+        try:
+            names = [name for name in os.listdir(root.parent) if name.startswith(_prefix(root))]
+        except PermissionError:
+            return  # then nobody could build anything there
+        for name in names:
+            version, _, rest = name.removeprefix(_prefix(root)).partition("-")
+            if version.isdigit():
+                yield cls(root, root.parent / name, EntryId(int(version), rest.partition("-")[0]))
+
+    def build(self, file: EntryFile, staged: StagedOutput) -> None:
+        """Everything but the new entry, which must be written last.
+
+        Raises:
+            SinkError: a version's folder is missing.
+        """
+        entry, folders = file.entry, CheckpointFolders(self.root)
+        target, is_replay = target_of(entry), entry.operation is Operation.REPLAY
+        self.path.mkdir()
+        for version in range(entry.version):
+            new = CheckpointFolders(self.path).path(version)
+            if is_replay and version == target:
+                _replayed(folders, version, file, staged, new)
+            elif not is_replay and version > target:
+                _emptied(folders, version, new, dead_letters=False)
+            else:
+                _linked(folders.path(version), new)
+        CheckpointFolders(self.path).remember(entry.version)
+        _owned_alike(self.root, self.path)
+
+    def finish(self, file: EntryFile) -> None:
+        """The new entry, and with it the folder is whole. All of it is flushed."""
+        folder = CheckpointFolders(self.path).path(file.entry.version)
+        folder.mkdir()
+        # a replay's dead letters lie with the checkpoint that they belong to
+        replace(file, dead_letters=False).write(folder)
+        sync_file_system(self.path)
+
+    def swap(self) -> None:
+        """The one step. Both folders are locked, so that nobody publishes before all is in place.
+
+        Raises:
+            OSError: nothing changed.
+        """
+        with locked(self.path, exclusive=True):
+            exchange(self.path, self.root)
+            try:
+                self._complete()
+            except OSError as error:
+                log.warning("%s is left to the next run: %s", self.path, error)
+
+    def finish_or_drop(self, held: EntryId) -> None:
+        """Finish, or clear away, what a run left for a version that ``held`` has taken."""
+        if held == self.id:
+            self._complete()
+        else:
+            self.drop()
+
+    def _complete(self) -> None:
+        """After the exchange: what is not the pipeline's stays in the table, the rest goes."""
+        fsync(self.root.parent)
+        if self.path.is_dir():
+            _move_over(self.path, self.root)
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def drop(self) -> None:
+        """Before the exchange: forget it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def refuse_where_impossible(root: Path, entry: LedgerEntry, probes: Path) -> None:
+    """Try an exchange where no reader looks.
+
+    Args:
+        root: the table's folder.
+        entry: what is to be published.
+        probes: a hidden folder of the table, in which this may make others.
+
+    Raises:
+        RefusedError: this file system, operating system or folder cannot do it; says why.
+        SinkUnavailableError: it cannot be tried just now.
+    """
+    target_of(entry)
+    if not root.exists():
+        return
+    reason = _reason(root.resolve(), probes)
+    if reason:
+        raise RefusedError(
+            f"{root}: {entry.operation} is not possible: {reason}. Nothing was changed. A table "
+            "of files goes back where Linux can exchange two folders (a local disk). Use type: "
+            "delta or type: iceberg for a table that goes back anywhere, or start a new pipeline "
+            "and folder from that checkpoint (fork)."
+        )
+
+
+def _reason(root: Path, probes: Path) -> str | None:
+    if os.path.ismount(root):
+        return "the folder is a mount point, which keeps its place; use a folder below it"
+    if not os.access(root.parent, os.W_OK | os.X_OK):
+        return f"{root.parent}, in which the new state must be built, cannot be written"
+    one, other = probes / "one", probes / "other"
+    try:
+        for folder in (one, other):
+            folder.mkdir(parents=True)
+        exchange(one, other)
+        with locked(one, exclusive=True) as locks:
+            return None if locks else "the file system cannot lock a folder"
+    except OSError as error:
+        if error.errno in NOT_POSSIBLE:
+            return f"the file system does not exchange two folders: {error.strerror}"
+        raise SinkUnavailableError(f"{root} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(probes, ignore_errors=True)
+
+
+def _prefix(root: Path) -> str:
+    return f".{root.name}.{_MARK}-"
+
+
+def _linked(source: Path, target: Path) -> None:
+    """A folder as it is, its files under second names."""
+    try:
+        shutil.copytree(source, target, symlinks=True, copy_function=_link)
+    except FileNotFoundError as error:
+        raise _missing(source) from error
+
+
+def _link(source: str, target: str) -> None:
+    link_or_copy(Path(source), Path(target))
+
+
+def _emptied(folders: CheckpointFolders, version: int, target: Path, *, dead_letters: bool) -> None:
+    """A folder that keeps nothing but its version's entry."""
+    file = folders.file(version)
+    if file is None:
+        raise _missing(folders.path(version))
+    target.mkdir(exist_ok=True)
+    if file.dead_letters == dead_letters:
+        link_or_copy(folders.path(version) / ENTRY_FILE, target / ENTRY_FILE)
+    else:
+        replace(file, dead_letters=dead_letters).write(target)
+
+
+def _replayed(
+    folders: CheckpointFolders, version: int, file: EntryFile, staged: StagedOutput, target: Path
+) -> None:
+    """A folder with the staged rows, under names that no file of the checkpoint ever had: a reader
+    that listed the folder before must miss a file, and not take the new one for the old.
+    """
+    stem = f"part-{file.entry.version}"
+    target.mkdir()
+    if staged.rows is not None:
+        write_rows(staged.rows, target, stem)
+    if file.dead_letters and staged.dead_letters is not None:
+        (target / DEAD_LETTERS_FOLDER).mkdir()
+        write_rows(staged.dead_letters, target / DEAD_LETTERS_FOLDER, stem)
+    _emptied(folders, version, target, dead_letters=file.dead_letters)
+
+
+def _missing(path: Path) -> SinkError:
+    return SinkError(
+        f"{path} is missing, and later versions are there. Nothing was changed. To drop old rows "
+        "remove the Parquet files and leave the folder."
+    )
+
+
+def _owned_alike(old: Path, new: Path) -> None:
+    """Who may read the one may read the other."""
+    shutil.copystat(old, new)
+    before, after = old.stat(), new.stat()
+    if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
+        os.chown(new, before.st_uid, before.st_gid)
+
+
+def _move_over(old: Path, new: Path) -> None:
+    """What lies in the old folder besides checkpoints: staging, files of users."""
+    for item in list(old.iterdir()):
+        if version_of(item.name) is None and item.name != HINT_FILE:
+            _move(item, new / item.name)
+
+
+def _move(item: Path, target: Path) -> None:
+    """To where it was. What somebody made there meanwhile stays, and folders are put together."""
+    if not os.path.lexists(target):
+        item.rename(target)
+    elif item.is_dir() and not item.is_symlink() and target.is_dir():
+        for inner in list(item.iterdir()):
+            _move(inner, target / inner.name)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from eo_pipeline.arrow import pa, pq
+from eo_pipeline._lazy import pa, pq
 from eo_pipeline.errors import (
     CommitUnknownError,
     ConfigError,
@@ -22,26 +22,25 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.files import sync
 from eo_pipeline.ledger.entry import LedgerEntry, new_transaction_id
+from eo_pipeline.sinks.capabilities import Selected
 from eo_pipeline.sinks.files import refuse_file, remove_folder
-from eo_pipeline.sinks.parquet.config import ParquetSink
-from eo_pipeline.sinks.parquet.exchange import locked
-from eo_pipeline.sinks.parquet.lineage import queries, read_lineage, read_values
-from eo_pipeline.sinks.parquet.rows import write_rows
-from eo_pipeline.sinks.parquet.store import (
+from eo_pipeline.sinks.parquet.config import TOO_SMALL, TYPES, ParquetSink, refuse_partition_name
+from eo_pipeline.sinks.parquet.exchange import SwapFolder, locked, refuse_where_impossible
+from eo_pipeline.sinks.parquet.ledger import (
     DEAD_LETTERS_FOLDER,
     ENTRY_FILE,
     HINT_FILE,
     CheckpointFolders,
     EntryFile,
+    queries,
+    read_lineage,
+    read_values,
+    write_rows,
 )
-from eo_pipeline.sinks.parquet.swap import SwapFolder, refuse_where_impossible
-from eo_pipeline.sinks.parquet.types import TOO_SMALL, TYPES, refuse_partition_name
-from eo_pipeline.sinks.past import Selected
-from eo_pipeline.sinks.protocol import CommitOutcome, Publication, SinkSession
-from eo_pipeline.sinks.removal import goes_back
+from eo_pipeline.sinks.session import CommitOutcome, Publication, SinkSession, goes_back
 from eo_pipeline.staging.rows import StagedOutput, batches_of
+from eo_pipeline.storage.paths import fsync
 
 #: Folders in the making, one a try, each for the one that makes it.
 PUBLISHING_FOLDER = "_eo_publishing"
@@ -224,7 +223,7 @@ class ParquetSession(SinkSession):
             CommitUnknownError: it may not be.
         """
         try:
-            sync(self.root.resolve().parent if goes_back(entry) else self.root)
+            fsync(self.root.resolve().parent if goes_back(entry) else self.root)
         except OSError as error:
             raise CommitUnknownError(
                 f"{self.root}: whether the new folder's name would outlive a power cut is not "

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
-from eo_pipeline.sinks.packing import Packing
-from eo_pipeline.sinks.postgres.packing import packing_of
+from eo_pipeline.sinks.columns import Limits, Packing, is_scalar, project, reason
+from eo_pipeline.sinks.postgres.binary_copy import packing_of
 from eo_pipeline.sinks.postgres.types import NAMES
-from eo_pipeline.sinks.projection import is_scalar, project
-from eo_pipeline.sinks.sql.config import SqlSink
-from eo_pipeline.sinks.sql.names import TableName
-from eo_pipeline.sinks.unfit import Limits, reason
+from eo_pipeline.sinks.sql.config import SqlSink, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

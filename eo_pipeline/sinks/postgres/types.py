@@ -32,10 +32,10 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from eo_pipeline.arrow import pa
+from eo_pipeline._lazy import pa
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, is_list, kind_of
-from eo_pipeline.sinks.sql.names import NameRules
+from eo_pipeline.sinks.sql.config import NameRules
 
 #: PostgreSQL cuts longer names without an error (NAMEDATALEN - 1).
 NAME_BYTES_MAX = 63

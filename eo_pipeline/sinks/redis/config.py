@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
 
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.sinks.columns import Limits, project, reason
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.projection import project
 from eo_pipeline.sinks.redis.keys import RESERVED, KeyTemplate
-from eo_pipeline.sinks.unfit import Limits, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -128,7 +127,7 @@ class RedisSink(Sink):
         }
 
     def project(self, df: DataFrame) -> DataFrame:
-        """Nested columns become JSON; see :mod:`eo_pipeline.sinks.redis.types`.
+        """Nested columns become JSON; see :mod:`eo_pipeline.sinks.redis.keys`.
 
         Raises:
             SchemaChangeError: a column has a type that has no form in Redis.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from eo_pipeline.errors import RefusedError, SchemaChangeError
+from eo_pipeline.sinks.arrow import bounded_batches, check_all_sent
 from eo_pipeline.sinks.redis.types import KEY_KINDS, RedisKind, hash_texts, json_texts, kinds_of
-from eo_pipeline.sinks.rows import bounded_batches, check_all_sent
 from eo_pipeline.sinks.upsert import OFFSET_COLUMN, ORIGIN
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from eo_pipeline.errors import (
     ConfigError,
@@ -16,11 +22,320 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry
-from eo_pipeline.sinks.protocol import Publication, SinkSession
 from eo_pipeline.sinks.redis.config import RedisSink
+from eo_pipeline.sinks.redis.keys import Keys
 from eo_pipeline.sinks.redis.rows import PackedOutput, Packer, packed
-from eo_pipeline.sinks.redis.store import RedisStore
+from eo_pipeline.sinks.redis.types import RedisKind
+from eo_pipeline.sinks.session import Publication, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
+
+#: ``KEYS``: ledger, schema, dead letters, then one a row. ``ARGV``: version, transaction id,
+#: parent, entry, target, form, time to live, new columns, number of dead letters, a packed list of
+#: where each row came from (its Kafka topic and partition, or nothing); then a packed list of
+#: fields and values for each dead letter; then for each row one (hash) or its text (json).
+PUBLISH = """
+local ledger, schema, letters = KEYS[1], KEYS[2], KEYS[3]
+local version, transaction, parent, entry, target = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local form, ttl, letter_count = ARGV[6], ARGV[7], tonumber(ARGV[9])
+local origins = cmsgpack.unpack(ARGV[10])
+local first_key, first_letter = 4, 11
+local first_row = first_letter + letter_count
+
+-- 1. look: this very entry, another one, or a head that is not the parent
+local held = redis.call('HGET', ledger, version)
+if held then
+  local id = cjson.decode(held).entry.transaction_id
+  return {id == transaction and 'already committed' or 'fenced', id}
+end
+if (redis.call('HGET', ledger, 'head') or '') ~= parent then
+  return {'fenced', ''}
+end
+
+-- 2. try: every type and every permission, before the first write
+local function denied(command, key, ...)
+  return not redis.acl_check_cmd(command, key, ...) and {'denied', command, key}
+end
+local function misfit(key, wanted)
+  local found = redis.call('TYPE', key).ok
+  return found ~= 'none' and found ~= wanted and {'wrong type', key, found}
+end
+local function obstacle(key)
+  if form == 'json' then
+    return misfit(key, 'string') or denied('SET', key, 'v', 'PX', '1') or denied('GET', key)
+  end
+  return misfit(key, 'hash') or denied('DEL', key) or denied('HSET', key, 'f', 'v')
+    or denied('HMGET', key, 'f') or (ttl ~= '' and denied('PEXPIRE', key, '1'))
+end
+-- offsets of different partitions say nothing of which row is the newer one
+local function moved(key, origin)
+  if origin == '' then return false end
+  local topic, partition
+  if form == 'json' then
+    local ok, document = pcall(cjson.decode, redis.call('GET', key) or '{}')
+    if ok and type(document) == 'table' then
+      topic, partition = document['_eo_topic'], document['_eo_partition']
+    end
+    if type(partition) == 'number' then partition = string.format('%d', partition) end
+  else
+    local held = redis.call('HMGET', key, '_eo_topic', '_eo_partition')
+    topic, partition = held[1], held[2]
+  end
+  if type(topic) ~= 'string' or type(partition) ~= 'string' then return false end
+  local before = topic .. ' partition ' .. partition
+  return before ~= origin and {'moved', key, before .. ', the new one from ' .. origin}
+end
+local found = misfit(schema, 'hash') or misfit(letters, 'stream')
+  or denied('HSET', ledger, 'f', 'v') or denied('HSET', schema, 'f', 'v')
+  or denied('XADD', letters, '*', 'f', 'v')
+if found then return found end
+for i = first_key, #KEYS do
+  found = obstacle(KEYS[i]) or moved(KEYS[i], origins[i - first_key + 1])
+  if found then return found end
+end
+if letter_count > 0 and redis.call('EXISTS', letters) == 1 then
+  local info = redis.call('XINFO', 'STREAM', letters)
+  for i = 1, #info, 2 do
+    -- no entry can follow one with the last of all ids
+    if info[i] == 'last-generated-id' and info[i + 1]:find('^18446744073709551615') then
+      return {'wrong type', letters, 'full stream'}
+    end
+  end
+end
+local now = redis.call('TIME')
+
+-- 3. write. Redis asks only before a script's first write whether memory, disk and replicas allow
+-- it, and not of a DEL: so the first one changes nothing and may be denied.
+redis.call('HSET', ledger, 'target', target)
+local columns = cmsgpack.unpack(ARGV[8])
+for i = 1, #columns, 2 do
+  redis.call('HSET', schema, columns[i], columns[i + 1])
+end
+for i = first_letter, first_row - 1 do
+  redis.call('XADD', letters, '*', unpack(cmsgpack.unpack(ARGV[i])))
+end
+local function put_hash(key, fields)
+  redis.call('DEL', key)
+  for from = 1, #fields, 1000 do -- Lua's stack is bounded
+    redis.call('HSET', key, unpack(fields, from, math.min(from + 999, #fields)))
+  end
+  if ttl ~= '' then redis.call('PEXPIRE', key, ttl) end
+end
+local function put_text(key, text)
+  if ttl == '' then redis.call('SET', key, text) else redis.call('SET', key, text, 'PX', ttl) end
+end
+for i = first_key, #KEYS do
+  local value = ARGV[first_row + i - first_key]
+  if form == 'json' then
+    put_text(KEYS[i], value)
+  else
+    put_hash(KEYS[i], cmsgpack.unpack(value))
+  end
+end
+
+-- 4. the entry, and the head that points to it
+local stamped = '{"committed_at_us":' .. now[1] .. string.format('%06d', now[2])
+  .. ',"entry":' .. entry .. '}'
+redis.call('HSET', ledger, version, stamped, 'head', version .. ' ' .. transaction)
+return {'committed', ''}
+"""
+
+_T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
+
+#: The first version whose scripts can ask for permissions before they write.
+_VERSION_MIN = 7
+
+#: Codes that begin an error and say nothing against the rows (Redis manual, "error handling").
+_LATER = (
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+)
+_KILLED = "SCRIPT KILL"
+
+_LATER_TYPES = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.OutOfMemoryError,
+    redis.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+)
+_LOGIN_TYPES = (redis.AuthenticationError, redis.exceptions.AuthenticationWrongNumberOfArgsError)
+
+#: Not "failed" but "refused": the connection was made and the server said no to all of it.
+_ANSWERED_TYPES = (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError)
+
+#: Keys looked for, and deleted, by one request.
+_AT_ONCE = 1000
+
+
+class RedisStore:
+    """One connection, and what the pipeline's own keys hold.
+
+    Raises (all methods):
+        SinkUnavailableError: Redis does not answer, or not just now.
+        ConfigError, RefusedError: it answers, and refuses.
+    """
+
+    def __init__(self, sink: RedisSink, pipeline: str) -> None:
+        self.keys = Keys(pipeline)
+        self._sink = sink
+        self._client = _connect(sink, pipeline)
+        self._script = self._client.register_script(PUBLISH)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def check(self) -> None:
+        """Refuse a server that cannot keep the promise, and keys that this pipeline's ledger does
+        not speak for.
+
+        Raises:
+            ConfigError: also if the ledger was written with another key, prefix or form.
+        """
+        check_server(self._ask(lambda: self._client.info()))
+        held = self.ledger("target")[0]
+        if held is not None and held.decode() != self._sink.identity:
+            raise ConfigError(
+                f"sink: pipeline {self.keys.pipeline!r} writes {held.decode()}, by its ledger, not "
+                f"{self._sink.identity}. Rows under the old keys would stay behind: give the "
+                "pipeline with the new setting a name of its own."
+            )
+
+    def ledger(self, *names: int | str) -> list[bytes | None]:
+        """Fields of the ledger's hash; ``None`` for one that is not there."""
+        fields = [str(name) for name in names]
+        found: Any = self._ask(lambda: self._client.hmget(self.keys.ledger, fields))
+        return list(found)
+
+    def drop_entries(self, below: int, *, dry_run: bool) -> int:
+        """Delete the fields of versions ``below`` this one; how many there are."""
+        named: Any = self._ask(lambda: self._client.hkeys(self.keys.ledger))
+        found = [name for name in named if name.isdigit() and int(name) < below]
+        for start in () if dry_run else range(0, len(found), _AT_ONCE):
+            some = found[start : start + _AT_ONCE]
+            self._ask(partial(self._client.hdel, self.keys.ledger, *some))
+        return len(found)
+
+    def drop(self, *, dry_run: bool) -> int:
+        """Delete the pipeline's keys, rows and all; how many there are."""
+        pattern, ledger = self.keys.named("*"), self.keys.ledger
+        found: set[bytes] = self._ask(lambda: set(self._client.scan_iter(pattern, count=_AT_ONCE)))
+        names = [*(found - {ledger}), ledger]
+        for start in () if dry_run else range(0, len(names), _AT_ONCE):
+            self._unlink(names[start : start + _AT_ONCE])
+        return len(found)
+
+    def _unlink(self, names: list[bytes]) -> None:
+        self._ask(lambda: self._client.unlink(*names))
+
+    def columns(self) -> dict[str, RedisKind]:
+        """The kind of every column there ever was."""
+        found = self._ask(lambda: self._client.hgetall(self.keys.schema))
+        return {_text(name): RedisKind(_text(kind)) for name, kind in found.items()}
+
+    def run(self, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[str]:
+        """What :data:`~.script.PUBLISH` answers. An error that the server reports came before the
+        script's first write.
+
+        Raises:
+            redis.RedisError: no answer; the script may have run, or may still run.
+        """
+        try:
+            reply: list[bytes] = self._script(keys, arguments)
+        except _ANSWERED_TYPES as error:
+            raise _explained(error, self._sink.table_name) from error
+        return [text.decode(errors="replace") for text in reply]
+
+    def _ask(self, question: Callable[[], _T]) -> _T:
+        """Answer a question; asked again if the connection died, which shows only in use."""
+        try:
+            try:
+                return question()
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                if isinstance(error, _ANSWERED_TYPES):
+                    raise
+                return question()
+        except redis.RedisError as error:
+            raise _explained(error, self._sink.table_name) from error
+
+
+def check_server(info: Mapping[str, Any]) -> None:
+    """Refuse a server that cannot keep the promise, by its ``INFO``.
+
+    Raises:
+        ConfigError: it is too old, or drops keys when its memory is full.
+        SinkUnavailableError: it is a replica.
+    """
+    version = str(info.get("redis_version", "0"))
+    if int(version.partition(".")[0]) < _VERSION_MIN:
+        raise ConfigError(f"sink.url: Redis {version} is too old, {_VERSION_MIN} is needed.")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise ConfigError(
+            f"sink.url: Redis drops keys when its memory is full (maxmemory-policy {policy}), "
+            "the ledger's or rows that the ledger says are there. Set maxmemory-policy to "
+            "noeviction: writes are then refused instead, and nothing is lost."
+        )
+    if info.get("role") not in (None, "master"):
+        raise SinkUnavailableError("sink.url leads to a replica, which takes no writes.")
+    if not info.get("aof_enabled"):
+        log.warning(
+            "Redis keeps no append-only file: a restart takes rows and ledger back to the last "
+            "snapshot. Set appendonly yes, and appendfsync always to survive a power cut."
+        )
+
+
+def _explained(error: redis.RedisError, table: str) -> EoPipelineError:
+    """What ``error`` means if nothing of the request was done."""
+    text = " ".join(str(error).split())
+    if isinstance(error, redis.exceptions.AskError):  # MovedError is one
+        return ConfigError(
+            f"sink.url: this node of a Redis Cluster does not hold the pipeline's slot, "
+            f"{error.host}:{error.port} does. All keys of a pipeline are in one slot: name that "
+            "node."
+        )
+    if isinstance(error, _LOGIN_TYPES) or text.startswith("NOAUTH"):
+        return ConfigError(f"sink.url: Redis refused the login: {text}")
+    if isinstance(error, _LATER_TYPES) or text.startswith(_LATER) or _KILLED in text:
+        return SinkUnavailableError(
+            f"{table}: Redis cannot be used just now: {text}. Nothing was written; the next run "
+            "tries again."
+        )
+    remedy = (
+        " Allow it (ACL SETUSER)." if isinstance(error, redis.exceptions.NoPermissionError) else ""
+    )
+    return RefusedError(f"{table}: Redis refused: {text}. Nothing was written.{remedy}")
+
+
+def _connect(sink: RedisSink, pipeline: str) -> redis.Redis:
+    """A client that connects when first used, and never repeats a request by itself.
+
+    The driver's own default sends a request again when its reply was lost; whether that is right
+    is the protocol's to decide.
+    """
+    return redis.Redis.from_url(
+        sink.url.get_secret_value(),
+        client_name=f"eo-pipeline:{pipeline}",
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=sink.connect_timeout,
+        socket_keepalive=True,
+        socket_timeout=sink.timeout,
+    )
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode()
+
 
 #: Entries of a history fetched at a time.
 PAGE = 500

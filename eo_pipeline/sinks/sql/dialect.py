@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from eo_pipeline.arrow import pa
+from eo_pipeline._lazy import pa
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.sql.names import NameRules, TableName, quoted
-from eo_pipeline.sinks.sql.selecting import ReadColumn
-from eo_pipeline.sinks.sql.store import SqlStore
+from eo_pipeline.sinks.sql.config import NameRules, TableName, quoted
+from eo_pipeline.sinks.sql.connection import SqlStore
+from eo_pipeline.sinks.sql.reading import ReadColumn
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedTable
 
@@ -240,3 +240,12 @@ class TableDialect(ABC, Generic[W, C]):
             SchemaChangeError: somebody changed the table since it was made fit.
         """
         raise NotImplementedError(f"{type(self).__name__} does not upsert")
+
+
+#: As its rows have it, and as a bad record has it.
+COORDINATES = {"_eo_topic": "topic", "_eo_partition": "partition", "_eo_offset": "offset"}
+
+
+def record_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The coordinates of the record that ``row`` came from."""
+    return {name: row[column] for column, name in COORDINATES.items()}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from eo_pipeline.errors import ConfigError, TableReplacedError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.sql.names import TableName
+from eo_pipeline.sinks.sql.config import TableName
 
 #: The ledger's table, in the schema of the table it speaks for.
 LEDGER_TABLE = "eo_ledger"

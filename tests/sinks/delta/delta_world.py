@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import (
     child_of,

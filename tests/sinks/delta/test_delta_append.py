@@ -17,13 +17,12 @@ from deltalake import DeltaTable, Schema
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import CommitUnknownError, FencedError, RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
-from eo_pipeline.places import Place, name_too
-from eo_pipeline.sinks.delta import append
-from eo_pipeline.sinks.delta import checkpoints as checkpoints_module
-from eo_pipeline.sinks.delta.own import OwnCommits
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.delta import log
+from eo_pipeline.sinks.delta import log as checkpoints_module
+from eo_pipeline.sinks.delta.log import OwnCommits
+from eo_pipeline.sinks.session import CommitOutcome
+from eo_pipeline.storage.paths import Place, name_too
 from eo_pipeline.testing import child_of
-from tests.calls import calls_of
 from tests.sinks.delta.delta_world import (
     World,
     append_of_another_application,
@@ -31,6 +30,7 @@ from tests.sinks.delta.delta_world import (
     rows_of,
     world,
 )
+from tests.support.calls import calls_of
 
 __all__ = ["world"]
 
@@ -229,7 +229,7 @@ def test_an_error_of_the_file_system_is_an_unknown_outcome(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(append, "name_too", torn)
+        broken.setattr(log, "name_too", torn)
         with pytest.raises(CommitUnknownError), world.sink().open("p") as session:
             session.publish(entry, in_memory(rows_of(4)))
     with world.sink().open("p") as session:
@@ -251,7 +251,7 @@ def test_a_name_that_is_taken_by_our_own_commit_is_our_commit(
         name_too(place, to)
         name_too(place, to)
 
-    monkeypatch.setattr(append, "name_too", twice)
+    monkeypatch.setattr(log, "name_too", twice)
     world.commit(entry, in_memory(rows_of(4)))
     assert world.checkpoints() == {1: 3, 2: 3, 3: 3, 4: 3}
     assert len(world.ledger_files()) == 5

@@ -20,15 +20,15 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.storage import Storage
+from eo_pipeline.storage.config import Storage
 from eo_pipeline.testing import child_of, first_entry
-from tests.chaos import rest_is_chaos
-from tests.proxy import Cut, Proxy
 from tests.sinks.delta.delta_world import rows_of
-from tests.stores import Bucket
+from tests.support.chaos import rest_is_chaos
+from tests.support.proxy import Cut, Proxy
+from tests.support.stores import Bucket
 
 COMMITTED = CommitOutcome.COMMITTED
 

@@ -11,7 +11,7 @@ import pytest
 
 from eo_pipeline.errors import ConfigError, DamagedError, RefusedError, UnexpectedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.lake.upkeep import stopped
+from eo_pipeline.sinks.lake.maintenance import stopped
 from tests.sinks.delta.delta_world import ID_ONLY, World, rows_of, table_of, with_features, world
 from tests.sinks.maintaining import maintain
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eo_pipeline.sinks.delta import rows as rows_module
+from eo_pipeline.sinks.delta import files as rows_module
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
-from eo_pipeline.sinks.delta.rows import AddActions
-from eo_pipeline.sinks.lake.rows import PublishedFiles
+from eo_pipeline.sinks.delta.files import AddActions
+from eo_pipeline.sinks.lake.files import PublishedFiles
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 
 FILES = 4

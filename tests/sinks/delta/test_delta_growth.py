@@ -13,11 +13,10 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from eo_pipeline.errors import ConfigError, EoPipelineError
 from eo_pipeline.sinks.delta import session as delta_session
-from eo_pipeline.sinks.delta.own import OwnCommits
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.delta.log import OwnCommits
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
-from tests.calls import calls_of
 from tests.sinks.delta.delta_world import (
     World,
     append_of_another_application,
@@ -25,6 +24,7 @@ from tests.sinks.delta.delta_world import (
     world,
 )
 from tests.sinks.maintaining import maintain
+from tests.support.calls import calls_of
 
 __all__ = ["world"]
 

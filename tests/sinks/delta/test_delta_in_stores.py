@@ -24,20 +24,20 @@ from eo_pipeline.errors import CommitUnknownError, ConfigError, FencedError, Sin
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.storage import Storage
+from eo_pipeline.storage.config import Storage
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
-from tests.azure import AzureFolder
-from tests.hdfs import DataNodes
-from tests.proxy import Cut, Proxy
 from tests.sinks.delta.delta_world import rows_of
 from tests.sinks.delta.test_delta_contract import NOT_IN_DELTA, OnDelta
 from tests.sinks.maintaining import AT_ONCE, maintain
-from tests.store_folder import STORES, StoreFolder, on_stores
+from tests.support.azure import AzureFolder
+from tests.support.hdfs import DataNodes
+from tests.support.proxy import Cut, Proxy
+from tests.support.store_folder import STORES, StoreFolder, on_stores
 
 #: A process that commits each next version, if it is the first to, when it is told to.
 _RACER = """

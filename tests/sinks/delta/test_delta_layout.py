@@ -18,11 +18,11 @@ from pyspark.sql import types as T
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.delta.layout import refuse_layout
 from eo_pipeline.sinks.delta.log import is_removable
-from eo_pipeline.sinks.maintenance import Maintenance
 from eo_pipeline.testing import child_of, crash_at
-from eo_pipeline.testing.processes import dies
+from eo_pipeline.testing.faults import dies
 from tests.sinks.delta.delta_world import World, rows_of, world
 from tests.sinks.maintaining import AT_ONCE, maintain
 

@@ -14,15 +14,14 @@ from deltalake import DeltaTable, write_deltalake
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
-from eo_pipeline.places import Place, files_below
+from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.delta import DeltaSink
-from eo_pipeline.sinks.delta.store import FLOOR
-from eo_pipeline.sinks.maintenance import Maintenance
+from eo_pipeline.sinks.delta.table import FLOOR
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.storage.paths import Place, files_below
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.all_types import ALL_TYPES
-from eo_pipeline.testing.processes import dies
-from tests.chaos import rest_is_chaos
+from eo_pipeline.testing.faults import dies
 from tests.sinks.delta.delta_world import (
     World,
     optimize,
@@ -32,7 +31,8 @@ from tests.sinks.delta.delta_world import (
 from tests.sinks.maintaining import AT_ONCE, POINTS, at, killed_at, maintain
 from tests.sinks.test_lake_widening import FEW, FEW_IN_WIDE, MANY, NARROW, WIDE, batch
 from tests.sinks.test_values_given_back import of
-from tests.store_folder import StoreFolder, on_stores
+from tests.support.chaos import rest_is_chaos
+from tests.support.store_folder import StoreFolder, on_stores
 
 __all__ = ["world"]
 

@@ -9,13 +9,13 @@ import pytest
 from eo_pipeline import crashpoints
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.run.prune import floor_entry
+from eo_pipeline.operations.maintain import floor_entry
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.lake.ledger import LedgerFile, LedgerFiles, Pointer
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, crash_at, dead_letters, first_entry
-from eo_pipeline.testing.processes import dies
+from eo_pipeline.testing.faults import dies
 from tests.sinks.delta.delta_world import rows_of
 
 POINTS = [CrashPoint.PLANNED, CrashPoint.STAGED, CrashPoint.COMMITTED]

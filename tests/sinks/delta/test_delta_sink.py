@@ -25,11 +25,12 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
-from eo_pipeline.sinks.delta import DeltaSink, publication
+from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.sinks.delta import session as publication
 from eo_pipeline.sinks.delta.commit import ledger_commit, maintenance_commit
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFiles
-from eo_pipeline.sinks.protocol import CommitOutcome
 from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import CrashRequested, child_of, dead_letters, first_entry, raise_at
 from tests.sinks.delta.delta_world import (

@@ -14,9 +14,9 @@ import pytest
 from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.testing.all_types import ALL_TYPES
-from tests.servers import STATE
 from tests.sinks.delta.delta_world import World, rows_of
 from tests.sinks.maintaining import maintain
+from tests.support.servers import STATE
 
 pytestmark = pytest.mark.slow
 

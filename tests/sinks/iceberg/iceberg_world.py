@@ -13,11 +13,11 @@ from pyiceberg.table import Table
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of
-from tests.stores import Bucket
+from tests.support.stores import Bucket
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 

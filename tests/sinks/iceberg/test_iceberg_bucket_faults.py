@@ -16,17 +16,17 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.places import files_below
 from eo_pipeline.sinks.iceberg import IcebergSink
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput
-from eo_pipeline.storage import Storage
+from eo_pipeline.storage.config import Storage
+from eo_pipeline.storage.paths import files_below
 from eo_pipeline.testing import child_of, first_entry
-from tests.chaos import rest_is_chaos
-from tests.proxy import Cut, Proxy
 from tests.sinks.delta.test_delta_bucket_faults import SLOW_DOWN
 from tests.sinks.iceberg.iceberg_world import files_in, ids, of, publish, sink_in, staged
-from tests.stores import Bucket
+from tests.support.chaos import rest_is_chaos
+from tests.support.proxy import Cut, Proxy
+from tests.support.stores import Bucket
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
 

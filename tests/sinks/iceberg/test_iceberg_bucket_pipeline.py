@@ -13,12 +13,12 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.places import files_below
 from eo_pipeline.sinks.iceberg import IcebergSink
-from tests.chaos import rest_is_chaos
-from tests.engine import Bench, Coordinates, Table, Topic
+from eo_pipeline.storage.paths import files_below
 from tests.sinks.iceberg.iceberg_world import catalog_in, files_in, rows_in, sink_in
-from tests.stores import Bucket
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import Bench, Coordinates, Table, Topic
+from tests.support.stores import Bucket
 
 #: Which points leave a promise behind that the next run keeps without reading again.
 PROMISED = {CrashPoint.PRE_COMMITTED, CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT}

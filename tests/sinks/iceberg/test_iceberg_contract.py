@@ -11,10 +11,10 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from eo_pipeline.bucket import BucketPath
 from eo_pipeline.errors import TableReplacedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
+from eo_pipeline.storage.paths import BucketPath
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import IdentityContract
 from eo_pipeline.testing.odd import RARELY_KEPT, rows_of

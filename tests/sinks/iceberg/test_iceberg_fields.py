@@ -18,14 +18,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DecimalType, LongType, StringType
 
-from eo_pipeline.arrow import pt
+from eo_pipeline._lazy import pt
 from eo_pipeline.errors import RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
-from eo_pipeline.places import size_of
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.fields import following, ids_in, ids_of, with_ids
 from eo_pipeline.sinks.iceberg.session import IcebergSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.storage.paths import size_of
 from eo_pipeline.testing import child_of, first_entry, to_files
 from tests.sinks.iceberg.iceberg_world import session, sink, table_of
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of, folder_of

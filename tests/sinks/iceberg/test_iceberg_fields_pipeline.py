@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError, TableRolledBackError
 from eo_pipeline.sinks.iceberg.fields import ids_in, ids_of
-from tests.engine import Bench, Table, Topic
+from tests.support.engine import Bench, Table, Topic
 
 
 def within(df: DataFrame) -> DataFrame:
@@ -82,7 +82,7 @@ def test_files_have_the_ids_of_the_tables_columns(lake: Bench) -> None:
 def test_a_spark_without_our_format_writes_files_without_ids(
     lake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eo_pipeline.run.materialize.has_format", lambda *_: False)
+    monkeypatch.setattr("eo_pipeline.batch.output.has_format", lambda *_: False)
     lake.topic.write(3)
     lake.pipeline().run()
     table = table_of(lake)

@@ -12,7 +12,7 @@ import pytest
 from eo_pipeline.sinks.config import Sink
 from tests.sinks.iceberg.iceberg_world import sink_in
 from tests.sinks.iceberg.test_iceberg_contract import OnIceberg
-from tests.stores import Bucket
+from tests.support.stores import Bucket
 
 
 @pytest.mark.chaos

@@ -22,14 +22,17 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import IcebergBaseModel
 
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.iceberg import IcebergSink, known, sql, written
-from eo_pipeline.sinks.iceberg.known import KnownMetadata, Unchanging
+from eo_pipeline.sinks.iceberg import IcebergSink, catalogs
+from eo_pipeline.sinks.iceberg.catalogs import (
+    AsWritten,
+    KnowingSqlCatalog,
+    KnownMetadata,
+    Unchanging,
+    Written,
+)
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.sinks.iceberg.sql import KnowingSqlCatalog
-from eo_pipeline.sinks.iceberg.written import AsWritten, Written
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
-from tests.calls import calls_of
 from tests.sinks.iceberg.iceberg_world import (
     COMMITTED,
     ids,
@@ -42,6 +45,7 @@ from tests.sinks.iceberg.iceberg_world import (
 )
 from tests.sinks.iceberg.test_iceberg_contract import catalog_of
 from tests.sinks.maintaining import maintain
+from tests.support.calls import calls_of
 
 __all__ = ["session", "sink"]
 
@@ -55,7 +59,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From here on nothing is known, as in a process that begins."""
-    return lambda: monkeypatch.setattr(sql, "KNOWN", KnownMetadata())
+    return lambda: monkeypatch.setattr(catalogs, "KNOWN", KnownMetadata())
 
 
 def look(sink: IcebergSink) -> LedgerEntry | None:
@@ -106,7 +110,7 @@ class TestCosts:
         self, session: IcebergSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         turned: list[int] = []
-        dumped, model_dump = written._dumped, IcebergBaseModel.model_dump_json
+        dumped, model_dump = catalogs._dumped, IcebergBaseModel.model_dump_json
 
         def counted(adapter: Any, values: list[Any]) -> str:
             turned.append(len(values))
@@ -116,7 +120,7 @@ class TestCosts:
             turned.append(len(getattr(self, "snapshots", [])))
             return model_dump(self, **options)
 
-        monkeypatch.setattr(written, "_dumped", counted)
+        monkeypatch.setattr(catalogs, "_dumped", counted)
         monkeypatch.setattr(IcebergBaseModel, "model_dump_json", counted_whole)
         head = None
         for versions in (2, 30):
@@ -325,7 +329,7 @@ class TestKept:
         assert not kept._held
 
     def test_what_was_asked_for_last_is_kept_longest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(known, "MOST_SNAPSHOTS", 5)
+        monkeypatch.setattr(catalogs, "MOST_SNAPSHOTS", 5)
         kept, places = KnownMetadata(), [self.place() for _ in range(4)]
         for place in places[:2]:
             kept.keep(place, made(2))

@@ -19,11 +19,11 @@ from eo_pipeline.errors import (
     RefusedError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Operation
-from eo_pipeline.places import size_of
 from eo_pipeline.sinks.iceberg import IcebergSink
 from eo_pipeline.sinks.iceberg.session import IcebergSession
 from eo_pipeline.sinks.registry import sink_from_config
 from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
+from eo_pipeline.storage.paths import size_of
 from eo_pipeline.testing import child_of
 from tests.sinks.iceberg.iceberg_world import (
     COMMITTED,

@@ -14,14 +14,13 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import SinkUnavailableError, UnexpectedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import IcebergSink
-from eo_pipeline.sinks.iceberg import maintain as iceberg_maintain
+from eo_pipeline.sinks.iceberg import maintenance as iceberg_maintain
 from eo_pipeline.sinks.iceberg.session import IcebergSession
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 from eo_pipeline.testing.all_types import ALL_TYPES
-from eo_pipeline.testing.processes import dies
-from tests.chaos import rest_is_chaos
+from eo_pipeline.testing.faults import dies
 from tests.sinks.iceberg.iceberg_world import (
     files_in,
     ids,
@@ -36,7 +35,8 @@ from tests.sinks.iceberg.iceberg_world import (
 )
 from tests.sinks.maintaining import AT_ONCE, POINTS, at, killed_at, maintain
 from tests.sinks.test_values_given_back import of as shown_as
-from tests.stores import Bucket
+from tests.support.chaos import rest_is_chaos
+from tests.support.stores import Bucket
 
 __all__ = ["session", "sink"]
 

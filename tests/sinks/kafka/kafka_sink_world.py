@@ -15,12 +15,12 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import first_entry
-from tests.engine import SCHEMA, Bench, Table, Topic
-from tests.registry import QUICKLY
 from tests.sinks.kafka.kafka_world import read
+from tests.support.engine import SCHEMA, Bench, Table, Topic
+from tests.support.registry import QUICKLY
 
 COMMITTED = CommitOutcome.COMMITTED
 

@@ -17,11 +17,11 @@ from pyspark.sql import types as T
 
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.formats.protobuf import Protobuf
 from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.kafka.encoding import Agreed
-from eo_pipeline.sinks.kafka.registered import ProtobufWriters, Writers, WritersClient
-from eo_pipeline.source.protobuf_schema import Protobuf
-from tests.registry import QUICKLY
+from eo_pipeline.sinks.kafka.schemas import ProtobufWriters, Writers, WritersClient
+from tests.support.registry import QUICKLY
 
 ID, INT, TEXT = T.StructField("id", T.LongType()), T.IntegerType(), T.StringType()
 

@@ -27,15 +27,15 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import ledger as kafka_ledger
-from eo_pipeline.sinks.kafka import producer, transaction
+from eo_pipeline.sinks.kafka import producer, transactions
 from eo_pipeline.sinks.kafka.ledger import LedgerTopic
 from eo_pipeline.sinks.kafka.producer import RecordProducer
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
-from tests.servers import own_kafka, wait_until
 from tests.sinks.kafka.kafka_sink_world import COMMITTED, World, session, staged, world
+from tests.support.servers import own_kafka, wait_until
 
 kafka = own_kafka
 
@@ -166,7 +166,7 @@ def test_a_transaction_that_always_runs_over_its_timeout_says_what_to_do(world: 
 def test_a_transaction_that_used_most_of_its_timeout_is_warned_about(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "_NEARLY", 0.1)  # far from the end on a busy machine too
+    monkeypatch.setattr(transactions, "_NEARLY", 0.1)  # far from the end on a busy machine too
     short = world.changed(transaction_timeout=30.0)
     with short.open() as session, caplog.at_level(logging.WARNING):
         entry = short.begin(session)

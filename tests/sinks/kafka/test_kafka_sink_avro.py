@@ -21,13 +21,13 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, RegistryUnavailableError, SchemaChangeError
-from eo_pipeline.sinks.kafka.avro_schema import derived, misfits
+from eo_pipeline.sinks.kafka.avro import derived, misfits
 from eo_pipeline.sinks.kafka.encoding import whole
-from tests.engine import Bench, Coordinates, Topic
-from tests.registry import QUICKLY, record
-from tests.servers import MakeTopic
 from tests.sinks.kafka.kafka_sink_world import by_schemas, kafka_bench
 from tests.sinks.kafka.kafka_world import headers, read
+from tests.support.engine import Bench, Coordinates, Topic
+from tests.support.registry import QUICKLY, record
+from tests.support.servers import MakeTopic
 
 TYPES = (
     "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), day DATE, at TIMESTAMP, "

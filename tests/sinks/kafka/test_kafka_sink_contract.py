@@ -18,7 +18,7 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.errors import RefusedError, TableReplacedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing.contract import SinkContract
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
@@ -26,7 +26,7 @@ from eo_pipeline.testing.identity import IdentityContract
 from eo_pipeline.testing.odd import RARELY_KEPT
 from eo_pipeline.testing.staging import child_of, first_entry
 from tests.sinks.kafka.kafka_world import letters, read, rows
-from tests.topics import delete, recreate
+from tests.support.topics import delete, recreate
 
 
 def kafka_sink(kafka: EmbeddedKafka, topic: str, **settings: Any) -> KafkaSink:

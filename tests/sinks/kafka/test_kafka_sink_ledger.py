@@ -23,14 +23,14 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.sinks.kafka import KafkaSink, pool, transaction
-from eo_pipeline.sinks.kafka.store import KafkaStore, wait_until
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.kafka import KafkaSink, transactions
+from eo_pipeline.sinks.kafka.broker import KafkaStore, wait_until
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, raise_at
-from eo_pipeline.testing.crashes import CrashRequested
-from tests.servers import MakeTopic
+from eo_pipeline.testing.faults import CrashRequested
 from tests.sinks.kafka.kafka_sink_world import COMMITTED, World, admin, session, staged, world
+from tests.support.servers import MakeTopic
 
 __all__ = ["admin", "session", "world"]
 
@@ -221,13 +221,13 @@ def test_an_earlier_release_is_shut_out_once_and_again_after_it_wrote_the_ledger
 ) -> None:
     """Where its entry is the newest. Otherwise it costs nothing."""
     shut: list[int] = []
-    real = transaction.shut_out
+    real = transactions.shut_out
 
     def counted(sink: KafkaSink, pipeline: str, settings: Any, shard: int) -> None:
         shut.append(shard)
         real(sink, pipeline, settings, shard)
 
-    monkeypatch.setattr(pool, "shut_out", counted)
+    monkeypatch.setattr(transactions, "shut_out", counted)
     with world.open() as session:
         head = world.begin(session)
     assert shut == [0]

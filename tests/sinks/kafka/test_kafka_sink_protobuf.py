@@ -28,17 +28,17 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, SchemaChangeError
+from eo_pipeline.formats.protobuf import Protobuf
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.kafka.protobuf_encoding import AgreedProtobuf
-from eo_pipeline.sinks.kafka.protobuf_schema import derived, grown, misfits
+from eo_pipeline.sinks.kafka.encoding import AgreedProtobuf
+from eo_pipeline.sinks.kafka.protobuf import derived, grown, misfits
 from eo_pipeline.sinks.kafka.protobuf_worker import batches_encoder
-from eo_pipeline.source.protobuf_schema import Protobuf
-from tests.engine import Bench, Topic
-from tests.registry import messages as classes
-from tests.servers import MakeTopic
 from tests.sinks.kafka.kafka_sink_world import by_schemas, kafka_bench
 from tests.sinks.kafka.kafka_world import headers, read
 from tests.sinks.kafka.test_kafka_sink_avro import messages, published, topic_of
+from tests.support.engine import Bench, Topic
+from tests.support.registry import messages as classes
+from tests.support.servers import MakeTopic
 
 TYPES = (
     "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), day DATE, at TIMESTAMP, "

@@ -23,14 +23,14 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.kafka.rows import dead_letters
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.kafka.producer import dead_letters
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, raise_at
-from eo_pipeline.testing.crashes import CrashRequested
-from tests.servers import MakeTopic
+from eo_pipeline.testing.faults import CrashRequested
 from tests.sinks.kafka.kafka_sink_world import COMMITTED, World, admin, session, staged, world
 from tests.sinks.kafka.kafka_world import headers
+from tests.support.servers import MakeTopic
 
 __all__ = ["admin", "session", "world"]
 

@@ -23,16 +23,15 @@ from eo_pipeline.errors import CommitUnknownError, FencedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.kafka.assigner import assign
-from eo_pipeline.sinks.kafka.shards import Shards
-from eo_pipeline.sinks.kafka.transaction import ShardProducer
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.kafka.producer import assign
+from eo_pipeline.sinks.kafka.transactions import ShardProducer, Shards
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 from eo_pipeline.testing.contract import killed_while_publishing
 from eo_pipeline.testing.exactly_once import ExactlyOnceContract
+from eo_pipeline.testing.faults import dies
 from eo_pipeline.testing.odd import RARELY_KEPT
-from eo_pipeline.testing.processes import dies
 from tests.sinks.kafka.kafka_world import letters, read, rows
 
 COMMITTED = CommitOutcome.COMMITTED

@@ -14,14 +14,14 @@ from confluent_kafka.admin import AdminClient
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, EoPipelineError, LedgerDamagedError
-from eo_pipeline.sinks.kafka.shards import Shards
-from eo_pipeline.testing.crashes import CrashRequested
-from tests.chaos import rest_is_chaos
-from tests.engine import Bench, Coordinates, Topic, staged_attempts
-from tests.servers import MakeTopic
+from eo_pipeline.sinks.kafka.transactions import Shards
+from eo_pipeline.testing.faults import CrashRequested
 from tests.sinks.kafka.kafka_sink_world import kafka_bench
 from tests.sinks.kafka.kafka_world import read
-from tests.topics import delete
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import Bench, Coordinates, Topic, staged_attempts
+from tests.support.servers import MakeTopic
+from tests.support.topics import delete
 
 
 @pytest.fixture

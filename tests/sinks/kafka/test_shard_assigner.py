@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from eo_pipeline.sinks.kafka.assigner import assign, java_hash, start_index
+from eo_pipeline.sinks.kafka.producer import assign, java_hash, start_index
 
 
 @pytest.mark.parametrize(

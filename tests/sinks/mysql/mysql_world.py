@@ -13,9 +13,9 @@ from pymysql.cursors import DictCursor
 
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.sinks.mysql import MySqlSink
-from tests.mysql_server import EmbeddedMySql
 from tests.sinks.sql.sql_world import SqlWorld, staged
-from tests.stores import MySqlDatabase, database_on
+from tests.support.mysql_server import EmbeddedMySql
+from tests.support.stores import MySqlDatabase, database_on
 
 __all__ = ["BOTH_WAYS", "World", "opened", "staged", "world"]
 

@@ -22,7 +22,7 @@ from eo_pipeline.testing.identity import MannerContract
 from eo_pipeline.testing.odd import RARELY_KEPT
 from eo_pipeline.testing.pruning import PruningContract
 from eo_pipeline.testing.upsert import UpsertContract
-from tests.stores import ON_BOTH_SERVERS, MySqlDatabase, on_both_servers_by_chaos
+from tests.support.stores import ON_BOTH_SERVERS, MySqlDatabase, on_both_servers_by_chaos
 
 #: Columns of the contract's tables that MySQL keeps as JSON, or without saying that it is UTC.
 ARRAYS = {

@@ -12,8 +12,8 @@ import pytest
 
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from tests.engine import TABLE, Bench, Coordinates, Table, Topic, staged_attempts
-from tests.stores import MySqlDatabase
+from tests.support.engine import TABLE, Bench, Coordinates, Table, Topic, staged_attempts
+from tests.support.stores import MySqlDatabase
 
 
 @dataclass(frozen=True)

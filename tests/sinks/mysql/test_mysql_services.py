@@ -7,7 +7,7 @@ import pytest
 
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.unfit import Bound
+from eo_pipeline.sinks.columns import Bound
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.sinks.mysql.mysql_world import BOTH_WAYS, World, staged, world

@@ -13,7 +13,7 @@ import pytest
 from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.parquet import ParquetSink
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.odd import rows_of
 

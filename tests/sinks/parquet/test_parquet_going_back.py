@@ -15,12 +15,12 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.errors import FencedError, RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.sinks.parquet import ParquetSink, swap
+from eo_pipeline.sinks.parquet import ParquetSink, exchange
 from eo_pipeline.sinks.parquet import exchange as exchanges
 from eo_pipeline.sinks.parquet.session import ParquetSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
-from eo_pipeline.testing.processes import dies
+from eo_pipeline.testing.faults import dies
 from tests.sinks.parquet.test_parquet_sink import ALREADY, COMMITTED, publish, staged
 
 
@@ -130,7 +130,7 @@ def test_a_table_that_is_a_link_goes_back_where_it_lies(
 
 
 def _die_after_the_exchange(sink: ParquetSink, back: LedgerEntry) -> None:
-    swap._move_over = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    exchange._move_over = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     with sink.open("events") as session:
         session.publish(back, StagedOutput())
 
@@ -155,7 +155,7 @@ def test_what_lost_its_version_is_removed_and_nothing_that_may_live(
     sink: ParquetSink, session: ParquetSession
 ) -> None:
     head = publish(session, 2)
-    builder = swap.SwapFolder.new(sink.root, rewind(head, 1))
+    builder = exchange.SwapFolder.new(sink.root, rewind(head, 1))
     (builder.path / "checkpoint=0").mkdir(parents=True)
     session.recover()
     assert beside(sink) == [builder.path.name]
@@ -228,7 +228,7 @@ def test_where_folders_cannot_be_exchanged_going_back_is_refused(
         raise OSError(errno.EINVAL, "Invalid argument")
 
     with monkeypatch.context() as patch:
-        patch.setattr(swap, "exchange", no_exchange)
+        patch.setattr(exchange, "exchange", no_exchange)
         for act in (session.check_going_back, lambda e: session.publish(e, StagedOutput())):
             with pytest.raises(RefusedError, match=r"(?s)exchange.*type: iceberg.*fork"):
                 act(rewind(head, 1))

@@ -29,8 +29,8 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.sinks.parquet import session as parquet_session
 from eo_pipeline.sinks.parquet.session import ParquetSession
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import (
     CrashRequested,

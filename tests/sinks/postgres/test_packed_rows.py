@@ -16,21 +16,21 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from eo_pipeline.batch.output import materialize, packed
 from eo_pipeline.crashpoints import CrashPoint, reaching
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.entry import EntryId
-from eo_pipeline.run.materialize import materialize, packed
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.sinks.postgres import rows as rows_module
-from eo_pipeline.sinks.postgres.packing import HEADER, TRAILER, bytes_of
-from eo_pipeline.sinks.postgres.rows import _encoded
+from eo_pipeline.sinks.postgres import session as rows_module
+from eo_pipeline.sinks.postgres.binary_copy import HEADER, TRAILER, bytes_of
+from eo_pipeline.sinks.postgres.session import _encoded
 from eo_pipeline.sinks.postgres.types import ColumnType, wire_type
-from eo_pipeline.sinks.sql.rows import Column
+from eo_pipeline.sinks.sql.table import Column
 from eo_pipeline.spark import SparkSettings, staging_settings
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import PACKED_COLUMN, StagedTable
-from tests.engine import Bench
 from tests.sinks.postgres.postgres_world import World, world
+from tests.support.engine import Bench
 
 __all__ = ["world"]
 
@@ -144,7 +144,8 @@ def test_a_spark_without_the_function_stages_columns(
     frame = sink.project(spark.range(1))
     assert packed(frame, sink.packing) is not None
     monkeypatch.setattr(
-        "eo_pipeline.sinks.postgres.packing._trial", lambda: F.call_function("no_such", F.lit(1))
+        "eo_pipeline.sinks.postgres.binary_copy._trial",
+        lambda: F.call_function("no_such", F.lit(1)),
     )
     assert packed(frame, sink.packing) is None
 

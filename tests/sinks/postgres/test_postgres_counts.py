@@ -8,8 +8,8 @@ import pytest
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
-from eo_pipeline.sinks.postgres.rows import PostgresTable
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.postgres.session import PostgresTable
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, dead_letters, first_entry
 from tests.sinks.postgres.postgres_world import World, staged, world

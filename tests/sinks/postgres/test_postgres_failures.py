@@ -11,7 +11,7 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import SinkUnavailableError
 from eo_pipeline.sinks.postgres.session import PostgresSession
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
 from tests.sinks.postgres.postgres_world import World, staged, world

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from eo_pipeline.errors import ConfigError, SchemaChangeError
-from eo_pipeline.sinks.projection import nested_columns, refuse_unknown_types
+from eo_pipeline.sinks.columns import nested_columns, refuse_unknown_types
 from eo_pipeline.spark import STAGING_SETTINGS, SparkSettings
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 from tests.sinks.postgres.postgres_world import World, world

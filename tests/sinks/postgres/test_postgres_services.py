@@ -14,8 +14,8 @@ import pytest
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import RefusedError, SinkUnavailableError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
-from eo_pipeline.sinks.protocol import SinkSession
-from eo_pipeline.sinks.unfit import Bound
+from eo_pipeline.sinks.columns import Bound
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, dead_letters, first_entry
 from tests.sinks.postgres.postgres_world import World, staged, world

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.sinks.redis.types import RedisKind, from_hash, from_json
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 

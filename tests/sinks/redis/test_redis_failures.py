@@ -23,13 +23,11 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
 from eo_pipeline.sinks.redis import RedisSink
-from eo_pipeline.sinks.redis.store import check_server
+from eo_pipeline.sinks.redis.session import check_server
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
-from tests.proxy import Cut, Proxy
-from tests.servers import is_gone, wait_until
 from tests.sinks.redis.redis_world import (
     COMMITTED,
     client_of,
@@ -43,6 +41,8 @@ from tests.sinks.redis.redis_world import (
     sink_at,
     started,
 )
+from tests.support.proxy import Cut, Proxy
+from tests.support.servers import is_gone, wait_until
 
 __all__ = ["observer", "sink"]
 

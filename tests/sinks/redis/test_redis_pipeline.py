@@ -12,9 +12,9 @@ from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.redis import RedisSink
-from tests.chaos import rest_is_chaos
-from tests.engine import Bench, Coordinates, Table, Topic, staged_attempts
 from tests.sinks.redis.redis_world import rows_in
+from tests.support.chaos import rest_is_chaos
+from tests.support.engine import Bench, Coordinates, Table, Topic, staged_attempts
 
 PIPELINE = "events"
 

@@ -20,13 +20,12 @@ from eo_pipeline.errors import (
     RefusedError,
     SchemaChangeError,
 )
-from eo_pipeline.sinks.protocol import SinkSession
 from eo_pipeline.sinks.redis import RedisSink
 from eo_pipeline.sinks.redis.keys import KeyTemplate
 from eo_pipeline.sinks.registry import sink_from_config
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, dead_letters
-from tests.servers import wait_until
 from tests.sinks.redis.redis_world import (
     client_of,
     command,
@@ -39,6 +38,7 @@ from tests.sinks.redis.redis_world import (
     sink_at,
     started,
 )
+from tests.support.servers import wait_until
 
 __all__ = ["observer", "sink"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from eo_pipeline.crashpoints import CrashPoint, Reach
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry

@@ -18,16 +18,16 @@ import pytest
 
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Operation
-from eo_pipeline.sinks.mysql import store as mysql_store
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.mysql import connection as mysql_store
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, dead_letters, first_entry
-from tests.server_settings import MYSQL, NOT_THERE, POSTGRES, in_database
 from tests.sinks.mysql import mysql_world
 from tests.sinks.postgres import postgres_world
 from tests.sinks.sql.sql_world import SqlWorld, staged
 from tests.sinks.sql.sql_worlds import MYSQLS, world
+from tests.support.server_settings import MYSQL, NOT_THERE, POSTGRES, in_database
 
 __all__ = ["world"]
 

@@ -18,15 +18,15 @@ from eo_pipeline.errors import (
     RefusedError,
     SinkUnavailableError,
 )
-from eo_pipeline.sinks.protocol import CommitOutcome, SinkSession
+from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.sinks.sql.session import SqlSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
-from tests.chaos import rest_is_chaos
-from tests.proxy import Cut, Proxy
-from tests.servers import own_postgres
 from tests.sinks.sql.sql_world import Server, SqlWorld, at, staged, started
 from tests.sinks.sql.sql_worlds import MYSQLS, world
+from tests.support.chaos import rest_is_chaos
+from tests.support.proxy import Cut, Proxy
+from tests.support.servers import own_postgres
 
 postgres = own_postgres
 

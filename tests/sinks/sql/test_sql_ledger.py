@@ -22,15 +22,15 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Identity, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.sinks.protocol import SinkSession
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.sinks.sql.session import SqlSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.staging import dead_letters
-from tests.servers import wait_until
 from tests.sinks.postgres import postgres_world
 from tests.sinks.sql.sql_world import SqlWorld, at, staged, started
 from tests.sinks.sql.sql_worlds import MYSQLS, world
+from tests.support.servers import wait_until
 
 __all__ = ["world"]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.past import Selected, is_own_form
+from eo_pipeline.sinks.capabilities import Selected, is_own_form
 from eo_pipeline.staging.rows import StagedTable
 from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.sinks.sql.sql_world import SqlWorld

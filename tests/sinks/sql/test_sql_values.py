@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.sinks.protocol import CommitOutcome
+from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of, first_entry
 from tests.sinks.sql.sql_world import SqlWorld, staged

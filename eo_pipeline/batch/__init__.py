@@ -1,0 +1,1 @@
+"""Reading one batch: decode, validate, count and stage its rows."""

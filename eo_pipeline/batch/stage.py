@@ -1,0 +1,410 @@
+"""Steps 3 to 5 of a checkpoint: read, transform, stage, in one Spark job."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from eo_pipeline.batch.checksum import HashedRows
+from eo_pipeline.batch.code_version import code_version
+from eo_pipeline.batch.counting import (
+    NAMES_IN_MEMORY,
+    NAMES_OF_FILES,
+    Reading,
+    Result,
+    Seen,
+    refuse_other_rows,
+)
+from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode, gives_utf8
+from eo_pipeline.batch.fast_json import trial
+from eo_pipeline.batch.fast_path import Direct
+from eo_pipeline.batch.output import (
+    PARQUET,
+    added_columns,
+    check_names,
+    marked,
+    materialize,
+    own_columns,
+    packed,
+    types_of,
+    with_coordinates_alone,
+)
+from eo_pipeline.batch.read import frame_of, read_ranges
+from eo_pipeline.batch.schemas import SchemaBooks, read_with
+from eo_pipeline.batch.spark_schema import typed_source
+from eo_pipeline.batch.validation import (
+    UnfitRows,
+    Why,
+    found,
+    mark_of,
+    refused,
+    refused_records,
+    set_aside,
+    why_unfit,
+)
+from eo_pipeline.errors import EoPipelineError, SparkJobError, TransformError
+from eo_pipeline.formats.wire_format import ReadBy
+from eo_pipeline.kafka.fetch import Fetched, fetched, fetched_alone, is_of_odd_times
+from eo_pipeline.kafka.planner import Tasks
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.ledger.entry import REFUSED, Checksum, Counts, LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.sinks.columns import Bound
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.spark import (
+    SPARK_ERRORS,
+    job_error,
+    keep_staging_settings,
+    send_modules,
+    server_is_lost,
+    staging_settings,
+    with_known_schema,
+    with_schema_asked_once,
+)
+from eo_pipeline.spark.interrupts import cores
+from eo_pipeline.spark.native_functions import has_function
+from eo_pipeline.spark.origins import origins
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+
+Transform = Callable[[DataFrame], DataFrame]
+Ranges = Sequence[OffsetRange]
+
+#: How often a job is run of which Spark does not say how many rows it made.
+STAGING_TRIES = 3
+
+#: Ranges of few records for which a consumer each, of Spark's, is no more than one of this process.
+_CONSUMERS = 16
+#: Where there may be files already, Spark removes them: a bucket may list folders long emptied.
+_AGAIN = "overwrite"
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def _calling_the_users_code() -> Iterator[None]:
+    """The one place where any exception is taken: a transform may raise whatever it likes.
+
+    Raises:
+        TransformError: instead, unless the error is one of ours already.
+    """
+    try:
+        yield
+    except EoPipelineError:
+        raise
+    except Exception as error:
+        raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Stager:
+    """How one pipeline's batches become staged rows."""
+
+    source: KafkaSource
+    sink: Sink
+    transform: Transform | None
+    lineage: bool
+    #: the table's columns that take no null
+    never_null: Collection[str] = frozenset()
+    #: what the types of others would cut in silence
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    #: mean size of a record, in bytes, if it was measured
+    record_bytes: float | None = None
+    #: offsets of a batch that is fetched by this process although its rows go to files
+    fetched_max: int = 0
+    #: which schemas records are read with, if a registry knows them
+    books: SchemaBooks | None = None
+    #: ``SinkSession.agree``, if the sink needs it
+    agree: Callable[[StructType], object] | None = None
+    #: ``SinkSession.as_staged``, if files are marked
+    as_staged: Callable[[StructType], StructType] | None = None
+    #: whether rows may be staged in a form that only the sink reads
+    packs: bool = True
+    #: whether it is worth a try that all records are ordinary
+    tries_directly: bool = True
+    #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
+    reads_alone: bool = False
+
+    @property
+    def code_version(self) -> str | None:
+        """See :func:`eo_pipeline.batch.stage.code_version`."""
+        return code_version(self.source, self.transform, lineage=self.lineage)
+
+    def stage(
+        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts]:
+        """Read ``entry.ranges`` and stage the result under the number ``entry.checkpoint``.
+
+        One Spark job, and a second small one only if there are dead letters. Rows go to Parquet in
+        ``attempt``'s folder, or, in small batches, where it is None, to the driver as Arrow. Few
+        records come from the driver, too, if it can have them at once.
+
+        Raises:
+            TransformError: the transform raised, or its result cannot be written.
+            BadRecordError: by the source's policy.
+            SparkJobError: the job failed.
+            SparkUnavailableError: the Spark Connect server, or this process's JVM, was lost.
+            SetupError: a disk is full, or Spark may not write there.
+            SchemaChangeError: the sink cannot store a column's type.
+            RegistryUnavailableError: the schema registry was needed and did not answer.
+        """
+        job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
+        try:
+            with staging_settings(spark), origins(told=False):
+                try:
+                    return self._staged(spark, entry, attempt)
+                except SPARK_ERRORS as error:
+                    if not is_of_odd_times(error):
+                        raise
+                    alone = replace(self, reads_alone=True, tries_directly=False)
+                    return alone._staged(spark, entry, attempt)
+        except SPARK_ERRORS as error:
+            told = (spark, error, job, attempt.data if attempt else None)
+            raise job_error(*told, transformed=self.transform is not None) from error
+        except TransformError as error:
+            cause = error.__cause__  # a transform may use Spark itself, and lose it
+            if isinstance(cause, SPARK_ERRORS) and server_is_lost(spark):
+                raise job_error(spark, cause, job) from error
+            raise
+
+    def _staged(
+        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedOutput, Counts]:
+        """Once, and once more if there are records of schemas that nobody thought of: with those;
+        and if the sink would refuse some of the rows: without their records.
+        """
+        schemas = self.books.of(entry) if self.books else None
+        few = attempt is None or sum(each.span for each in entry.ranges) <= self.fetched_max
+        few = few or self.reads_alone
+        plain = REFUSED not in entry.details and (not few or len(entry.ranges) <= _CONSUMERS)
+        direct = self._direct if plain else None
+        if direct and (done := direct.stage(spark, entry, attempt, self._tasks)):
+            return done
+        read = fetched_alone if self.reads_alone else fetched
+        small = read(self.source, entry.ranges, entry.pipeline) if few else None
+        ranges = entry.ranges if small is None else small.runs
+        decoded = self._decoded(spark, entry, small, schemas)
+        ready = self._agreed(decoded)
+        first = _AGAIN if (direct and direct.columns) or self.reads_alone else "error"
+        staged = ready._stage(decoded, ranges, entry, attempt, first)
+        while isinstance(staged, ReadBy):
+            decoded = self._decoded(spark, entry, small, staged)
+            staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
+        if isinstance(staged, UnfitRows):
+            decoded = set_aside(staged, decoded, self.result, self.source, self.sink, ready._why)
+            staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
+        if isinstance(staged, tuple):
+            return staged
+        assert isinstance(staged, UnfitRows)
+        remedy = "The transform made other rows of the same records the second time"
+        raise refused(staged, self.source, self.sink, remedy)
+
+    @property
+    def _direct(self) -> Direct | None:
+        if self.transform or self.books or self.bounds or not self.tries_directly:
+            return None
+        own = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
+        return Direct(typed_source(self.source), *own, self.as_staged)
+
+    def _tasks(
+        self, spark: SparkSession, ranges: Ranges, known: Collection[TopicPartition]
+    ) -> Tasks:
+        return Tasks.of(ranges, cores(spark), self.record_bytes, known)
+
+    def _agreed(self, decoded: Decoded) -> Stager:
+        """With the sink as it takes rows of what the transform makes."""
+        if self.agree is None:
+            return self
+        columns = own_columns(self.result(decoded.good(decoded.all)))
+        return replace(self, sink=self.sink.agreed(self.agree(columns)))
+
+    def _decoded(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        small: Fetched | None,
+        schemas: ReadBy | None,
+    ) -> Decoded:
+        read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        if small is None:
+            found = self.read(*read, known=entry.offsets, schemas=schemas)
+        else:
+            found = self._decoded_here(spark, small, schemas)
+        return found.marked(entry.details.get(REFUSED, ()))
+
+    def _decoded_here(self, spark: SparkSession, small: Fetched, schemas: ReadBy | None) -> Decoded:
+        records = frame_of(spark, small.records, cores(spark) or 1)
+        return decode(records, typed_source(self.source), schemas)
+
+    def _stage(
+        self,
+        decoded: Decoded,
+        ranges: Sequence[OffsetRange],
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        mode: str = "error",
+    ) -> tuple[StagedOutput, Counts] | UnfitRows | ReadBy:
+        reading = Reading(decoded, ranges, transformed=self.transform is not None)
+        made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
+        hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
+        marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
+        schema = made.schema
+        result = Result(
+            reading.rows or with_coordinates_alone(made),
+            lambda rows: self._columns(with_known_schema(rows, schema), entry),
+            marks,
+            NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
+        )
+        rows = self._rows(result, entry, attempt, mode)
+        seen = reading.seen(result)
+        schemas = self.books.met(entry, decoded, seen) if self.books else None
+        if schemas and schemas.writers != decoded.writers:
+            return schemas
+        if unfit := found(result):
+            return unfit
+        dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt)
+        counts = Counts(
+            records=seen.records,
+            bytes=seen.bytes,
+            key_bytes=seen.key_bytes,
+            tombstones=seen.skipped,
+            rows=rows.rows,
+            dead_letters=dead.rows if dead else 0,
+            rows_total=entry.counts.rows_total + rows.rows,
+            unknown=seen.unknown,
+            unknown_fields=seen.unknown_fields,
+            checksum=hashed.checksum(result) if hashed else None,
+            dead_letters_checksum=dead_checksum,
+            **read_with(schemas, seen.metrics, entry),
+        )
+        return StagedOutput(rows=rows, dead_letters=dead), counts
+
+    def read(
+        self,
+        spark: SparkSession,
+        pipeline: str,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        *,
+        known: Collection[TopicPartition] = (),
+        schemas: ReadBy | None = None,
+    ) -> Decoded:
+        """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
+        have these ``known`` partitions, and those of ``ranges``. ``schemas`` are those of a
+        registry, if there is one.
+        """
+        if self.reads_alone:
+            return self._decoded_here(spark, fetched_alone(self.source, ranges, pipeline), schemas)
+        raw = read_ranges(
+            spark,
+            self.source,
+            ranges,
+            pipeline=pipeline,
+            topic_ids=topic_ids,
+            known=len(known),
+            tasks=self._tasks(spark, ranges, known),
+            record_bytes=self.record_bytes,
+        )
+        return decode(
+            raw, typed_source(self.source), schemas, has_ordinary=has_function(spark, trial)
+        )
+
+    def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
+        """What no transform changes: its types are those of every batch."""
+        return with_schema_asked_once(good, decoded.decides)
+
+    def result(self, good: DataFrame) -> DataFrame:
+        """The user's transform, applied to ``Decoded.good``; lazy. Raises as :meth:`stage`."""
+        # on a classic session a function knows only of what was there when it was made, and over
+        # Spark Connect a plan tells whether there is one
+        send_modules(good, self.transform)
+        with _calling_the_users_code(), origins(told=True):
+            result = self.transform(good) if self.transform else good
+        if not isinstance(result, DataFrame):
+            raise TransformError(
+                f"the transform returned {type(result).__name__}, a DataFrame is needed"
+            )
+        if self.transform is not None:
+            keep_staging_settings(good.sparkSession)
+        check_names(result.columns, lineage=self.lineage)
+        send_modules(result, self.transform)
+        return result
+
+    def _rows(
+        self, result: Result, entry: LedgerEntry, attempt: Attempt | None, first: str
+    ) -> StagedTable:
+        """The rows, staged, as many as the job made; again if Spark did not say how many.
+
+        Raises:
+            SparkJobError: it does not say.
+            SetupError: it made another number of rows.
+        """
+        layout, form, kind = self.sink.partition_columns, None, PARQUET
+        if attempt is not None and self.packs and (form := packed(result.frame, self.sink.packing)):
+            result.frame = form.frame
+        elif attempt is not None and self.as_staged:
+            result.frame, kind = marked(result.frame, self.as_staged)
+        for mode in (first, *(_AGAIN,) * (STAGING_TRIES - 1)):
+            rows = materialize(
+                *(result.frame, attempt, Attempt.rows_folder, layout, mode, form, kind)
+            )
+            if result.was_counted():
+                refuse_other_rows(result.rows, rows, entry.checkpoint)
+                return rows
+            log.warning(
+                "%s: Spark did not say how many rows version %d has", entry.pipeline, entry.version
+            )
+        raise SparkJobError(
+            f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: {STAGING_TRIES} times the "
+            "Spark job ended and did not say how many rows it made. Nothing was committed. The "
+            "Spark Connect server has too much else to do; run again when it has less."
+        )
+
+    def why_unfit(self, result: DataFrame) -> Column | None:
+        """Why the record of a row of ``result`` was set aside, null if it was not; None if that
+        never happens.
+        """
+        asked = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
+        return self._why(result) if asked else None
+
+    @property
+    def _why(self) -> Why:
+        is_utf8 = self.transform is None and gives_utf8(self.source)
+        return why_unfit(self.sink, self.never_null, self.bounds, is_utf8=is_utf8)
+
+    def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
+        """The user's columns, the checkpoint's number, and where each row came from."""
+        added = added_columns(entry.checkpoint, lineage=self.lineage)
+        columns = result.withColumns(added).drop(KAFKA_COLUMN)
+        return self.sink.project(with_known_schema(columns, types_of(result.schema, added)))
+
+    def _dead_letters(
+        self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
+    ) -> tuple[StagedTable | None, Checksum | None]:
+        bad = seen.bad
+        if not bad:
+            return None, None
+        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
+            raise refused_records(bad, json.loads(seen.first_bad or "{}"), self.source)
+        letters = decoded.dead_letters(entry.checkpoint)
+        hashed = HashedRows.of_dead_letters(letters, self.sink)
+        result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
+        frame = result.frame if result else letters
+        table = materialize(frame, attempt, Attempt.dead_letters_folder)
+        made = result.rows if result and result.was_counted() else bad
+        if made == bad and (result or not table.rows):
+            refuse_other_rows(made, table, entry.checkpoint)
+        if table.rows != bad:
+            raise SparkJobError(
+                f"{bad} bad records were counted and {table.rows} found on the second look: the "
+                "topic lost records in between. Nothing was committed; run again."
+            )
+        if hashed and result and result.rows == bad:
+            return table, hashed.checksum(result)
+        return table, None

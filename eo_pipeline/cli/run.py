@@ -1,0 +1,391 @@
+"""Commands that change the table or the ledger: run, rewind, replay, accept-loss, adopt,
+set-aside, reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eo_pipeline.cli.options import (
+    AcceptCompacted,
+    AsJson,
+    DryRun,
+    Files,
+    Name,
+    Reason,
+    RunId,
+    Version,
+    Yes,
+    choose,
+    user,
+    version_or_time,
+)
+from eo_pipeline.cli.output import Output, approve, counted, note, number, reason_for
+from eo_pipeline.cli.views import (
+    entry_line,
+    report_json,
+    report_line,
+    show_change,
+    show_losses,
+)
+from eo_pipeline.operations.plan import ChangePlan, ChangeReport, RereadingPlan
+from eo_pipeline.operations.replay import ReplayPlan
+from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.runs.report import CheckpointReport
+
+if TYPE_CHECKING:
+    from eo_pipeline.audit import ReplayPreview, RowExample
+
+#: Rows that are shown of each kind.
+_EXAMPLES_MAX = 3
+
+_COLUMNS = ("version", "rows", "rows then", "changed", "added", "removed", "dead letters")
+
+Preview = Annotated[
+    bool,
+    typer.Option(
+        "--preview", help="Only say how many rows it would change, by reading and transforming."
+    ),
+]
+Key = Annotated[
+    list[str] | None,
+    typer.Option("--key", help="A column that says which row is which; may be repeated."),
+]
+
+
+def show_preview(
+    output: Output, pipeline: Pipeline, plan: ReplayPlan, key: Sequence[str]
+) -> ReplayPreview:
+    """Show the plan, then what it would change; with ``--json`` one document of both."""
+    show_change(output, plan)
+    with output.busy(f"preview {plan.pipeline}"), output.nothing_else_on_stdout():
+        found = pipeline.preview_replay(plan, key=key)
+    if output.as_json:
+        output.document(plan.to_json() | {"preview": found.to_json()})
+        return found
+    output.say()
+    output.table(_COLUMNS, [_row(each) for each in found.to_json()["checkpoints"]])
+    output.say(str(found), "bold")
+    rows = found.rows
+    for column, count in sorted(rows.columns.items(), key=lambda each: -each[1]):
+        output.say(f"{column} changes in {number(count)} of {number(rows.told)}")
+    if rows.changed > rows.told:
+        output.say(
+            f"of {number(rows.changed - rows.told)} changed rows the columns are not told: several "
+            "rows of one key changed"
+        )
+    for column, reason in found.left_out.items():
+        output.say(f"{column} is not compared: {reason}")
+    for kind in ("changed", "added", "removed"):
+        some = [each for each in rows.examples if each.kind == kind]
+        for example in some[:_EXAMPLES_MAX]:
+            output.say(_in_words(example, keyed=bool(found.key)))
+    output.say("Nothing was changed: --preview")
+    return found
+
+
+def _row(each: dict[str, object]) -> list[str]:
+    names = ("before", "after", "changed", "added", "removed")
+    figures = [number(count) for n in names if isinstance(count := each[n], int)]
+    then, now = each["dead_letters"] if isinstance(each["dead_letters"], list) else (0, 0)
+    letters = f"{number(then)} -> {number(now)}" if then != now else number(now)
+    return [str(each["version"]), *figures, letters]
+
+
+def _in_words(example: RowExample, *, keyed: bool) -> str:
+    """``changed  id 7: delayed false -> true``."""
+    known = ", ".join(f"{name} {value}" for name, value in example.key.items())
+    if example.before is not None and example.after is not None:
+        pairs = zip(example.before.items(), example.after.values(), strict=True)
+        changes = ", ".join(f"{name} {_shown(was)} -> {_shown(now)}" for (name, was), now in pairs)
+        return f"changed  {known}: {changes}"
+    values = example.after or example.before or {}
+    rest = ", ".join(f"{n} {_shown(v)}" for n, v in values.items() if n not in example.key)
+    return f"{example.kind:<7}  {known}: {rest}" if keyed else f"{example.kind:<7}  {known}"
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+_To = Annotated[str, typer.Argument(help="A version, or a time: 2026-01-31T12:00Z.")]
+_MaxCheckpoints = Annotated[
+    int | None, typer.Option(min=1, help="Stop after this many checkpoints.")
+]
+_Last = Annotated[int | None, typer.Argument(min=0, help="Replay all from VERSION to this one.")]
+_Only = Annotated[
+    list[int] | None, typer.Option("--also", min=0, help="One more version; may be repeated.")
+]
+_Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Only the losses of this topic; repeatable.")
+]
+
+
+def run(
+    max_checkpoints: _MaxCheckpoints = None,
+    run_id: RunId = None,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the table up to the end offsets Kafka has now; a line for each checkpoint.
+
+    With --json one line {"checkpoint": ...} each, and {"run": ...} at the end.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    with _reported(output, f"run {pipeline.name}", None) as on_checkpoint:
+        done = pipeline.run(
+            run_id=run_id, on_checkpoint=on_checkpoint, max_checkpoints=max_checkpoints
+        )
+    if as_json:
+        summary = {
+            "pipeline": done.pipeline,
+            "run_id": done.run_id,
+            "version": done.head.version,
+            "checkpoints": len(done.checkpoints),
+            "records": done.records,
+            "rows": done.rows,
+            "rows_total": done.head.counts.rows_total,
+            "lag": done.lag,
+        }
+        output.line({"run": summary})
+    output.say(
+        f"{done.pipeline} is at version {done.head.version}: {counted(done.rows, 'row')} more, "
+        f"{number(done.head.counts.rows_total)} in all, lag {number(done.lag)}"
+    )
+
+
+@contextmanager
+def _reported(
+    output: Output, title: str, total: int | None
+) -> Iterator[Callable[[CheckpointReport], None]]:
+    """Say each checkpoint as it is committed, and move the bar on.
+
+    ``total`` records; a run learns it from its first checkpoint.
+    """
+    with output.progress(title, total) as progress, output.nothing_else_on_stdout():
+        task = progress.task_ids[0]
+
+        def say(report: CheckpointReport) -> None:
+            if output.as_json:
+                output.line({"checkpoint": report_json(report)})
+            output.say(report_line(report))
+            if total is None and report.lag_before is not None:
+                done = progress.tasks[0].completed
+                progress.update(task, total=done + report.lag_before)
+            spans = sum(r.span for r in report.entry.ranges)
+            progress.advance(task, report.entry.counts.records if total else spans)
+
+        yield say
+
+
+def rewind(
+    to: _To,
+    reason: Reason = "",
+    accept_compacted: AcceptCompacted = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the rows of all checkpoints after a version, or a time, out of the table.
+
+    One transaction. The next run reads again from there.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    keep_promises(pipeline, dry_run)
+    plan = pipeline.plan_rewind(version_or_time(to), accept_compacted=accept_compacted)
+    if _only_planned(output, plan, dry_run):
+        return
+    approve(output, f"Rewind {plan.pipeline} to version {plan.target.version}?", yes=yes)
+    _tell(output, plan.apply(reason=reason, asked_by=user()))
+
+
+def replay(
+    version: Version,
+    last: _Last = None,
+    also: _Only = None,
+    reason: Reason = "",
+    accept_compacted: AcceptCompacted = False,
+    dry_run: DryRun = False,
+    preview: Preview = False,
+    key: Key = None,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the ranges of checkpoints again, with today's transform, and replace their rows.
+
+    One transaction each: readers see the old rows or the new ones. With --json one line
+    {"checkpoint": ...} each, and {"replay": ...} at the end. --preview says how many rows would
+    change, and which, and changes nothing.
+    """
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    keep_promises(pipeline, dry_run or preview)
+    plan = _plan_replay(pipeline, version, last, also, accept_compacted=accept_compacted)
+    if preview:
+        show_preview(output, pipeline, plan, key or ())
+        return
+    apply_replay(output, plan, "replay", reason=reason, dry_run=dry_run, yes=yes)
+
+
+def apply_replay(
+    output: Output, plan: ReplayPlan, verb: str, *, reason: str, dry_run: bool, yes: bool
+) -> ChangeReport | None:
+    """Show what is planned and, if it is approved, do it and tell; None for a dry run."""
+    if _only_planned(output, plan, dry_run):
+        return None
+    many = counted(len(plan.checkpoints), "checkpoint")
+    approve(output, f"{verb.capitalize()} {many} of {plan.pipeline}?", yes=yes)
+    with _reported(output, f"{verb} {plan.pipeline}", plan.records) as on_checkpoint:
+        report = plan.apply(reason=reason, asked_by=user(), on_checkpoint=on_checkpoint)
+    if output.as_json:
+        output.line({verb: report.to_json()})
+    output.say(f"{plan.pipeline} is at version {report.entries[-1].version}")
+    return report
+
+
+def keep_promises(pipeline: Pipeline, dry_run: bool) -> None:
+    """Commit what a run that died had promised, and say so; a plan made before that would be of a
+    ledger that is gone by the time it is applied. A dry run changes nothing, this neither.
+    """
+    if not dry_run:
+        pipeline.recover(on_checkpoint=lambda report: note(report_line(report)))
+
+
+def _plan_replay(
+    pipeline: Pipeline,
+    version: int,
+    last: int | None,
+    also: list[int] | None,
+    *,
+    accept_compacted: bool,
+) -> ReplayPlan:
+    if not also:
+        return pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
+    stretch = pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
+    versions = {*(each.version for each in stretch.checkpoints), *also}
+    return pipeline.plan_replay(versions=versions, accept_compacted=accept_compacted)
+
+
+def _only_planned(output: Output, plan: ChangePlan, dry_run: bool) -> bool:
+    """Show the plan; True if that was all that was wanted."""
+    if dry_run and output.as_json:
+        output.document(plan.to_json())
+    if isinstance(plan, RereadingPlan):
+        show_change(output, plan)
+    else:
+        output.say(str(plan), "bold")
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    return dry_run
+
+
+def _tell(output: Output, report: ChangeReport) -> None:
+    if output.as_json:
+        output.document(report.to_json())
+    for entry in report.entries:
+        output.say(entry_line(entry))
+    output.say(f"{report.plan.pipeline} is at version {report.entries[-1].version}")
+
+
+def accept_loss(
+    reason: Reason = "",
+    topics: _Topics = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on past records that Kafka no longer holds, knowingly. The ledger names the hole."""
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    keep_promises(pipeline, dry_run)
+    plan = pipeline.plan_accept_loss(topics or None)
+    show_losses(output, plan.losses)
+    if _only_planned(output, plan, dry_run):
+        return
+    reason = reason_for(output, reason)
+    approve(output, f"Let {pipeline.name} go on without these records?", yes=yes)
+    [entry] = plan.apply(reason=reason, asked_by=user()).entries
+    if as_json:
+        output.document(entry.to_json())
+    output.say(entry_line(entry))
+
+
+def adopt(
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the sink's present, older state the head, after a backup came back or a failover."""
+    output = Output(as_json)
+    pipeline = choose(files, name).pipeline
+    plan = pipeline.plan_adopt()
+    if _only_planned(output, plan, dry_run):
+        return
+    reason = reason_for(output, reason)
+    approve(output, f"Let {pipeline.name} go on from what the sink holds now?", yes=yes)
+    entry = next(iter(plan.apply(reason=reason, asked_by=user()).entries), None)
+    if as_json:
+        output.document(entry.to_json() if entry else None)
+    output.say(entry_line(entry) if entry else "the next run starts anew")
+
+
+def set_aside(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a promise in staging that cannot be read (cut, emptied) be none: its offsets are read
+    again by the next run. The file is kept under another name.
+    """
+    output = Output(as_json)
+    plan = choose(files, name).pipeline.plan_set_aside()
+    output.say(str(plan), "bold")
+    for each in plan.damages:
+        output.say(str(each))
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    else:
+        approve(output, f"Set it aside in {plan.pipeline}?", yes=yes)
+        for path in plan.apply():
+            output.say(f"kept as {path}")
+    if as_json:
+        output.document(plan.to_json())
+
+
+def reset(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    files: Files = None,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """For development: drop the rows, the ledger and the staging of one pipeline. No way back."""
+    output = Output(as_json)
+    plan = choose(files, name).pipeline.plan_reset()
+    output.say(str(plan), "bold")
+    if dry_run:
+        output.say("Nothing was changed: --dry-run")
+    else:
+        approve(output, f"Drop all that {plan.pipeline} has?", yes=yes)
+        plan.apply()
+        output.say(f"{plan.pipeline} is empty; its next run starts anew")
+    if as_json:
+        output.document(plan.to_json())

@@ -1,0 +1,338 @@
+"""A Kafka cluster that does not answer: told soon, and with the reason that librdkafka knows."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from eo_pipeline.errors import ConfigError
+from eo_pipeline.kafka.auth import TokenSource, text_of, token_endpoint
+from eo_pipeline.kafka.client import silent_logger
+
+#: Seconds for a look, on the way to an error.
+_LOOKS_LOOK_S = 2.0
+
+#: An ApiVersions request of version 0, by no client (Kafka's protocol guide): every broker answers.
+_HELLO = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+
+_EXPIRED = ("has expired", "not yet valid")
+_MISMATCH = ("mismatch", "is not valid for")
+
+
+class Trouble(NamedTuple):
+    """What is wrong with a server, as a clause, and what to do about it, as a sentence."""
+
+    reason: str
+    remedy: str
+
+
+def trouble_of_broker(host: str, port: int, settings: Mapping[str, Any]) -> Trouble | None:
+    """Why a client of librdkafka with these ``settings`` does not trust the broker there."""
+    context = _context(settings, "ssl.ca.location", "ssl.ca.pem")
+    if settings.get("ssl.endpoint.identification.algorithm") == "none":
+        context.check_hostname = False
+    said = _refusal(host, port, context)
+    return None if said is None else _told(f"broker {host}:{port}", said, "ssl.ca.location")
+
+
+def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Trouble | None:
+    """Why no token can be had at ``url``: nobody listens there, or whoever does is not trusted."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if tls else 80)
+    context = _context(settings, "https.ca.location", "https.ca.pem") if tls else None
+    said = _refusal(host, port, context)
+    if said is None:
+        return None
+    if isinstance(said, ssl.SSLCertVerificationError):
+        return _told(f"token endpoint {url}", said, "https.ca.location")
+    return Trouble(
+        f"no token can be had at {url}: {said.strerror or said}",
+        "Correct sasl.oauthbearer.token.endpoint.url, or see that its server can be reached.",
+    )
+
+
+def hangs_up(server: str) -> bool:
+    """Whether whoever listens at ``server``, host and port, ends a connection without a word."""
+    host, _, port = server.strip().rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _LOOKS_LOOK_S) as link:
+            link.sendall(_HELLO)
+            return not link.recv(1)
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _context(settings: Mapping[str, Any], location: str, pem: str) -> ssl.SSLContext:
+    """Whoever the settings trust; the system's authorities if they name none."""
+    return ssl.create_default_context(cadata=text_of(settings, location, pem))
+
+
+def _refusal(host: str, port: int, context: ssl.SSLContext | None) -> OSError | None:
+    """What goes wrong on the way to a TLS connection, or to any without a ``context``."""
+    try:
+        with socket.create_connection((host, port), _LOOKS_LOOK_S) as link:
+            if context is not None:
+                context.wrap_socket(link, server_hostname=host).close()
+    except OSError as error:  # ssl's are such
+        return error
+    return None
+
+
+def _told(server: str, error: OSError, setting: str) -> Trouble | None:
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return None
+    said = error.verify_message.rstrip(".")
+    reason = f"the certificate of the {server} is not accepted: {said}"
+    if any(each in said for each in _EXPIRED):
+        return Trouble(reason, "Have a new certificate put there.")
+    if any(each in said for each in _MISMATCH):
+        remedy = "Use a name that the certificate has, or have this one added (subjectAltName)."
+        return Trouble(reason, remedy)
+    return Trouble(reason, f"Name the authority that signed it in {setting}.")
+
+
+T = TypeVar("T")
+
+#: Seconds that a cluster may be away of which every known broker fails: told before five are over.
+PATIENCE_S = 3.0
+
+#: ... so that an address which swallows everything fails within that time, too.
+_SETTINGS = {"socket.connection.setup.timeout.ms": 2_700}
+
+_LOOK_S = 0.1
+
+#: How long the first byte took, and in which state, is for those who read librdkafka's source.
+_STATE = re.compile(r" \(after \d+ms in state \w+[^)]*\)")
+
+#: What to do about an error, by its code; anything else is a matter of brokers and addresses.
+_REMEDIES = {
+    KafkaError._RESOLVE: "Correct the name in bootstrap_servers, or see that it can be resolved.",
+    KafkaError._SSL: "Correct the ssl settings of the client, or the brokers' certificate.",
+    KafkaError._AUTHENTICATION: "Correct the user or password among the client's sasl settings.",
+    KafkaError._BAD_MSG: "What listens there speaks no Kafka, or wants another security.protocol.",
+}
+_TOKENLESS = "Failed to acquire SASL OAUTHBEARER token"
+_CREDENTIALS = "Correct sasl.oauthbearer.client.id, .client.secret, .scope or .token.endpoint.url."
+_SCOPE = "The token lacks what the brokers want: correct sasl.oauthbearer.scope, or their audience."
+_AWS_REMEDY = "Give this process credentials of AWS, or correct aws.profile or aws.role.arn."
+_NO_MECHANISM = "Correct sasl.mechanism of the client, to one that the broker names."
+
+#: How a broker tells that it does not take the client's certificate (RFC 8446, 6.2).
+_ALERT = re.compile(
+    r"alert (bad certificate|certificate unknown|certificate expired|certificate required"
+    r"|certificate revoked|unknown ca|unsupported certificate)"
+)
+_CERTIFICATE_REMEDY = "Have it signed by an authority that the brokers trust; it may be over, too."
+_NO_CERTIFICATE_REMEDY = "Name the client's in ssl.certificate.location and ssl.key.location."
+_UNTRUSTED = re.compile(r"ssl://\[?([^/]+?)\]?:(\d+).*certificate verify failed", re.DOTALL)
+
+#: What may stand in an error: a page in HTML, from who is no token endpoint, may not.
+_TAG = re.compile(r"<[^>]+>")
+_SHOWN_MAX = 300
+
+_SAYS_NOTHING = "Check whether the broker hangs or is overloaded, and that Kafka listens there."
+_HANGS_UP = "Correct the address or security.protocol; a proxy needs a broker behind it."
+_REMEDY = "Check that the brokers run, the address, and the client's credentials."
+
+
+#: How librdkafka says that nobody answered.
+_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+
+
+class Why(NamedTuple):
+    """Why a question has no answer, in a clause, and what to do about it, in a sentence."""
+
+    reason: str
+    remedy: str
+
+
+class NoAnswerError(Exception):
+    """Nobody answered in time."""
+
+
+@dataclass
+class _Heard:
+    """What librdkafka said. It does not know the client: that is gone, with its threads, when
+    nobody has it any more, and not when somebody collects circles.
+    """
+
+    #: of a broker, since the last question
+    said: KafkaError | None = None
+    #: whether every broker failed since the last question ...
+    all_down: bool = False
+    #: ... and ever
+    were_down: bool = False
+
+    def hear(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.were_down = self.all_down = True
+        else:
+            self.said = error
+
+    def is_away(self) -> bool:
+        """That all are down is said once, that one still is each time it is tried."""
+        return self.all_down or (self.were_down and self.said is not None)
+
+
+class AskedClient:
+    """An admin client that is asked, and what librdkafka says while nobody answers.
+
+    Raises (when it is made):
+        ConfigError: librdkafka does not take the settings, or AWS knows no such credentials.
+        SourceUnavailableError: AWS gave none just now.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._settings = settings
+        self._heard = _Heard()
+        self._looked: Trouble | None = None
+        self._has_looked = False
+        told = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
+        if isinstance(tokens := settings.get("oauth_cb"), TokenSource):
+            tokens.refuse_nobody()
+        try:
+            self.client = AdminClient(told, logger=silent_logger())
+        except (
+            KafkaException
+        ) as error:  # what librdkafka says of its settings, without their values
+            said = error.args[0].str().removeprefix("Failed to create admin client: ")
+            raise ConfigError(f"client: {said}") from error
+
+    def wait_for(self, answers: Collection[Future[Any]]) -> None:
+        """Return when all ``answers`` are there, or errors in their place.
+
+        Raises:
+            NoAnswerError: they are not, in time.
+        """
+        self._forget()
+        began = time.monotonic()
+        while wait(answers, _LOOK_S).not_done:
+            self._give_up_if_away(time.monotonic() - began, self._timeout_s + 5)
+
+    def answer(self, future: Future[T]) -> T:
+        """The one answer.
+
+        Raises:
+            NoAnswerError: it does not come in time.
+            KafkaException: it is an error.
+        """
+        self.wait_for([future])
+        return future.result()
+
+    def topics(self) -> ClusterMetadata:
+        """The metadata of all topics.
+
+        Raises:
+            NoAnswerError: no answer in time.
+        """
+        self._forget()
+        began = time.monotonic()
+        while True:
+            try:
+                return self.client.list_topics(timeout=1.0)
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_ANSWER:
+                    raise
+            self._give_up_if_away(time.monotonic() - began, self._timeout_s)
+
+    def meant(self, error: Exception) -> KafkaError | None:
+        """What ``error`` means: the broker's answer; if none came, what librdkafka says of that,
+        if anything.
+        """
+        told = error.args[0] if isinstance(error, KafkaException) else None
+        return self._heard.said or told if told is None or told.code() in _NO_ANSWER else told
+
+    def why(self, error: Exception) -> Why:
+        """The same in words, and what to do about it."""
+        told = self.meant(error)
+        if told is None and self._heard.all_down:  # librdkafka gives no reason for either
+            if any(map(hangs_up, str(self._settings["bootstrap.servers"]).split(","))):
+                return Why("who listens there ends each connection at once", _HANGS_UP)
+            return Why("who listens there takes connections and does not answer", _SAYS_NOTHING)
+        unanswered = told is None or told.code() in _NO_ANSWER
+        if unanswered and (trouble := self._look_at_endpoint()):
+            return Why(*trouble)
+        if told is None:
+            return Why("no answer in time", _REMEDY)
+        reason = _STATE.sub("", told.str()).replace("/bootstrap:", ":").rstrip(".")
+        return self._of_tls(reason) or self._of_login(reason) or Why(reason, _remedy(told, reason))
+
+    def _of_tls(self, reason: str) -> Why | None:
+        """Whose certificate is at fault, and for what."""
+        if found := _UNTRUSTED.search(reason):
+            trouble = trouble_of_broker(found[1], int(found[2]), self._settings)
+            return None if trouble is None else Why(*trouble)
+        if not (found := _ALERT.search(reason)):
+            return None
+        if {"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"} & (
+            self._settings.keys()
+        ):
+            return Why(
+                f"the broker does not take the client's certificate ({found[1]})",
+                _CERTIFICATE_REMEDY,
+            )
+        return Why(
+            "the broker wants a client's certificate, and none is given", _NO_CERTIFICATE_REMEDY
+        )
+
+    def _of_login(self, reason: str) -> Why | None:
+        """Why there is no token."""
+        _, found, said = reason.partition(f"{_TOKENLESS}: ")
+        if not found:
+            return None
+        source = self._settings.get("oauth_cb")
+        if isinstance(source, TokenSource):
+            return Why(f"AWS gave no token: {source.failure or said}", _AWS_REMEDY)
+        if trouble := self._look_at_endpoint():
+            return Why(*trouble)
+        words = " ".join(_TAG.sub(" ", said).split())[:_SHOWN_MAX]
+        return Why(f"{token_endpoint(self._settings)} gave no token: {words}", _CREDENTIALS)
+
+    def _look_at_endpoint(self) -> Trouble | None:
+        """What is wrong with the token endpoint, if there is one; looked at once."""
+        url = token_endpoint(self._settings)
+        if url and not self._has_looked:
+            self._has_looked = True
+            self._looked = trouble_of_endpoint(url, self._settings)
+        return self._looked
+
+    def _forget(self) -> None:
+        """What went wrong since the last question, a connection that idled for example."""
+        self.client.poll(0)
+        self._heard.said, self._heard.all_down = None, False
+        self._looked, self._has_looked = None, False
+
+    def _give_up_if_away(self, spent_s: float, timeout_s: float) -> None:
+        self.client.poll(0)
+        if spent_s > timeout_s or (spent_s > PATIENCE_S and self._is_hopeless()):
+            raise NoAnswerError
+
+    def _is_hopeless(self) -> bool:
+        """Whether all brokers are away, or nobody gives a token, which librdkafka waits for."""
+        said = self._heard.said
+        without_token = said is not None and _TOKENLESS in said.str()
+        return self._heard.is_away() or without_token or self._look_at_endpoint() is not None
+
+
+def _remedy(told: KafkaError, reason: str) -> str:
+    if "Unsupported SASL mechanism" in reason:
+        return _NO_MECHANISM
+    if "invalid_token" in reason:  # RFC 7628, 3.2.2
+        return _SCOPE
+    # who answers TLS by hanging up is disconnected, to librdkafka
+    kind = KafkaError._SSL if "SSL" in reason else told.code()
+    return _REMEDIES.get(kind, _REMEDY)

@@ -1,0 +1,5 @@
+"""A pipeline's history as one page of HTML, to be looked at."""
+
+from eo_pipeline.monitoring.report import page
+
+__all__ = ["page"]

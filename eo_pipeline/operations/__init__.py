@@ -1,0 +1,1 @@
+"""Going back, going on past losses, maintenance and status."""

@@ -1,0 +1,77 @@
+"""Going on past what Kafka no longer holds, knowingly: the hole is a ledger version of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from eo_pipeline.errors import Loss, NothingToDoError
+from eo_pipeline.kafka.losses import Losses, losses_of
+from eo_pipeline.kafka.marks import validated
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.operations.plan import ChangePlan, OpenSteps, counted, current_head, refuse_stale
+from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.runner import entry_past_losses, still_lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptLossPlan(ChangePlan):
+    """To go on without what ``found`` names, per Kafka partition; ``head`` was planned from."""
+
+    operation: ClassVar = Operation.ACCEPT_LOSS
+
+    head: LedgerEntry
+    found: Losses
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What would be accepted, a Kafka partition each."""
+        return tuple(loss for _, loss in self.found.values())
+
+    def __str__(self) -> str:
+        return (
+            f"accept-loss in {self.pipeline} at version {self.head.version}: goes on past what "
+            f"Kafka lost in {counted(len(self.found), 'partition')}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "operation": self.operation.value,
+            "head": self.head.version,
+            "losses": [str(loss) for loss in self.losses],
+        }
+
+    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        """A hole may have grown since it was looked at; one of another kind was not looked at."""
+        refuse_stale(self.pipeline, self.head, steps.recover())
+        cluster = validated(steps.admin.cluster(), self.head, steps.admin.logs)
+        now = losses_of(self.head, cluster, steps.source)
+        accepted = still_lost(self.found, now)
+        if not accepted:
+            raise _nothing_lost(self.pipeline, None)
+        entry = entry_past_losses(self.head, accepted, cluster, steps.run_id, remarks)
+        return (steps.publish_alone(entry),)
+
+
+def plan_accept_loss(open_steps: OpenSteps, topics: Collection[str] | None) -> AcceptLossPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_accept_loss`."""
+    with open_steps() as steps:
+        head = current_head(steps)
+        cluster = validated(steps.admin.cluster(), head, steps.admin.logs)
+        losses = losses_of(head, cluster, steps.source)
+        found = {tp: loss for tp, loss in losses.items() if topics is None or tp.topic in topics}
+        if not found:
+            raise _nothing_lost(steps.pipeline, topics)
+        return AcceptLossPlan(
+            pipeline=steps.pipeline, open_steps=open_steps, head=head, found=found
+        )
+
+
+def _nothing_lost(pipeline: str, topics: Collection[str] | None) -> NothingToDoError:
+    where = f"in {', '.join(sorted(topics))} " if topics else ""
+    return NothingToDoError(
+        f"Pipeline {pipeline!r}: Kafka {where}holds everything that comes next; there is no loss "
+        "to accept. Nothing was changed."
+    )

@@ -1,0 +1,259 @@
+"""The table as it stood when a version was the ledger's head. Nothing is changed.
+
+A store that keeps earlier states itself is asked for that one. Elsewhere rows are told by the
+checkpoint they carry: those of versions up to then, which is the table of then exactly if nothing
+since took such rows away or replaced them. The ledger says whether, and how many rows each
+checkpoint must have; where it was otherwise, what is left is not shown as if it were all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from eo_pipeline.errors import PastGoneError, RefusedError, some_of
+from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
+from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow
+from eo_pipeline.operations.plan import current_head, look_again, newest_by, refuse_unkept
+from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.sinks.capabilities import Past, Selected, add_counts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Answer = TypeVar("_Answer")
+
+log = logging.getLogger(__name__)
+
+#: Versions named in a message before they are only counted.
+_NAMED_MAX = 10
+
+_REMEDY = (
+    "What is left of it is shown with --what-is-left (what_is_left=True). To have it whole: a "
+    "backup of that time, or `eo fork 0` into another table, which reads the records again, with "
+    "today's transform."
+)
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """The table as it stood at ``entry``, seen from ``head``; of use while it is open.
+
+    ``missing`` is what is known not to be there any more, if that was accepted.
+    """
+
+    pipeline: str
+    entry: LedgerEntry
+    head: LedgerEntry
+    past: Past = field(repr=False, compare=False)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> int:
+        return self.entry.version
+
+    @property
+    def how(self) -> str:
+        """By what it is told which rows they are."""
+        return self.past.where
+
+    @property
+    def queries(self) -> Mapping[str, str]:
+        """The SQL that shows them, by the engine that it is for."""
+        return self.past.queries
+
+    def count(self) -> int:
+        """How many rows there were.
+
+        Raises:
+            PastGoneError: they are not all there any more.
+            SinkUnavailableError: the store does not answer.
+        """
+        return self.past.count()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in bounded memory, in any order; batches may have different columns.
+
+        Raises:
+            PastGoneError: at the end: what was given was not all, or more.
+            RefusedError, SinkUnavailableError: the store does not give them.
+        """
+        return self.past.batches(None)
+
+    def first(self, count: int) -> list[dict[str, Any]]:
+        """Any ``count`` of the rows, fewer if there are no more; the others are not looked at."""
+        with closing(self._rows(count)) as rows:
+            return list(islice(rows, count))
+
+    def _rows(self, count: int) -> Generator[dict[str, Any], None, None]:
+        for batch in self.past.batches(count):
+            yield from batch.slice(0, count).to_pylist()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without rows."""
+        at = self.entry.committed_at
+        return {
+            "pipeline": self.pipeline,
+            "version": self.version,
+            "committed_at": at.isoformat() if at else None,
+            "head": self.head.version,
+            "how": self.how,
+            "missing": list(self.missing),
+            "sql": dict(self.queries),
+        }
+
+
+@dataclass(frozen=True)
+class _ByCheckpoint:
+    """The ``selected`` rows of a table whose ledger's head is ``head``; ``counts`` says how many of
+    each checkpoint there must be, None where rows may replace each other.
+    """
+
+    steps: Steps
+    version: int
+    head: LedgerEntry
+    selected: Selected
+    counts: Mapping[int, int] | None
+    what_is_left: bool
+
+    def past(self) -> Past:
+        """For an :class:`AsOf`."""
+        where = f"the rows that carry a checkpoint up to {self.version}"
+        if self.selected.but:
+            where += f", without {_named(self.selected.but)}"
+        queries = self.steps.session.queries(self.selected)
+        return Past(where, self._batches, self._count, queries)
+
+    def _count(self) -> int:
+        found = self._asked(lambda: self.steps.session.counts_of(self.selected))
+        self._check(found)
+        return sum(found.values())
+
+    def _batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """Checked at the end, if they are to be all."""
+        found: dict[int | None, int] = {}
+        selected = replace(self.selected, limit=limit)
+        for batch in self._asked(lambda: self.steps.session.rows_of(selected)):
+            add_counts(found, batch)
+            yield batch
+        if limit is None:
+            self._check(found)
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        try:
+            return ask()
+        except RefusedError as error:
+            raise PastGoneError(
+                self.steps.pipeline, self.version, str(error), "`eo show` tells of its ledger."
+            ) from error
+
+    def _check(self, found: Mapping[int | None, int]) -> None:
+        """Compare what was read with the ledger, which may have gone back meanwhile."""
+        pipeline = self.steps.pipeline
+        _, went_back = look_again(self.steps.session, self.head)
+        if went_back:
+            text = "rows were taken back while it was read"
+            raise PastGoneError(pipeline, self.version, text, "Ask again.")
+        if self.counts is None:
+            return
+        # of checkpoints below the floor the ledger does not know any more what they had
+        told = (n for n in found if n is not None and n >= self.head.floor)
+        numbers = sorted({*self.counts, *told})
+        differing = [
+            f"checkpoint {n} has {found.get(n, 0):,} rows and had {self.counts.get(n, 0):,}"
+            for n in numbers
+            if found.get(n, 0) != self.counts.get(n, 0)
+        ]
+        if not differing:
+            return
+        named = some_of(differing, _NAMED_MAX, "; ", "; and ")
+        text = f"somebody else changed the table: {named}"
+        if not self.what_is_left:
+            raise PastGoneError(pipeline, self.version, text, _REMEDY)
+        log.warning("%s: %s", pipeline, text)
+
+
+def open_as_of(steps: Steps, wanted: int | datetime, *, what_is_left: bool) -> AsOf:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.as_of`."""
+    head = current_head(steps)
+    version = newest_by(steps.session, head, wanted) if isinstance(wanted, datetime) else wanted
+    refuse_unkept(head, version)
+    floor = head.floor
+    entries = follow(steps.session.history(floor), floor)
+    history = [each for each in entries if each.version <= head.version]
+    try:
+        past, why = steps.session.past(history[version - floor]), ""
+    except RefusedError as error:
+        past, why = None, str(error)
+    if past is None:
+        return _by_checkpoint(steps, history, version, why, what_is_left=what_is_left)
+    return AsOf(steps.pipeline, history[version - floor], history[-1], past)
+
+
+def _by_checkpoint(
+    steps: Steps, history: Sequence[LedgerEntry], version: int, why: str, *, what_is_left: bool
+) -> AsOf:
+    """By the number of the checkpoint that rows carry; ``why`` the store's own states do not serve.
+
+    Raises:
+        PastGoneError: that is not the table of then.
+    """
+    head = history[-1]
+    until, later = history[: version - head.floor + 1], history[version - head.floor + 1 :]
+    then = {each.version: each for each in checkpoints(until)}
+    now = {each.version: each for each in checkpoints(history)}
+    # of those below the floor no more is known than that
+    known = now.keys() & then.keys()
+    replayed = {n: by for n, by in _replays(later) if n < head.floor or n in known}
+    keeps = steps.sink.keeps_every_row
+    missing = tuple(_gone(later, head.floor, then, now, replayed, keeps))
+    if missing and not what_is_left:
+        found = "; ".join(missing) + (f" (and {why})" if why else "")
+        raise PastGoneError(steps.pipeline, version, found, _REMEDY)
+    selected = Selected(START_VERSION, version, tuple(replayed))
+    counts = {n: each.counts.rows for n, each in then.items() if n in now and n not in replayed}
+    rows = _ByCheckpoint(steps, version, head, selected, counts if keeps else None, what_is_left)
+    return AsOf(steps.pipeline, until[-1], head, rows.past(), missing)
+
+
+def _replays(entries: Sequence[LedgerEntry]) -> Iterator[tuple[int, int]]:
+    """The checkpoints that were replayed by ``entries``, and the version that did it."""
+    for entry in entries:
+        if entry.operation is Operation.REPLAY and entry.target is not None:
+            yield entry.target, entry.version
+
+
+def _gone(
+    later: Sequence[LedgerEntry],
+    floor: int,
+    then: Mapping[int, Checkpoint],
+    now: Mapping[int, Checkpoint],
+    replayed: Mapping[int, int],
+    keeps_every_row: bool,
+) -> Iterator[str]:
+    """What of the table of then the entries that came ``later`` took from it, a sentence each."""
+    for entry in later:
+        target = entry.target
+        if entry.operation is not Operation.REWIND or target is None:
+            continue
+        if taken := [n for n in then if n > target and n not in now]:
+            yield f"version {entry.version} went back to {target} and took out {_named(taken)}"
+        elif target < floor:
+            yield f"version {entry.version} went back to {target} and took out what came after it"
+    for n, version in replayed.items():
+        yield f"version {version} replayed checkpoint {n}"
+    writers = [entry.version for entry in later if entry.counts.rows]
+    if writers and not keeps_every_row:
+        yield (
+            f"rows replace each other by key, and what version {writers[0]} and later ones "
+            "overwrote is not kept"
+        )
+
+
+def _named(versions: Sequence[int]) -> str:
+    return f"checkpoint {some_of(versions, _NAMED_MAX)}"

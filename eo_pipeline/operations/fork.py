@@ -1,0 +1,138 @@
+"""Fork: a new pipeline, with a ledger and table of its own, begins where a version stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import ClassVar
+
+from eo_pipeline.errors import GoingBackError
+from eo_pipeline.ledger.entry import (
+    START_VERSION,
+    Counts,
+    Identity,
+    LedgerEntry,
+    Operation,
+    new_transaction_id,
+)
+from eo_pipeline.ledger.history import checkpoints
+from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.operations.plan import (
+    OpenSteps,
+    RereadingPlan,
+    check_rereading,
+    current_head,
+    find_live_entry,
+    first_topic_ids,
+    ranges_since,
+    refuse_stale,
+)
+from eo_pipeline.runs.checkpoint import Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkPlan(RereadingPlan):
+    """A fork named ``fork`` that begins after the entry ``target``, and then reads ``ranges``.
+
+    Whether the new pipeline has a ledger already is found when the plan is applied: asking would
+    make its store ready, and a plan changes nothing.
+    """
+
+    operation: ClassVar = Operation.FORK
+
+    target: LedgerEntry
+    fork: str
+    open_fork: OpenSteps = field(repr=False, compare=False)
+
+    @property
+    def target_version(self) -> int:
+        return self.target.version
+
+    def __str__(self) -> str:
+        return (
+            f"fork of {self.pipeline} at version {self.target.version}: the new pipeline reads "
+            f"again {self._rows_of_checkpoints()}"
+        )
+
+    def check(self, steps: Steps) -> tuple[str, ...]:
+        return check_rereading(
+            steps,
+            f"the fork at {self.target.version}",
+            [*self.ranges, *self._begun_at(steps)],
+            self.topic_ids,
+            self.checkpoints,
+            accept_compacted=self.accept_compacted,
+            target=self.target,
+        )
+
+    def _begun_at(self, steps: Steps) -> Iterator[OffsetRange]:
+        """Where the new pipeline begins in partitions that it need not read again yet."""
+        read = {r.topic_partition for r in self.ranges}
+        for tp, offset in self.target.offsets.items():
+            if tp not in read and steps.source.matches(tp.topic):
+                yield OffsetRange(tp.topic, tp.partition, offset, offset)
+
+    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        """Writes the new ledger's first entry. The old pipeline is looked at and left as it is."""
+        refuse_stale(self.pipeline, self.head, steps.session.head())
+        self.check(steps)
+        with self.open_fork(steps.run_id, steps.on_checkpoint) as new:
+            head = new.recover()
+            if head is not None:
+                raise GoingBackError(
+                    f"Pipeline {self.fork!r} has a ledger already, at version {head.version}. "
+                    "Nothing was changed; fork under another name."
+                )
+            return (new.publish_alone(self._entry(steps, remarks)),)
+
+    def _entry(self, steps: Steps, remarks: Mapping[str, str]) -> LedgerEntry:
+        origin = {
+            "pipeline": self.pipeline,
+            "ledger_id": self.target.ledger_id,
+            "version": self.target.version,
+            "transaction_id": self.target.transaction_id,
+        }
+        return LedgerEntry(
+            pipeline=self.fork,
+            ledger_id=new_transaction_id(),
+            version=START_VERSION,
+            transaction_id=new_transaction_id(),
+            parent=None,
+            operation=Operation.FORK,
+            offsets=self.target.offsets,
+            topic_ids=self.target.topic_ids,
+            run_id=steps.run_id,
+            details={**remarks, "forked_from": origin},
+            identity=Identity(
+                past_topics=self.target.identity.past_topics, marks=self.target.identity.marks
+            ),
+            counts=steps.books.carried(self.target, self.head) if steps.books else Counts(),
+        )
+
+
+def plan_fork(
+    open_steps: OpenSteps,
+    at: int | datetime,
+    fork: str,
+    open_fork: OpenSteps,
+    *,
+    accept_compacted: bool,
+) -> ForkPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_fork`."""
+    with open_steps() as steps:
+        head = current_head(steps)
+        target, later = find_live_entry(steps.session, head, at)
+        plan = ForkPlan(
+            pipeline=steps.pipeline,
+            open_steps=open_steps,
+            head=head,
+            target=target,
+            fork=fork,
+            open_fork=open_fork,
+            checkpoints=checkpoints(later),
+            ranges=ranges_since(target, head, later),
+            topic_ids=first_topic_ids([target, *later]),
+            accept_compacted=accept_compacted,
+        )
+        return replace(plan, warnings=plan.check(steps))

@@ -1,0 +1,189 @@
+"""Maintenance: the table's files are put in order, what dead runs left is settled, and the ledger
+is pruned if that is asked for. No row is changed, so that it may be done beside runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from eo_pipeline.errors import FencedError, UnknownCheckpointError
+from eo_pipeline.ledger.entry import Counts, Floor, LedgerEntry, Operation
+from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, WrittenWith
+from eo_pipeline.operations.plan import newest_by
+from eo_pipeline.progress import phase
+from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
+
+#: For whom the ledger has changed only once they look again: an audit, a page of a report.
+READERS_HAVE = timedelta(hours=1)
+
+#: Fewer entries are not worth a version of the ledger.
+LEAST = 100
+
+EntryAt = Callable[[int], LedgerEntry | None]
+
+
+def prune(
+    steps: Steps, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
+) -> Iterator[Upkeep]:
+    """What is below the floor is removed, also of a floor that was asked for once; then, if entries
+    shall be ``kept_for`` so long, a higher floor is set.
+
+    Raises:
+        LedgerDamagedError: the ledger does not hold what it says it holds.
+        SinkUnavailableError: the store does not answer.
+    """
+    why = steps.session.keeps_ledger
+    if why is not None:
+        if kept_for is not None:
+            yield Upkeep("ledger", f"kept whole: {why}")
+        return
+    if head is not None and head.identity.floor is not None:
+        yield _removal(steps, head.identity.floor, dry_run=dry_run)
+    if head is not None and kept_for is not None:
+        yield _raised(steps, head, datetime.now(UTC) - kept_for, dry_run=dry_run)
+
+
+def _removal(steps: Steps, floor: Floor, *, dry_run: bool) -> Upkeep:
+    """Of what an earlier maintenance set the floor above."""
+    begun, said_by = time.monotonic(), steps.session.entry(floor.since)
+    since = said_by.committed_at if said_by else None
+    if since is not None and datetime.now(UTC) < since + READERS_HAVE:
+        return Upkeep("ledger", f"what is below version {floor.version} goes in an hour or later")
+    count = steps.session.prune(dry_run=dry_run)
+    if not count:
+        return Upkeep("ledger", f"nothing is left below version {floor.version}")
+    said = "would remove" if dry_run else "removed"
+    remark = f"{said} what is below version {floor.version}"
+    seconds = 0.0 if dry_run else time.monotonic() - begun
+    return Upkeep("ledger", remark, count, 0, seconds=seconds)
+
+
+def _raised(steps: Steps, head: LedgerEntry, until: datetime, *, dry_run: bool) -> Upkeep:
+    """The floor, up to the newest version that was committed by then: it is the first kept."""
+    try:
+        version = newest_by(steps.session, head, until)
+    except UnknownCheckpointError:
+        version = head.floor
+    count = version - head.floor
+    if count < LEAST:
+        return Upkeep("ledger", f"{max(count, 0)} entries are old enough, {LEAST} are worth it")
+    if dry_run:
+        return Upkeep("ledger", f"would set the floor to version {version}, {count:,} versions up")
+    if steps.recovery.waiting(head):
+        return Upkeep("ledger", "a run is under way: the floor is set by the next maintenance")
+    try:
+        entry = steps.publish_alone(floor_entry(head, version, steps.session.entry, steps.run_id))
+    except FencedError:
+        return Upkeep("ledger", "a run was faster: the floor is set by the next maintenance")
+    said = f"version {entry.version} sets the floor to version {version}, {count:,} versions up"
+    return Upkeep("ledger", f"{said}: what is below goes in an hour or later")
+
+
+def floor_entry(head: LedgerEntry, version: int, entry_at: EntryAt, run_id: str) -> LedgerEntry:
+    """The entry on top of ``head`` that has ``version`` as the first one to go back to.
+
+    Raises:
+        LedgerDamagedError: the ledger does not hold what it says it holds.
+    """
+    child = head.child(Operation.PRUNE, run_id, head.offsets)
+    texts = partial(_texts_below, version, head.pipeline, entry_at)
+    counts = replace(
+        child.counts,
+        schemas=texts(head.known_schemas, lambda counts: counts.schemas),
+        key_schemas=texts(head.known_key_schemas, lambda counts: counts.key_schemas),
+        written=_written_below(version, head, entry_at),
+    )
+    identity = replace(child.identity, floor=Floor(version, child.version))
+    return replace(child, counts=counts, identity=identity)
+
+
+def _texts_below(
+    version: int,
+    pipeline: str,
+    entry_at: EntryAt,
+    known: KnownSchemas,
+    read_of: Callable[[Counts], ReadWith | None],
+) -> ReadWith | None:
+    """The schemas whose texts are in entries below ``version``."""
+
+    def read_at(version: int) -> ReadWith | None:
+        entry = entry_at(version)
+        return read_of(entry.counts) if entry else None
+
+    return known.with_texts(
+        {key: known.text(pipeline, key, read_at) for key in known.held_below(version)}
+    )
+
+
+def _written_below(version: int, head: LedgerEntry, entry_at: EntryAt) -> WrittenWith | None:
+    """The columns of the newest rows, if an entry below ``version`` has them."""
+    last = head.last_written
+    if last is None or last.since >= version:
+        return None
+    entry = entry_at(last.since)
+    return entry.counts.written if entry else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenanceReport:
+    """What was done, or with ``dry_run`` would be, of the pipeline whose ledger's head is
+    ``version``.
+    """
+
+    pipeline: str
+    version: int | None
+    dry_run: bool
+    work: tuple[Upkeep, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "pipeline": self.pipeline,
+            "version": self.version,
+            "dry_run": self.dry_run,
+            "work": [each.to_json() for each in self.work],
+        }
+
+
+def maintain(steps: Steps, rules: Maintenance, *, dry_run: bool) -> MaintenanceReport:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
+    head = steps.session.verified(steps.session.head())
+    done = tuple(_work(steps, head, rules, dry_run=dry_run))
+    head = steps.session.head()
+    return MaintenanceReport(
+        pipeline=steps.pipeline,
+        version=head.version if head else None,
+        dry_run=dry_run,
+        work=done,
+    )
+
+
+def _work(
+    steps: Steps, head: LedgerEntry | None, rules: Maintenance, *, dry_run: bool
+) -> Iterator[Upkeep]:
+    with phase(f"{steps.pipeline}: staging"):
+        yield _staging(steps, head, dry_run=dry_run)
+    with phase(f"{steps.pipeline}: maintenance of {steps.sink.table_name}"):
+        yield from steps.session.maintain(rules, dry_run=dry_run)
+    with phase(f"{steps.pipeline}: the ledger"):
+        now = steps.session.verified(steps.session.head())
+        yield from prune(steps, now, rules.ledger_kept_for, dry_run=dry_run)
+
+
+def _staging(steps: Steps, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:
+    """As every run begins: promises of dead runs are kept, what can never be committed goes."""
+    begun, staging = time.monotonic(), steps.recovery.staging
+    before = len(staging.attempts(head.ledger_id if head else None))
+    if dry_run:
+        said = "attempts of runs; those of dead ones would be settled" if before else "no attempts"
+        return Upkeep("staging", said, before, before)
+    promised = steps.recover()
+    after = len(staging.attempts(promised.ledger_id if promised else None))
+    said = "attempts of dead runs settled" if after < before else "nothing to settle"
+    return Upkeep("staging", said, before, after, seconds=time.monotonic() - begun)

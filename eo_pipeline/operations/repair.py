@@ -1,0 +1,227 @@
+"""Adopt: the sink's present, older state becomes the head, after a restored backup or a failover.
+
+Runs refuse a ledger that lacks a commit this staging area saw confirmed. Adopting writes an entry
+on top of what the ledger holds now, and forgets what it lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from eo_pipeline.errors import LedgerDamagedError, ManifestDamagedError, NothingToDoError
+from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, Operation
+from eo_pipeline.operations.plan import ChangePlan, OpenSteps, counted, refuse_stale, stale
+from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.recovery import Recovery
+from eo_pipeline.sinks.session import LATER_ROWS, SinkSession
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.markers import Witness
+from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.storage.paths import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptPlan(ChangePlan):
+    """To go on from ``head`` (``None``: the ledger is empty) without the ``lost`` commits."""
+
+    operation: ClassVar = Operation.ADOPT
+
+    head: LedgerEntry | None
+    lost: tuple[EntryId, ...]
+
+    @property
+    def lost_versions(self) -> list[int]:
+        """Versions that were committed and that the ledger lacks, oldest first."""
+        return [each.version for each in self.lost]
+
+    def __str__(self) -> str:
+        stands = f"at version {self.head.version}" if self.head else "empty"
+        versions = ", ".join(map(str, self.lost_versions))
+        return (
+            f"adopt in {self.pipeline}: the ledger is {stands}, and lacks versions that were "
+            f"committed: {versions}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "operation": self.operation.value,
+            "head": self.head.version if self.head else None,
+            "lost": self.lost_versions,
+        }
+
+    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        """No entry if the ledger is empty: the next run starts anew."""
+        head = steps.session.verified(steps.session.recover())
+        confirmed = steps.recovery.witnesses(head)
+        refuse_stale(self.pipeline, self.head, head)
+        if _ids(steps.recovery.lost(head, confirmed)) != self.lost:
+            raise stale(self.pipeline, self.head, head)
+        entry = adopt_head(steps.recovery, head, confirmed, steps.run_id, remarks)
+        return (entry,) if entry is not None else ()
+
+
+def _ids(lost: Sequence[Witness]) -> tuple[EntryId, ...]:
+    return tuple(each.id for each in lost)
+
+
+def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
+    with open_steps() as steps:
+        head = steps.session.verified(steps.session.head())
+        lost = _ids(steps.recovery.lost(head, steps.recovery.witnesses(head)))
+        if not lost:
+            raise NothingToDoError(
+                f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."
+            )
+        _refuse_later_rows(steps.session, head)
+        return AdoptPlan(pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=lost)
+
+
+def _refuse_later_rows(session: SinkSession, head: LedgerEntry | None) -> None:
+    """A table that is newer than its ledger did not come back with it: what its later checkpoints
+    read would be read once more.
+    """
+    following = head.version + 1 if head else START_VERSION
+    if session.holds_rows(following):
+        raise LedgerDamagedError(session.pipeline, following, LATER_ROWS)
+
+
+def adopt_head(
+    recovery: Recovery,
+    head: LedgerEntry | None,
+    confirmed: Sequence[Witness],
+    run_id: str,
+    remarks: Mapping[str, str],
+) -> LedgerEntry | None:
+    """Write an entry on top of ``head``, then forget the commits ``confirmed`` before."""
+    entry = None
+    if head is not None:
+        child = head.child(Operation.ADOPT, run_id, head.offsets)
+        entry = replace(child, details=dict(remarks))
+        recovery.session.publish(entry, StagedOutput())
+        recovery.staging.witnesses.remember(entry)
+    # only now, and only those: were the process to die before this line, runs go on refusing and
+    # adopt is simply called again
+    recovery.staging.witnesses.forget(confirmed)
+    return entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAsidePlan:
+    """The promises on top of ``head`` that cannot be read, each with its file and what is wrong."""
+
+    pipeline: str
+    head: LedgerEntry
+    damages: tuple[ManifestDamagedError, ...]
+    open_steps: OpenSteps = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        named = ", ".join(each.path for each in self.damages)
+        return (
+            f"set aside in {self.pipeline}: the promise of version {self.head.version + 1} in "
+            f"{named}; the ledger, at version {self.head.version}, does not hold it"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "pipeline": self.pipeline,
+            "operation": "set_aside",
+            "head": self.head.version,
+            "manifests": [each.path for each in self.damages],
+        }
+
+    def apply(self) -> tuple[Place, ...]:
+        """Returns where the manifests are kept now.
+
+        Raises:
+            StalePlanError: the ledger has moved on since, so that perhaps none is in the way.
+        """
+        with self.open_steps() as steps:
+            refuse_stale(self.pipeline, self.head, steps.session.verified(steps.session.head()))
+            return tuple(found.set_aside() for found, _ in steps.recovery.damaged(self.head))
+
+
+def damaged_promises(steps: Steps, head: LedgerEntry | None) -> tuple[ManifestDamagedError, ...]:
+    """What stops the next run, on top of ``head``, before it has read anything."""
+    return tuple(error for _, error in steps.recovery.damaged(head))
+
+
+def plan_set_aside(open_steps: OpenSteps) -> SetAsidePlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_set_aside`."""
+    with open_steps() as steps:
+        head = steps.session.verified(steps.session.head())
+        damages = damaged_promises(steps, head)
+        if head is None or not damages:
+            raise NothingToDoError(
+                f"Pipeline {steps.pipeline!r}: every promise that waits can be read; there is "
+                "nothing to set aside."
+            )
+        return SetAsidePlan(
+            pipeline=steps.pipeline, open_steps=open_steps, head=head, damages=damages
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetPlan:
+    """What would be dropped, a line each; ``head`` is ``None`` where there is no ledger."""
+
+    pipeline: str
+    head: LedgerEntry | None
+    drops: tuple[str, ...]
+    open_steps: OpenSteps = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        stands = f"at version {self.head.version}" if self.head else "without a ledger"
+        return f"reset of {self.pipeline}, {stands}: drops {', '.join(self.drops) or 'nothing'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "pipeline": self.pipeline,
+            "operation": "reset",
+            "head": self.head.version if self.head else None,
+            "drops": list(self.drops),
+        }
+
+    def apply(self) -> None:
+        """Drop it: first what is in the store, then what is staged.
+
+        Raises:
+            StalePlanError: the ledger has moved on since; nothing was dropped.
+            SinkError: the store did not do it; what is staged is still there.
+        """
+        with self.open_steps() as steps:
+            head, staging = steps.session.head(), steps.recovery.staging
+            refuse_stale(self.pipeline, self.head, head)
+            steps.session.reset(dry_run=False)
+            for attempt in _staged(steps, head):
+                attempt.delete()
+            staging.witnesses.forget(steps.recovery.witnesses(head))
+            staging.failures.forget()
+
+
+def plan_reset(open_steps: OpenSteps) -> ResetPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_reset`."""
+    with open_steps() as steps:
+        head = steps.session.head()
+        return ResetPlan(
+            pipeline=steps.pipeline,
+            open_steps=open_steps,
+            head=head,
+            drops=(*steps.session.reset(dry_run=True), *_counted(_staged(steps, head))),
+        )
+
+
+def _staged(steps: Steps, head: LedgerEntry | None) -> list[Attempt]:
+    """At this ledger, and at those that staging saw in this very place before."""
+    seen = {each.ledger_id for each in steps.recovery.witnesses(head)}
+    ledgers = filter(None, {*seen, head.ledger_id if head else None})
+    return [each for ledger in ledgers for each in steps.recovery.staging.attempts_at(ledger)]
+
+
+def _counted(attempts: list[Attempt]) -> list[str]:
+    return [counted(len(attempts), "staged attempt")] if attempts else []

@@ -1,0 +1,269 @@
+"""Replay: the ranges of checkpoints are read again with today's transform, their rows replaced.
+
+One transaction and one ledger version for each checkpoint. Offsets do not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from eo_pipeline.errors import GoingBackError, NothingToDoError, UnknownCheckpointError, some_of
+from eo_pipeline.ledger.entry import (
+    CHECKPOINT_COLUMN,
+    READ_AS,
+    REDRIVE,
+    Counts,
+    LedgerEntry,
+    Operation,
+)
+from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow, spans
+from eo_pipeline.operations.plan import (
+    OpenSteps,
+    RereadingPlan,
+    check_rereading,
+    current_head,
+    find_live_entry,
+    first_topic_ids,
+    kept_from,
+    refuse_stale,
+    refuse_unkept,
+)
+from eo_pipeline.runs.checkpoint import Steps
+
+if TYPE_CHECKING:
+    from eo_pipeline.sinks.session import SinkSession
+
+#: Versions named in a message before they are only counted.
+_NAMED_MAX = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayPlan(RereadingPlan):
+    """A replay of ``checkpoints``, oldest first. Those committed before an error stay replayed."""
+
+    operation: ClassVar = Operation.REPLAY
+
+    #: whether it is there for what was set aside
+    redrives: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"replay in {self.pipeline} at version {self.head.version}: reads again and replaces "
+            f"{self._rows_of_checkpoints()}"
+        )
+
+    def check(self, steps: Steps) -> tuple[str, ...]:
+        return _check(steps, self.head, self.checkpoints, accept_compacted=self.accept_compacted)
+
+    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        refuse_stale(self.pipeline, self.head, steps.recover())
+        self.check(steps)
+        head = self.head
+        done: list[LedgerEntry] = []
+        for checkpoint in self.checkpoints:
+            cluster = steps.cluster()
+            steps.say(
+                f"replaying checkpoint {checkpoint.version}, "
+                f"{len(done) + 1} of {len(self.checkpoints)}"
+            )
+            entry = replay_entry(head, checkpoint, steps.run_id, remarks, redrives=self.redrives)
+            head = steps.checkpoint(head, entry, cluster, checkpoint.entry.counts)
+            steps.recovery.delete_decided_attempts(head)
+            done.append(head)
+        return tuple(done)
+
+
+def plan_replay(
+    open_steps: OpenSteps,
+    first: int | None,
+    last: int | None,
+    versions: Collection[int] | None,
+    *,
+    accept_compacted: bool,
+    redrives: bool = False,
+) -> ReplayPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_replay`."""
+    with open_steps() as steps:
+        head = current_head(steps)
+        found = _find(steps, head, versions or _stretch(steps, head, first, last))
+        plan = ReplayPlan(
+            pipeline=steps.pipeline,
+            open_steps=open_steps,
+            head=head,
+            checkpoints=found,
+            ranges=spans(found),
+            topic_ids=first_topic_ids([each.entry for each in found]),
+            accept_compacted=accept_compacted,
+            redrives=redrives,
+        )
+        return replace(plan, warnings=plan.check(steps))
+
+
+def check_replay(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> None:
+    """Return if exactly ``versions`` could be replayed on top of ``head``.
+
+    Raises:
+        GoingBackError, RefusedError: they cannot.
+    """
+    _check(steps, head, _find(steps, head, versions), accept_compacted=False)
+
+
+def _stretch(steps: Steps, head: LedgerEntry, first: int | None, last: int | None) -> list[int]:
+    """The versions from ``first`` to ``last`` (or ``first`` alone) that read something.
+
+    Raises:
+        UnknownCheckpointError: one of the two does not stand.
+        GoingBackError: there is nothing to replay between them.
+    """
+    if first is None:
+        raise GoingBackError("no checkpoint was named to be replayed")
+    last = first if last is None else last
+    if first > last:
+        raise GoingBackError(f"a replay from {first} to {last} goes backwards")
+    entry, later = find_live_entry(steps.session, head, first)
+    find_live_entry(steps.session, head, last)
+    found = [each.version for each in checkpoints([entry, *later]) if each.version <= last]
+    if not found:
+        raise GoingBackError(
+            f"Pipeline {head.pipeline!r}: no checkpoint from {first} to {last} read anything; "
+            "there is nothing to replay."
+        )
+    return found
+
+
+def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[Checkpoint, ...]:
+    """The checkpoints of exactly ``versions``, oldest first.
+
+    Raises:
+        UnknownCheckpointError: one of them does not stand, or read nothing.
+    """
+    wanted = set(versions)
+    for version in sorted(wanted):
+        find_live_entry(steps.session, head, version)
+    since = min(wanted)
+    history = list(follow(steps.session.history(since), since))
+    found = tuple(each for each in checkpoints(history) if each.version in wanted)
+    without = sorted(wanted - {each.version for each in found})
+    if without:
+        raise UnknownCheckpointError(
+            f"Pipeline {head.pipeline!r}: version {some_of(without, _NAMED_MAX)} read nothing and "
+            "holds no rows, so that there is nothing to replay. `eo checkpoints` lists those that "
+            "do."
+        )
+    return found
+
+
+def _check(
+    steps: Steps, head: LedgerEntry, found: Sequence[Checkpoint], *, accept_compacted: bool
+) -> tuple[str, ...]:
+    """Warnings, if the sink can replace these rows and Kafka can be read again."""
+    for each in found:
+        steps.session.check_going_back(replay_entry(head, each, steps.run_id, {}))
+    return check_rereading(
+        steps,
+        f"the replay of {some_of([each.version for each in found], _NAMED_MAX)}",
+        spans(found),
+        first_topic_ids([each.entry for each in found]),
+        found,
+        accept_compacted=accept_compacted,
+    )
+
+
+def replay_entry(
+    head: LedgerEntry,
+    checkpoint: Checkpoint,
+    run_id: str,
+    remarks: Mapping[str, str],
+    *,
+    redrives: bool = False,
+) -> LedgerEntry:
+    """The entry of a replay of ``checkpoint`` on top of ``head``; nothing read or counted yet."""
+    details: dict[str, Any] = dict(remarks)
+    if checkpoint.written.version != checkpoint.version:
+        details[READ_AS] = checkpoint.written.version
+    if redrives:
+        details[REDRIVE] = True
+    return replace(
+        head.child(Operation.REPLAY, run_id, head.offsets),
+        ranges=checkpoint.entry.ranges,
+        topic_ids={**checkpoint.entry.topic_ids, **head.topic_ids},
+        target=checkpoint.version,
+        counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
+        details=details,
+    )
+
+
+#: Bytes of a value that are shown to a person.
+_SHOWN_BYTES = 120
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One record as it was set aside: ``checkpoint`` is the version it belongs to, ``value`` its
+    first 120 bytes as text, None if the record had none.
+    """
+
+    checkpoint: int
+    topic: str
+    partition: int
+    offset: int
+    error: str
+    value: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def with_dead_letters(steps: Steps) -> tuple[Checkpoint, ...]:
+    """The live checkpoints whose rows stand beside records that were set aside, oldest first."""
+    floor = kept_from(steps.session)
+    live = checkpoints(list(follow(steps.session.history(floor), floor)))
+    return tuple(each for each in live if each.counts.dead_letters)
+
+
+def dead_letter_rows(session: SinkSession, since: int) -> Iterator[DeadLetter]:
+    """What the sink holds of the checkpoints from ``since`` on.
+
+    Raises:
+        RefusedError: this sink cannot read them back.
+        SinkUnavailableError: it does not answer.
+    """
+    for batch in session.dead_letter_values(since):
+        for row in batch.to_pylist():
+            value = row["value"]
+            yield DeadLetter(
+                checkpoint=row[CHECKPOINT_COLUMN],
+                topic=row["topic"],
+                partition=row["partition"],
+                offset=row["offset"],
+                error=row["error"],
+                value=None if value is None else value[:_SHOWN_BYTES].decode(errors="replace"),
+            )
+
+
+def plan_redrive(
+    open_steps: OpenSteps, versions: Collection[int] | None, *, accept_compacted: bool
+) -> ReplayPlan:
+    """See :meth:`eo_pipeline.pipeline.Changes.plan_redrive`."""
+    with open_steps() as steps:
+        pipeline = steps.pipeline
+        found = {each.version for each in with_dead_letters(steps)}
+        if versions and (head := steps.session.head()):
+            refuse_unkept(head, min(versions))
+    wanted = found if versions is None else set(versions)
+    if without := sorted(wanted - found):
+        named = ", ".join(map(str, without))
+        raise NothingToDoError(
+            f"Pipeline {pipeline!r}: no records of version {named} are set aside. "
+            "`eo dead-letters list` shows the versions with some."
+        )
+    if not wanted:
+        raise NothingToDoError(
+            f"Pipeline {pipeline!r}: no record is set aside, so that there is nothing to redrive."
+        )
+    return plan_replay(
+        open_steps, None, None, wanted, accept_compacted=accept_compacted, redrives=True
+    )

@@ -1,0 +1,120 @@
+"""Rewind: the rows of later checkpoints leave, and the ledger stands where an old version stood.
+
+One transaction, a new ledger version, through the sink's compare-and-swap like any run: of a rewind
+and a run that race one wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import ClassVar
+
+from eo_pipeline.errors import NothingToDoError
+from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.history import checkpoints, live_branch
+from eo_pipeline.operations.plan import (
+    OpenSteps,
+    RereadingPlan,
+    check_rereading,
+    current_head,
+    find_live_entry,
+    first_topic_ids,
+    ranges_since,
+    refuse_stale,
+)
+from eo_pipeline.runs.checkpoint import Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewindPlan(RereadingPlan):
+    """A rewind to the entry ``target``; the next run reads ``ranges`` again."""
+
+    operation: ClassVar = Operation.REWIND
+
+    target: LedgerEntry
+
+    @property
+    def target_version(self) -> int:
+        return self.target.version
+
+    def __str__(self) -> str:
+        return (
+            f"rewind of {self.pipeline} from version {self.head.version} to {self.target.version}: "
+            f"removes {self._rows_of_checkpoints()}"
+        )
+
+    def check(self, steps: Steps) -> tuple[str, ...]:
+        steps.session.check_going_back(self._entry(steps.run_id, {}))
+        return check_rereading(
+            steps,
+            f"the rewind to {self.target.version}",
+            self.ranges,
+            self.topic_ids,
+            self.checkpoints,
+            accept_compacted=self.accept_compacted,
+            target=self.target,
+        )
+
+    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        refuse_stale(self.pipeline, self.head, steps.recover())
+        self.check(steps)
+        done = steps.publish_alone(self._entry(steps.run_id, remarks))
+        steps.recovery.delete_decided_attempts(done)
+        return (done,)
+
+    def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
+        child = self.head.child(Operation.REWIND, run_id, self.target.offsets)
+        stood_on = self.target.identity
+        return replace(
+            child,
+            topic_ids=self.target.topic_ids,
+            identity=replace(
+                child.identity, past_topics=stood_on.past_topics, marks=stood_on.marks
+            ),
+            target=self.target.version,
+            counts=Counts(rows_total=self.head.counts.rows_total - self.rows),
+            details={
+                **remarks,
+                "rows_removed": self.rows,
+                "checkpoints_removed": len(self.checkpoints),
+            },
+        )
+
+
+def plan_rewind(open_steps: OpenSteps, to: int | datetime, *, accept_compacted: bool) -> RewindPlan:
+    """See :meth:`eo_pipeline.pipeline.Pipeline.plan_rewind`."""
+    with open_steps() as steps:
+        head = current_head(steps)
+        target, later = find_live_entry(steps.session, head, to)
+        if _stands_there(head, later):
+            raise NothingToDoError(
+                f"Pipeline {head.pipeline!r} stands at version {target.version} already (its head "
+                f"is {head.version}): no row came after it. Nothing was changed."
+            )
+        plan = RewindPlan(
+            pipeline=steps.pipeline,
+            open_steps=open_steps,
+            head=head,
+            target=target,
+            checkpoints=checkpoints(later),
+            ranges=ranges_since(target, head, later),
+            topic_ids=first_topic_ids([target, *later]),
+            accept_compacted=accept_compacted,
+        )
+        return replace(plan, warnings=plan.check(steps))
+
+
+#: Operations that take nothing from a version on which they come, and add nothing to it: the rows
+#: of a replay belong to the checkpoint it replayed.
+_LEAVES_IT_THERE = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT, Operation.PRUNE})
+
+
+def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
+    """Whether nothing of the entries ``later`` than the target would be taken back."""
+    if not later:
+        return True
+    return later[-1].id == head.id and all(
+        entry.operation in _LEAVES_IT_THERE for entry in live_branch(later)
+    )

@@ -1,0 +1,241 @@
+"""What a run tells its caller. Values only; Dagster's metadata and the demo's summary read them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from eo_pipeline._process import cpu_seconds
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.ledger.entry import Costs, LedgerEntry
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.session import CommitOutcome
+from eo_pipeline.staging.attempt import StagingArea
+from eo_pipeline.staging.rows import StagedOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """One ledger entry this run committed.
+
+    ``recovered``: staged by a run that died, committed by this one. ``lag_before`` and
+    ``lag_after`` are offsets (an upper bound on records), ``None`` where Kafka was not asked.
+    ``seconds`` is per phase: recover, plan, stage, pre_commit, commit. ``columns`` is the table's
+    columns as staged, name to the store's type, ``None`` for an entry without rows.
+    """
+
+    entry: LedgerEntry
+    outcome: CommitOutcome
+    recovered: bool
+    lag_before: int | None
+    lag_after: int | None
+    seconds: Mapping[str, float]
+    columns: Mapping[str, str] | None = None
+
+    @property
+    def records_per_second(self) -> float | None:
+        """Records read, over the seconds from plan to commit; None if nothing was timed."""
+        total = sum(self.seconds.values())
+        return self.entry.counts.records / total if total else None
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run: the ``head`` it left, its checkpoints in order, and the ``lag`` that remains
+    (offsets that arrived while it ran, or that ``max_checkpoints`` left).
+    """
+
+    pipeline: str
+    run_id: str
+    head: LedgerEntry
+    checkpoints: tuple[CheckpointReport, ...]
+    lag: int
+
+    @property
+    def records(self) -> int:
+        return sum(report.entry.counts.records for report in self.checkpoints)
+
+    @property
+    def rows(self) -> int:
+        return sum(report.entry.counts.rows for report in self.checkpoints)
+
+
+@dataclass(frozen=True)
+class ObservedRun:
+    """A run that begins. ``operation`` is what the ledger calls it: forward, replay, rewind ...;
+    ``transformed`` tells whether a transform stands between topic and table.
+    """
+
+    pipeline: str
+    run_id: str
+    operation: str
+    source: KafkaSource
+    sink: Sink
+    staging: StagingArea
+    transformed: bool
+
+
+class PhaseTimes(NamedTuple):
+    """A phase that ended, in nanoseconds since 1970 by this machine's clock."""
+
+    name: str
+    began_ns: int
+    ended_ns: int
+    failed: bool
+
+
+class Observer:
+    """Hears of one run, in the thread that works; this one does nothing."""
+
+    def phase(self, times: PhaseTimes) -> None:
+        """A phase of the checkpoint that is being made is over."""
+
+    def committed(self, report: CheckpointReport) -> None:
+        """It is in the ledger."""
+
+    def ended(self, error: BaseException | None) -> None:
+        """The run is over; with ``error`` if that ended it, an interruption too."""
+
+
+class Starter(NamedTuple):
+    """A scheduler's job that the runs of this context belong to, and its run's id."""
+
+    job: str
+    run_id: str
+
+
+STARTER: ContextVar[Starter | None] = ContextVar("eo_pipeline.runs.report", default=None)
+
+
+@contextmanager
+def started_by(starter: Starter) -> Iterator[None]:
+    """Within, runs say who started them."""
+    token = STARTER.set(starter)
+    try:
+        yield
+    finally:
+        STARTER.reset(token)
+
+
+#: Hears of nothing.
+NOBODY = Observer()
+
+#: Makes one for a run that begins.
+MakeObserver = Callable[[ObservedRun], Observer]
+
+
+class Timing:
+    """A ``with`` block that is timed; ``seconds`` and ``times`` are there once it was left."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.seconds = 0.0
+        self.times: PhaseTimes | None = None
+
+    def __enter__(self) -> Self:
+        self._began, self._began_ns = time.perf_counter(), time.time_ns()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.times = PhaseTimes(self.phase, self._began_ns, time.time_ns(), exc is not None)
+
+
+class Stopwatch:
+    """Seconds by phase, for the next report; ``tell`` tells who watches."""
+
+    def __init__(self, tell: Callable[[PhaseTimes], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._tell = tell
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count what goes on within."""
+        timing = Timing(phase)
+        try:
+            with timing:
+                yield
+        finally:
+            self.count(timing)
+
+    def count(self, timing: Timing) -> None:
+        """Count a phase that is over; the seconds of one that failed are told only."""
+        if timing.times is None:
+            return
+        if not timing.times.failed:
+            self.seconds[timing.phase] = self.seconds.get(timing.phase, 0.0) + timing.seconds
+        self._tell(timing.times)
+
+    def taken(self) -> dict[str, float]:
+        """What was counted, for a report; the next one begins at nothing."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+@dataclass
+class Meter:
+    """Processor time of this process and of a JVM of its own, from one promise to the next.
+
+    Both are of whole processes: pipelines that one process runs at the same time are measured
+    together.
+    """
+
+    #: offsets that wait after what is being read
+    lag: int | None = None
+    _cpu_s: float = field(default_factory=time.process_time)
+    _spark_s: float = field(default_factory=lambda: _sparks_cpu_s() or 0.0)
+
+    def lap(self, spark: SparkSession, seconds: Mapping[str, float], output: StagedOutput) -> Costs:
+        """Of what was staged as ``output``, by ``spark``, in so many ``seconds`` a phase."""
+        cpu_s, self._cpu_s = time.process_time() - self._cpu_s, time.process_time()
+        tables = (output.rows, output.dead_letters)
+        return Costs(
+            cpu_ms=_ms(cpu_s),
+            spark_cpu_ms=self._spark_ms(spark),
+            phases_ms={phase: _ms(spent) for phase, spent in seconds.items()},
+            bytes_out=sum(table.size for table in tables if table),
+            lag=self.lag,
+        )
+
+    def _spark_ms(self, spark: SparkSession) -> int | None:
+        """None on a server that others may use as well, and on a cluster's executors: neither
+        says what a job of ours took.
+        """
+        from eo_pipeline.spark.clients import is_connect
+
+        if is_connect(spark) or not (spark.conf.get("spark.master") or "").startswith("local"):
+            return None
+        now = _sparks_cpu_s()
+        if now is None:
+            return None
+        spent, self._spark_s = now - self._spark_s, now
+        # a JVM that was started anew meanwhile has less than the one before it
+        return _ms(spent if spent >= 0 else now)
+
+
+def _sparks_cpu_s() -> float | None:
+    """Of the JVM that this process started for Spark, from its beginning."""
+    if "pyspark.core.context" not in sys.modules:
+        return None  # which takes a sixth of a second to import
+    from eo_pipeline.spark.driver import driver_pid
+
+    pid = driver_pid()
+    return None if pid is None else cpu_seconds(pid)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1_000)

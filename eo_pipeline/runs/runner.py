@@ -1,0 +1,359 @@
+"""The life of one checkpoint.
+
+1. **recover**: the ledger's head (version n) is read from the sink; what a dead run left is
+   settled. No data is read, no Spark started.
+2. **plan**: the Kafka admin client gives partitions, topic ids, beginning and end offsets; the
+   planner gives a batch: one half-open range a partition. Nothing new: the run ends here.
+3. **read**: Spark's Kafka connector, in batch mode, exactly these ranges.
+4. **transform**: the user's ``DataFrame -> DataFrame``; bad records by policy.
+5. **stage**: one Spark job writes the result where no reader looks; a small batch goes from Arrow
+   to the driver instead.
+6. **pre_commit**: the manifest is written last and atomically; from here on anyone may commit.
+7. **commit**: the sink publishes rows and ledger entry in one transaction, if the head is still n.
+8. **report**: the caller hears of it, offsets go back to Kafka for lag tools, staging is cleaned.
+
+A run repeats 2 to 8 until it reaches the end offsets it saw when it started. While it is at 7 and 8
+Spark may be at 3 to 5 of the next: :mod:`eo_pipeline.runs.runner`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eo_pipeline.crashpoints import CrashPoint, reach
+from eo_pipeline.errors import ConfigError, DataLossError, EoPipelineError, Loss
+from eo_pipeline.kafka.losses import Losses, losses_of, move_past_losses, without_live
+from eo_pipeline.kafka.marks import marked, start_marks, validated
+from eo_pipeline.kafka.partitions import (
+    NO_TOPIC_ID,
+    Cluster,
+    known_topics,
+    missing_topics,
+    positions_of,
+    reads_its_own,
+)
+from eo_pipeline.kafka.planner import Batch, lag, plan
+from eo_pipeline.kafka.source import LossKind
+from eo_pipeline.ledger.entry import (
+    START_VERSION,
+    Counts,
+    Identity,
+    LedgerEntry,
+    Operation,
+    new_transaction_id,
+)
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.runs.background import Staging
+from eo_pipeline.runs.checkpoint import Steps, reading, record_bytes
+from eo_pipeline.runs.report import RunReport
+from eo_pipeline.sinks.config import StagingFolders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: On one core a commit and a job that run at the same time only make each other slower. On two the
+#: one uses what the other leaves: bench_overlap.
+_CORES_MIN = 2
+
+
+class Ahead:
+    """At most one :class:`Staging` at a time.
+
+    ``wanted``: as ``Pipeline.overlap``.
+    """
+
+    def __init__(self, steps: Steps, wanted: bool | None) -> None:
+        self._steps = steps
+        self._wanted = wanted if self._is_possible() else False
+        self._staging: Staging | None = None
+
+    def begin(self, promised: LedgerEntry, guess: Callable[[], LedgerEntry | None]) -> None:
+        """Stage ``guess()``, the version on top of ``promised``, if that is worth it. What stands
+        in the way is met, and told, when it is that version's turn.
+        """
+        self._staging = None  # it was taken, or dropped
+        if self._wanted is False or (guessed := guess()) is None:
+            return
+        from eo_pipeline.spark import SPARK_ERRORS
+
+        try:
+            self._staging = self._prepared(promised, guessed)
+            if self._staging is not None:
+                reach(CrashPoint.STAGING)
+                self._staging.begin()
+        except (EoPipelineError, *SPARK_ERRORS) as error:
+            log.info("version %d is not staged ahead: %s", guessed.version, error)
+            self.close()
+
+    def taken(self, planned: LedgerEntry, measured: Counts) -> Staging | None:
+        """The staging of the version that is ``planned``, if it was guessed right. ``measured``:
+        see ``Steps.promised``.
+        """
+        staging = self._staging
+        if staging is None:
+            return None
+        # a commit may have made the table, whose columns then say what they do not take
+        alike = staging.stager == self._steps.knowing_stager(measured)
+        if not alike or staging.identified(planned) != staging.entry:
+            log.info("version %d was guessed otherwise, and is staged anew", planned.version)
+            self.close()
+            return None
+        return staging
+
+    def _is_possible(self) -> bool:
+        """Not where a commit copies nothing, and is over in no time: files that become the table;
+        nor where the form of rows is agreed upon in every checkpoint.
+        """
+        sink = self._steps.sink
+        beside = sink.staging_folders() == StagingFolders()
+        return sink.copies_rows and beside and not sink.needs_agreement
+
+    def _prepared(self, promised: LedgerEntry, guess: LedgerEntry) -> Staging | None:
+        """What is asked of the sink for it is asked here, in the thread of the session."""
+        steps = self._steps
+        spark = steps.spark_in_use
+        if spark is None or steps.fits_inline(guess, promised.counts):
+            return None
+        if self._wanted is None:
+            # a transform may read the table that it feeds, and must see the last checkpoint there
+            self._wanted = steps.transform is None and _has_cores_for_both(spark)
+        if not self._wanted:
+            return None
+        steps.entries.gather(promised)
+        stager = steps.knowing_stager(promised.counts)
+        attempt = steps.recovery.staging.begin(guess)
+        said = f"{steps.pipeline}: {reading(guess)} ahead"
+        return Staging(guess, attempt, stager, spark, said)
+
+    def close(self) -> None:
+        """Drop what was not taken."""
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.drop()
+
+
+def _has_cores_for_both(spark: SparkSession) -> bool:
+    """Spark's may be elsewhere: then a commit takes none of them."""
+    from eo_pipeline.spark.interrupts import cores
+
+    here = len(os.sched_getaffinity(0))
+    return here >= _CORES_MIN or (cores(spark) or 0) >= _CORES_MIN
+
+
+def still_lost(looked_at: Losses, now: Losses) -> Losses:
+    """What is lost ``now`` of what somebody ``looked_at``, for the same reason."""
+    return {tp: now[tp] for tp, (kind, _) in looked_at.items() if tp in now and now[tp][0] is kind}
+
+
+def entry_past_losses(
+    head: LedgerEntry, losses: Losses, cluster: Cluster, run_id: str, remarks: Mapping[str, str]
+) -> LedgerEntry:
+    """The entry that goes on past ``losses``, which it names for ever."""
+    moved = move_past_losses(head, {tp: kind for tp, (kind, _) in losses.items()}, cluster)
+    holes = [_hole(loss, moved.offsets.get(tp)) for tp, (_, loss) in losses.items()]
+    child = head.child(Operation.ACCEPT_LOSS, run_id, moved.offsets)
+    return replace(
+        child,
+        topic_ids=moved.topic_ids,
+        details={**remarks, "holes": holes},
+        identity=replace(child.identity, past_topics=moved.past_topics, marks=moved.marks),
+    )
+
+
+def _hole(loss: Loss, resumed_at: int | None) -> dict[str, Any]:
+    """A loss as the ledger keeps it: its fields, where reading went on (None: nowhere for now),
+    and all of it in words.
+    """
+    return {**asdict(loss), "resumed_at": resumed_at, "text": str(loss)}
+
+
+log = logging.getLogger(__name__)
+
+#: Ranges that the line of a plan names.
+RANGES_NAMED = 8
+
+
+def checkpoints_limit(limit: int, asked: int | None) -> int:
+    """The most checkpoints of one run: as many as were ``asked`` for, but never over ``limit``.
+
+    Raises:
+        ConfigError: none was asked for.
+    """
+    if asked is not None and asked < 1:
+        raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {asked}")
+    return limit if asked is None else min(asked, limit)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One run of one pipeline, from the ledger's head to the end offsets seen at its start."""
+
+    steps: Steps
+    checkpoints_max: int
+    #: see ``Pipeline.overlap``
+    overlap: bool | None = None
+
+    def run(self) -> RunReport:
+        """Go through as many checkpoints as it takes; see the module's text."""
+        steps = self.steps
+        head = steps.recover()
+        if gone := steps.session.rolled_back(head):
+            raise gone
+        cluster = steps.cluster()
+        ends = cluster.ends()
+        self._refuse_own_topics(cluster)
+        tell_missing_topics(steps, head, cluster)
+        head = head or self._start(cluster)
+        with closing(Ahead(steps, self.overlap)) as ahead:
+            head, cluster = self._follow(head, cluster, ends, ahead)
+        return RunReport(
+            pipeline=steps.pipeline,
+            run_id=steps.run_id,
+            head=head,
+            checkpoints=tuple(steps.reports),
+            lag=lag(positions_of(head, cluster), cluster),
+        )
+
+    def _follow(
+        self,
+        head: LedgerEntry,
+        cluster: Cluster,
+        ends: Mapping[TopicPartition, int],
+        ahead: Ahead,
+    ) -> tuple[LedgerEntry, Cluster]:
+        """Steps 2 to 8 until ``ends`` are reached. Returns the last head, and what Kafka holds."""
+        steps = self.steps
+        for left in reversed(range(self.checkpoints_max)):
+            cluster = validated(cluster, head, steps.admin.logs)
+            head = self._refuse_or_accept_losses(head, cluster)
+            with steps.stopwatch.timed("plan"):
+                batch = self._plan(head, cluster, ends)
+                reach(CrashPoint.PLANNED)
+            if batch.is_empty:
+                break
+            steps.say(_planned(head, batch))
+            entry = self._entry(head, batch, cluster)
+            staged = ahead.taken(entry, head.counts)
+            promised = steps.promised(head, entry, cluster, head.counts, staged)
+            if left:
+                below = promised.transaction.entry
+                ahead.begin(below, partial(self._guess, below, cluster, ends))
+            head = steps.kept(promised)
+            steps.recovery.delete_decided_attempts(head)
+            cluster = steps.cluster()
+        return head, cluster
+
+    def _guess(
+        self, promised: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
+    ) -> LedgerEntry | None:
+        """What comes on top of ``promised``, if Kafka's answers stay the same; None: nothing."""
+        batch = self._plan(promised, cluster, ends)
+        return None if batch.is_empty else self._entry(promised, batch, cluster)
+
+    def _entry(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:
+        entry = entry_of_batch(head, batch, cluster, self.steps.run_id)
+        return marked(entry, cluster, self.steps.admin.logs)
+
+    def _refuse_own_topics(self, cluster: Cluster) -> None:
+        """A topic that the sink writes is known by its UUID, by whatever address it was reached.
+
+        Raises:
+            ConfigError: the source reads one.
+        """
+        if not self.steps.sink.kafka_topics(self.steps.pipeline)[1]:
+            return
+        written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
+        if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):
+            raise ConfigError(f"source.topics: {reads_its_own(own)}.")
+
+    def _start(self, cluster: Cluster) -> LedgerEntry:
+        """The first entry: the start mode as numbers, in the ledger before any record is read."""
+        offsets = self.steps.admin.start_offsets(cluster)
+        entry = LedgerEntry(
+            pipeline=self.steps.pipeline,
+            ledger_id=new_transaction_id(),
+            version=START_VERSION,
+            transaction_id=new_transaction_id(),
+            parent=None,
+            operation=Operation.START,
+            offsets=offsets,
+            topic_ids=cluster.topic_ids,
+            run_id=self.steps.run_id,
+            identity=Identity(marks=start_marks(offsets, cluster)),
+        )
+        return self.steps.publish_alone(entry)
+
+    def _refuse_or_accept_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
+        """Refuse to go on past a hole, or put it into the ledger where the policy says so."""
+        found = losses_of(head, cluster, self.steps.source)
+        if not found:
+            return head
+        policy = self.steps.source.policy
+        refused = [loss for kind, loss in found.values() if policy(kind) == "fail"]
+        if refused:
+            raise DataLossError(self.steps.pipeline, refused)
+        log.warning("%s: going on past %d holes, by policy", self.steps.pipeline, len(found))
+        entry = entry_past_losses(
+            head, found, cluster, self.steps.run_id, {"reason": "by the source's policy"}
+        )
+        return self.steps.publish_alone(entry)
+
+    def _plan(
+        self, head: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
+    ) -> Batch:
+        """Step 2."""
+        limits = self.steps.source.limits
+        return plan(
+            positions_of(head, cluster),
+            cluster,
+            ends=ends,
+            limit=limits.span(record_bytes(head.counts)),
+            turn=head.version,
+        )
+
+
+def tell_missing_topics(steps: Steps, head: LedgerEntry | None, cluster: Cluster) -> None:
+    """A name that was never read is a slip of the pen: at the first run it always stops it, later
+    by the policy for topics that vanish.
+
+    Raises:
+        SourceError: the source names a topic that does not exist.
+    """
+    known = known_topics(head) if head else ()
+    if head is None or steps.source.policy(LossKind.VANISHED) == "fail":
+        steps.admin.refuse_missing_topics(cluster, known)
+    for topic in missing_topics(steps.source.topics, cluster):
+        log.warning("%s: there is no topic %s; going on without it", steps.pipeline, topic)
+
+
+def _planned(head: LedgerEntry, batch: Batch) -> str:
+    """What the next version reads: ranges, as far as somebody would read them, and their size."""
+    ranges = batch.ranges
+    named = ", ".join(f"{r.topic_partition} {r.start}-{r.end}" for r in ranges[:RANGES_NAMED])
+    more = f" and {len(ranges) - RANGES_NAMED} more" if len(ranges) > RANGES_NAMED else ""
+    offsets = sum(each.span for each in ranges)
+    return f"version {head.version + 1} will read {offsets:,} offsets: {named}{more}"
+
+
+def entry_of_batch(head: LedgerEntry, batch: Batch, cluster: Cluster, run_id: str) -> LedgerEntry:
+    """The entry that reads ``batch`` on top of ``head``, as planned from ``cluster``."""
+    child = head.child(Operation.FORWARD, run_id, batch.after(head.offsets))
+    topic_ids = {**head.topic_ids, **cluster.topic_ids}
+    past = without_live(head.identity.past_topics, child.offsets, topic_ids)
+    marks = {
+        tp: mark
+        for tp, mark in head.identity.marks.items()
+        if topic_ids.get(tp.topic) == head.topic_ids.get(tp.topic)
+    }
+    return replace(
+        child,
+        ranges=batch.ranges,
+        topic_ids=topic_ids,
+        identity=replace(child.identity, past_topics=past, marks=marks),
+    )

@@ -1,0 +1,321 @@
+"""A Delta table as it is at one moment: what it says of the ledger, what it can take, and what an
+error of delta-rs means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import (
+    DeltaError,
+    DeltaProtocolError,
+    TableNotFoundError,
+)
+from deltalake.table import ProtocolVersions
+
+from eo_pipeline._lazy import pa, pads
+from eo_pipeline.errors import (
+    ConfigError,
+    DamagedError,
+    EoPipelineError,
+    RefusedError,
+    SinkUnavailableError,
+)
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.sinks.capabilities import lineage_of_batches, lineage_schema
+from eo_pipeline.sinks.delta.log import (
+    APP_PREFIX,
+    LOG_FOLDER,
+    TOKEN_SUFFIX,
+    Described,
+    commit_file,
+    file_name,
+    is_removable,
+    stored_schema,
+    transactions_in,
+)
+from eo_pipeline.sinks.delta.types import TYPES
+from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.storage.paths import Place, identity_of
+
+#: Of maintenance: the number of the newest one, and the moment (milliseconds since 1970) before
+#: which what left the table may be removed. No pipeline's name has a colon.
+TURN, FLOOR = "eo::turn", "eo::floor"
+
+#: Words in an error of delta-rs that says a disk or a transport failed; it has no type for these.
+#: "Generic S3 error" is one, and "Generic DeltaTable error" anything.
+_OF_FILES = re.compile(
+    r"\(os error \d+\)|LocalFileSystem|Generic (?!DeltaTable)\w+ error|Object at location"
+    r"|error sending request|connection|timed? ?out",
+    re.IGNORECASE,
+)
+
+#: Rows of a table looked at in one go.
+_SCANNED = 50_000
+
+
+class _WithoutVectors(DeltaTable):
+    """The same table, of which it is known that no file has a deletion vector: read by whoever
+    reads none.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        vars(self).update(vars(table))
+
+    def protocol(self) -> ProtocolVersions:
+        found = super().protocol()
+        features = [name for name in found.reader_features or () if name != "deletionVectors"]
+        return found._replace(reader_features=features)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A handle on one version of the table; a commit on it is refused once it moved on."""
+
+    table: DeltaTable
+    pipeline: str
+    root: Place
+
+    @classmethod
+    def open(cls, root: Place, options: dict[str, str], pipeline: str) -> Snapshot | None:
+        """The newest version, ``None`` where there is no table.
+
+        Raises:
+            SinkUnavailableError: it cannot be read just now.
+            ConfigError: a catalog commits to it.
+            DamagedError: its log is not whole.
+        """
+        uri = str(root)
+        try:
+            return cls(DeltaTable(uri, storage_options=options), pipeline, root)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as error:
+            if is_of_files(error):
+                raise SinkUnavailableError(
+                    f"{uri}: the Delta table cannot be read: {error}"
+                ) from error
+            if "catalog-managed" in str(error):
+                raise ConfigError(
+                    f"sink.path: {uri} is a table whose commits a catalog takes (the feature "
+                    "catalogManaged, once catalogOwned-preview), and not its folder: it is written "
+                    "to through that catalog alone. Write to a table without it."
+                ) from error
+            raise DamagedError(
+                f"{uri}: the log of the Delta table cannot be read: {error}. Bring its folder "
+                "_delta_log back from a backup of the same moment as the rest, or, if its newest "
+                "commit alone is the one that cannot be read, from before that commit."
+            ) from error
+
+    @cached_property
+    def pointer(self) -> Pointer | None:
+        """The head of this pipeline's ledger, ``None`` if no commit of it is in the table."""
+        app, newest = APP_PREFIX + self.pipeline, self._newest
+        version, token = (
+            newest[name] if name in newest else self.table.transaction_version(name)
+            for name in (app, app + TOKEN_SUFFIX)
+        )
+        return None if version is None or token is None else Pointer(version, token)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this version is a commit of the pipeline that moved its ledger."""
+        return APP_PREFIX + self.pipeline in self._newest
+
+    @cached_property
+    def _newest(self) -> dict[str, int]:
+        return transactions_in(commit_file(self.root / LOG_FOLDER, self.table.version()))
+
+    def add_actions(self) -> list[dict[str, Any]]:
+        """What the log says of each file of this version."""
+        found: list[dict[str, Any]] = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        return found
+
+    @cached_property
+    def has_deleted_rows(self) -> bool:
+        """Whether a file of this version holds rows that a deletion vector takes out. That the
+        table may have such vectors says a feature, which stays when they are gone.
+        """
+        may = "deletionVectors" in self.described.features
+        return may and any(batch.num_rows for batch in self.table.deletion_vectors())
+
+    def dataset(self) -> pads.Dataset:
+        """The rows, a fragment each file.
+
+        Raises:
+            DeltaProtocolError: this is not how such a table is read.
+        """
+        may = "deletionVectors" in self.described.features and not self.has_deleted_rows
+        return (_WithoutVectors(self.table) if may else self.table).to_pyarrow_dataset()
+
+    @cached_property
+    def described(self) -> Described:
+        """What it is apart from its rows."""
+        return Described.of(self.table)
+
+    def lineage(self, since: int) -> Iterator[pa.RecordBatch]:
+        """See ``SinkSession.lineage``.
+
+        Raises:
+            RefusedError: the table has deletion vectors.
+            SinkUnavailableError: a file was vacuumed meanwhile.
+            DamagedError: a file, or what the log says of it, makes no rows.
+        """
+        columns = self.described.columns
+        schema = lineage_schema(columns)
+        batches = self._read([n for n in schema.names if n in columns], since)
+        return lineage_of_batches(batches, schema, since)
+
+    def values(self, since: int) -> Iterator[pa.RecordBatch]:
+        """See ``SinkSession.values``; raises as :meth:`lineage`."""
+        return TYPES.shown(self._read([*self.described.columns], since))
+
+    def _read(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches(columns, since)
+        except DeltaProtocolError as error:
+            raise RefusedError(f"the rows cannot be read back: {error}") from error
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            said = f"{self.table.table_uri} cannot be read: {error}."
+            if is_of_files(error):
+                raise SinkUnavailableError(
+                    f"{said} Was it vacuumed meanwhile? Ask again."
+                ) from error
+            raise DamagedError(
+                f"{said} That does not pass by itself. Bring back from a backup what is damaged; "
+                "what delta-rs cannot read, let another engine write anew."
+            ) from error
+
+    def _batches(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
+        """Rows of every file that may hold some of checkpoint ``since`` or later, or of none.
+
+        No filter is given to the scan: delta-rs tells pyarrow of a file without the column that the
+        column is not null there (``>= null``), so that its rows would be left out.
+        """
+        rows = self.dataset()
+        older = self._older_files(since)
+        for file in rows.get_fragments():
+            if file.path not in older:
+                scanner = file.scanner(
+                    schema=rows.schema, columns=columns or None, batch_size=_SCANNED
+                )
+                yield from scanner.to_batches()
+
+    def _older_files(self, since: int) -> set[str]:
+        """Files whose rows all belong to checkpoints before ``since``, by the log."""
+        highest, nulls = f"max.{CHECKPOINT_COLUMN}", f"null_count.{CHECKPOINT_COLUMN}"
+        return {
+            file_name(action["path"])
+            for action in self.add_actions()
+            if action.get(nulls) == 0 and (action.get(highest) or since) < since
+        }
+
+    def refuse_removal(self) -> None:
+        """Refuse to take rows out of a table where that is forbidden, or would go wrong.
+
+        Raises:
+            RefusedError: says why. Nothing was changed.
+        """
+        reason = self.reason_not_to_remove()
+        if reason:
+            raise RefusedError(f"no row can be taken out of the table: {reason}")
+
+    def reason_not_to_remove(self) -> str | None:
+        """Why no file can be taken out of the table; None if it can."""
+        if self.described.configuration.get("delta.appendOnly") == "true":
+            return "it has delta.appendOnly=true. Nothing was changed"
+        if self.has_deleted_rows:
+            return (
+                "files of it have deletion vectors, which delta-rs does not write. Nothing was "
+                "changed; Spark's REORG TABLE ... APPLY (PURGE) writes these files anew without"
+            )
+        paths = pa.table(self.table.get_add_actions())["path"].to_pylist()
+        # delta-rs writes a path's letters beyond ASCII encoded and Spark writes them as they are.
+        # The log compares the two as text: the file would stay, with every row that was rewritten
+        odd = next((path for path in paths if not is_removable(path)), None)
+        return odd and (
+            f"the file {odd!r} was written by another engine, below a folder whose name has "
+            "letters that delta-rs cannot remove again (not ASCII): its rows would be there "
+            "twice. Nothing was changed; rewrite that partition with values in ASCII"
+        )
+
+
+def is_of_files(error: Exception) -> bool:
+    """Whether delta-rs says that a disk or a file failed, and not the rows."""
+    return isinstance(error, OSError) or _OF_FILES.search(str(error)) is not None
+
+
+def explained(uri: str, error: Exception) -> EoPipelineError:
+    """What an error means that delta-rs raised, if nothing of its commit was written."""
+    if is_of_files(error):
+        return SinkUnavailableError(f"{uri} cannot be used: {error}. Nothing was published.")
+    return RefusedError(
+        f"{uri}: delta-rs does not write this: {error}. Nothing was written; change the rows in "
+        "the transform."
+    )
+
+
+def delta_schema(schema: pa.Schema) -> Schema:
+    """The same for delta-rs."""
+    return Schema.from_arrow(stored_schema(schema))
+
+
+class _Opened(NamedTuple):
+    """A snapshot, its version, and what tells the file of that version from any other."""
+
+    table: Snapshot
+    version: int
+    file: tuple[object, ...]
+
+
+class Newest:
+    """Opening a table costs as much as it has files, and a run asks for it many times. Whether the
+    one that is open is still the newest is told by two names in ``log``: the file of its version is
+    the one that was there, and there is none of the next version.
+
+    This spares time and is no promise: what makes a commit safe is that it can only follow the
+    version of its handle.
+    """
+
+    def __init__(self, log: Place) -> None:
+        self._log = log
+        self._opened: _Opened | None = None
+
+    def known(self) -> Snapshot | None:
+        """The newest version, if that is the one which is open."""
+        opened = self._opened
+        return opened.table if opened is not None and self._is_newest(opened) else None
+
+    def get(self, opened_anew: Callable[[], Snapshot | None]) -> Snapshot | None:
+        """The newest version, ``None`` where there is no table."""
+        if known := self.known():
+            return known
+        self.forget()
+        table = opened_anew()
+        if table is not None:
+            version = table.table.version()
+            file = identity_of(self._file(version))
+            self._opened = _Opened(table, version, file) if file else None
+        return table
+
+    def forget(self) -> None:
+        """Open the table anew, whatever is found: before a commit, after which a file system that
+        others share may show for a while what was there before.
+        """
+        self._opened = None
+
+    def _is_newest(self, opened: _Opened) -> bool:
+        """Not if a commit on this handle has moved it on."""
+        return (
+            opened.table.table.version() == opened.version
+            and identity_of(self._file(opened.version)) == opened.file
+            and not self._file(opened.version + 1).is_file()
+        )
+
+    def _file(self, version: int) -> Place:
+        return commit_file(self._log, version)

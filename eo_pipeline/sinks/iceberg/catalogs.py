@@ -1,0 +1,273 @@
+"""Metadata of tables that this process has read or written before.
+
+A table's metadata names every snapshot that is kept. PyIceberg reads and parses all of it for each
+look, and a commit copies it some twenty times. But a file of metadata never changes: each commit
+writes another one, whose name nobody used before, and makes the catalog point to that. So only the
+catalog can say what is true now; what a place holds that it points to is known once it was read.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from operator import is_
+from typing import Any, SupportsIndex, TypeVar, cast
+from uuid import UUID
+
+from pyarrow.fs import FileSystem
+from pydantic import TypeAdapter
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
+
+#: Fields of the metadata in their order: the name in JSON, and how a list of such values is dumped.
+_GROWING: dict[str, tuple[str, TypeAdapter[Any]]] = {
+    "snapshots": ("snapshots", TypeAdapter(list[Snapshot])),
+    "snapshot_log": ("snapshot-log", TypeAdapter(list[SnapshotLogEntry])),
+}
+
+#: Of a first format, snapshots are written otherwise than they are.
+_FORMAT = 2
+
+
+class Written:
+    """What was written of one table. Safe for threads: what two write at once, one remembers."""
+
+    def __init__(self) -> None:
+        #: By field: the values of the list that was written last, and their JSON.
+        self._begun: dict[str, tuple[list[Any], str]] = {}
+
+    def json(self, metadata: TableMetadata) -> str:
+        """Character by character what ``metadata.model_dump_json()`` gives."""
+        if metadata.format_version != _FORMAT:
+            return metadata.model_dump_json()
+        rest = metadata.model_copy(update={name: [] for name in _GROWING}).model_dump_json()
+        parts: list[str] = []
+        for field, (name, adapter) in _GROWING.items():
+            # quotes within a text are escaped: this is the field itself
+            before, empty, rest = rest.partition(f'"{name}":[]')
+            if not empty:
+                return metadata.model_dump_json()
+            listed = self._listed(field, getattr(metadata, field), adapter)
+            parts += [before, f'"{name}":[', listed, "]"]
+        return "".join([*parts, rest])
+
+    def _listed(self, field: str, values: Sequence[Any], adapter: TypeAdapter[Any]) -> str:
+        known, text = self._begun.get(field, ([], ""))
+        if len(known) > len(values) or not all(map(is_, known, values)):
+            known, text = [], ""
+        if new := [*values[len(known) :]]:
+            text = ",".join(filter(None, (text, _dumped(adapter, new))))
+        self._begun[field] = [*values], text
+        return text
+
+
+def _dumped(adapter: TypeAdapter[Any], values: list[Any]) -> str:
+    """Without the brackets."""
+    return adapter.dump_json(values, by_alias=True, exclude_none=True)[1:-1].decode()
+
+
+class AsWritten:
+    """Stands for ``metadata`` where PyIceberg asks for its JSON in order to write it."""
+
+    def __init__(self, metadata: TableMetadata, written: Written) -> None:
+        self._metadata = metadata
+        self._written = written
+
+    def model_dump_json(self, *, exclude_none: bool = True) -> str:
+        if not exclude_none:  # a setting of PyIceberg's, for readers of old
+            return self._metadata.model_dump_json(exclude_none=False)
+        return self._written.json(self._metadata)
+
+
+T = TypeVar("T")
+
+#: Names with a UUID, as everybody gives them who commits through a catalog. Any other name
+#: (``v3.metadata.json``) may be given again.
+_NEVER_GIVEN_AGAIN = re.compile(r".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/]*\.metadata\.json")
+
+#: Of a table's metadata, what is a list of values that nobody changes.
+_LISTS = (
+    "schemas",
+    "partition_specs",
+    "snapshots",
+    "snapshot_log",
+    "metadata_log",
+    "sort_orders",
+    "statistics",
+    "partition_statistics",
+)
+
+#: Kept of all tables together. A snapshot takes 5 KB, its JSON included: 100 MB at the most.
+MOST_SNAPSHOTS = 20_000
+MOST_TABLES = 256
+
+
+class Unchanging(list[T]):
+    """A list of frozen values: a deep copy is another list of the same ones, and so is a sum."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Unchanging[T]:
+        return Unchanging(self)
+
+    def __add__(self, other: Iterable[Any]) -> Unchanging[Any]:
+        return Unchanging((*self, *other))
+
+    def __getitem__(self, at: SupportsIndex | slice) -> Any:
+        found: Any = super().__getitem__(at)
+        return Unchanging(found) if isinstance(at, slice) else found
+
+
+def cheaply_copied(metadata: TableMetadata) -> TableMetadata:
+    """Equal to ``metadata``; a deep copy of it costs little, however many snapshots it has."""
+    lists = {name: Unchanging(getattr(metadata, name)) for name in _LISTS}
+    return metadata.model_copy(update=lists)
+
+
+class KnownMetadata:
+    """By the place it lies at; of each table the newest that was met, and of all tables those that
+    were asked for last. Safe for threads.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, TableMetadata] = OrderedDict()
+        self._written: dict[UUID, Written] = {}
+        self._lock = threading.Lock()
+
+    def get(self, location: str) -> TableMetadata | None:
+        """What ``location`` holds, a copy of the caller's own; None if that is not known."""
+        with self._lock:
+            found = self._held.get(location)
+            if found is None:
+                return None
+            self._held.move_to_end(location)
+        return found.model_copy(deep=True)
+
+    def keep(self, location: str, metadata: TableMetadata) -> None:
+        """That ``location`` holds ``metadata``, which was read there, or written there by us."""
+        if not _NEVER_GIVEN_AGAIN.fullmatch(location):
+            return
+        own = cheaply_copied(metadata).model_copy(deep=True)
+        with self._lock:
+            others = {k: v for k, v in self._held.items() if v.table_uuid != own.table_uuid}
+            # one that is too long by itself takes no place from others
+            mine = {location: own} if len(own.snapshots) <= MOST_SNAPSHOTS else {}
+            self._held = OrderedDict({**others, **mine})
+            while self._is_too_much():
+                self._held.popitem(last=False)
+            left = {held.table_uuid for held in self._held.values()}
+            self._written = {k: v for k, v in self._written.items() if k in left}
+
+    def written(self, table: UUID) -> Written:
+        """What was written of a table, for as long as it is kept."""
+        with self._lock:
+            return self._written.setdefault(table, Written())
+
+    def _is_too_much(self) -> bool:
+        snapshots = sum(len(held.snapshots) for held in self._held.values())
+        return snapshots > MOST_SNAPSHOTS or len(self._held) > MOST_TABLES
+
+
+#: Of this process.
+KNOWN = KnownMetadata()
+
+
+class KnowingSqlCatalog(SqlCatalog):
+    """Asks the database as ever where a table's metadata lies, each time; reads what lies there
+    unless this process did, or wrote it.
+
+    Two inner steps of PyIceberg 0.12 are replaced, the reading and the writing of metadata: were
+    they called otherwise one day, all would be read and written as before.
+    """
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        event.listen(self.engine, "handle_error", _give_up_connection)
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location or ""
+        metadata = KNOWN.get(location)
+        if metadata is None:
+            table = super()._convert_orm_to_iceberg(orm_table)
+            KNOWN.keep(table.metadata_location, table.metadata)
+            return table
+        name = *Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name
+        io = self._load_file_io(metadata.properties, location)
+        return Table(name, metadata, location, io, self)
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        made = super().commit_table(table, requirements, updates)
+        KNOWN.keep(made.metadata_location, made.metadata)
+        return made
+
+    @staticmethod
+    def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        said = AsWritten(metadata, KNOWN.written(metadata.table_uuid))
+        SqlCatalog._write_metadata(cast(TableMetadata, said), io, metadata_path)
+
+
+def _give_up_connection(context: ExceptionContext) -> None:
+    """A commit that failed is never seen as made. SQLite keeps the transaction when it cannot end
+    it because somebody reads, and SQLAlchemy hands the connection on as it is: whoever gets it next
+    would find our commit in a catalog that does not hold it.
+    """
+    if context.statement is None:  # a COMMIT or ROLLBACK
+        context.is_disconnect = True
+
+
+#: Seconds for a connection; and for an answer, which a commit may take the catalog a while to give.
+CONNECT_S, ANSWER_S = 10.0, 60.0
+
+
+class _PatientAdapter(HTTPAdapter):
+    def send(self, request: PreparedRequest, *args: Any, **more: Any) -> Response:
+        if more.get("timeout") is None:
+            more["timeout"] = (CONNECT_S, ANSWER_S)
+        return super().send(request, *args, **more)
+
+
+class PatientRestCatalog(RestCatalog):
+    """PyIceberg 0.12 sets no time-out: a connection that hangs would hang the run with it. Nothing
+    is repeated here: whether a commit landed of which no answer came, the ledger says.
+    """
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        for prefix, adapter in list(session.adapters.items()):
+            if type(adapter) is HTTPAdapter:  # one that signs requests has retries of its own
+                session.mount(prefix, _PatientAdapter())
+        return session
+
+
+_DELAYED = "allow_delayed_open"
+
+
+class WholePutsFileIO(PyArrowFileIO):
+    """Puts a file of less than a part's size in one request. By default Arrow begins an upload of
+    parts for each manifest of some kilobytes: three requests, and whoever is killed between them
+    leaves an upload that no list shows.
+    """
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        made = super()._initialize_s3_fs(netloc)
+        again, (options,) = made.__reduce__()
+        if _DELAYED not in options:  # an Arrow that cannot
+            return made
+        found: FileSystem = again({**options, _DELAYED: True})
+        return found

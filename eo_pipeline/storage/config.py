@@ -1,0 +1,311 @@
+"""How stores are reached: said once, and told to everybody who must get there in his own words.
+
+What is not said is found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``); credentials that are not said each library finds
+itself where programs on that machine find them: environment, profile, the instance's role.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    Field,
+    PlainValidator,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from eo_pipeline.config.settings import Settings
+from eo_pipeline.storage import azure, gcs, hdfs, object_store
+from eo_pipeline.storage.paths import Bucket, BucketPath, Place, local_folder
+
+#: What is a name for the same to Hadoop.
+_OF_HADOOP = ("s3a", "s3n")
+
+#: What a key of ours is made of: nothing that is written otherwise in a URI, that Spark takes for a
+#: pattern, or that a table's log writes in two ways.
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*)*")
+
+_DEFAULT_REGION = "us-east-1"
+
+#: Fields of :class:`Storage` that say something to one kind of store alone.
+_FIELDS_OF = {
+    object_store.SCHEME: (
+        *("endpoint", "region", "path_style"),
+        *("access_key_id", "secret_access_key", "session_token"),
+    ),
+    hdfs.SCHEME: (),
+    azure.SCHEME: ("endpoint", "account_key", "sas_token", "hierarchical_namespace"),
+    gcs.SCHEME: ("endpoint", "service_account"),
+}
+_KINDS = {
+    object_store.SCHEME: object_store,
+    hdfs.SCHEME: hdfs,
+    azure.SCHEME: azure,
+    gcs.SCHEME: gcs,
+}
+#: What a key is in.
+_INSIDE = {
+    object_store.SCHEME: "a bucket",
+    hdfs.SCHEME: "HDFS",
+    azure.SCHEME: "a container",
+    gcs.SCHEME: "a bucket",
+}
+_SECRETS = ("access_key_id", "secret_access_key", "session_token")
+
+#: Of an account of Azure's: by which fields, or else variables, who asks is known.
+_SECRETS_OF_AZURE = {
+    "account_key": ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"),
+    "sas_token": ("AZURE_STORAGE_SAS_TOKEN",),
+}
+_ACCOUNT_OF_AZURE = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+
+
+class Storage(Settings):
+    """Where tables or staging are in a store: buckets of S3's (``s3://bucket/path``) or of Google's
+    (``gs://bucket/path``), Azure Storage (``abfss://container@account.dfs.core.windows.net/path``),
+    or HDFS (``hdfs://host:port/path``), for which all but the last field must be left out.
+
+    Args:
+        endpoint: its address, if it is not Amazon's or Google's; else ``AWS_ENDPOINT_URL`` or
+            ``STORAGE_EMULATOR_HOST`` says it. Of something that stands for Azure, as Azurite: the
+            account's name follows in its paths.
+        region: else ``AWS_REGION`` says it, or it is us-east-1.
+        access_key_id: with ``secret_access_key``. Without: whatever credentials the environment,
+            the profile or the machine's role give, to this process and to Spark. Never shown.
+        secret_access_key: never shown.
+        session_token: of temporary credentials. Never shown.
+        path_style: the bucket's name is in the path and not in the host's name; by default where
+            there is an endpoint.
+        account_key: of the account of Azure's. Without it and ``sas_token``:
+            ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``; or whatever identity the
+            environment or the machine give to this process, and its own settings to Spark. Never
+            shown.
+        sas_token: of the account or the container, instead. Never shown.
+        hierarchical_namespace: whether the account of Azure's has one. Where it is not said Spark
+            asks it; ``false`` sends it to the Blob endpoint.
+        service_account: of Google's: a key in JSON, or the path of the file that holds one.
+            Without: whatever ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role give, to
+            this process and to Spark. Never shown.
+        request_timeout: how many seconds a request may go without an answer. It is then tried
+            again, for six times as long in all; Spark's tasks do so for sixteen times as long.
+    """
+
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[^/@]+$")
+    region: str | None = None
+    access_key_id: SecretStr | None = None
+    secret_access_key: SecretStr | None = None
+    session_token: SecretStr | None = None
+    path_style: bool | None = None
+    account_key: SecretStr | None = None
+    sas_token: SecretStr | None = None
+    hierarchical_namespace: bool | None = None
+    service_account: SecretStr | None = None
+    request_timeout: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _has_both_halves_of_a_key(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key are only of use together")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token belongs to an access_key_id")
+        if self.account_key is not None and self.sas_token is not None:
+            raise ValueError("account_key and sas_token: one of them says who asks")
+        return self
+
+    def place(self, text: str | Path) -> Place:
+        """The folder, or the place in a store, that ``text`` names: a path, ``file://``, ``s3://``,
+        ``gs://``, ``abfss://`` or ``hdfs://``.
+
+        Raises:
+            ValueError: it names neither, or a place that cannot be used.
+        """
+        if isinstance(text, Path):
+            return text.absolute()
+        if (folder := local_folder(text)) is not None:
+            return folder
+        url = urlsplit(text)
+        if url.scheme not in _FIELDS_OF:
+            raise ValueError(_why_not(text, url.scheme))
+        if problem := _KINDS[url.scheme].why_not(url.netloc):
+            raise ValueError(problem + _hint(text))
+        key = text.partition("://")[2].partition("/")[2].rstrip("/")
+        if not _KEY.fullmatch(key):
+            raise ValueError(
+                f"a place in {_INSIDE[url.scheme]} has a name of letters and digits (of ASCII), "
+                "_ . = - and /"
+            )
+        self._refuse_fields_of_others(url.scheme)
+        if url.scheme == hdfs.SCHEME:
+            return BucketPath(_hdfs(url.netloc, self.request_timeout), key)
+        if url.scheme == azure.SCHEME:
+            return BucketPath(_azure(self, url.netloc, *self._asks_azure(url.netloc)), key)
+        if url.scheme == gcs.SCHEME:
+            return BucketPath(_google(self, url.netloc, self._found_of_google()), key)
+        return BucketPath(_s3(self, url.netloc, *self._found()), key)
+
+    def _refuse_fields_of_others(self, scheme: str) -> None:
+        others = {name for fields in _FIELDS_OF.values() for name in fields} - {*_FIELDS_OF[scheme]}
+        if said := [name for name in sorted(others) if getattr(self, name) is not None]:
+            named = ", ".join(f"storage.{name}" for name in said)
+            raise ValueError(f"{scheme}:// knows no {named}: another kind of store does")
+
+    def _found(self) -> tuple[str | None, str]:
+        """Endpoint and region, as they are said or else found."""
+        environment = os.environ
+        endpoint = self.endpoint or environment.get(
+            "AWS_ENDPOINT_URL_S3", environment.get("AWS_ENDPOINT_URL")
+        )
+        named = environment.get("AWS_REGION", environment.get("AWS_DEFAULT_REGION"))
+        return endpoint or None, self.region or named or _DEFAULT_REGION
+
+    def _asks_azure(self, authority: str) -> tuple[tuple[str, str], ...]:
+        """Who asks, by a field, or a variable that is not of another account."""
+        said = [(part, getattr(self, part)) for part in _SECRETS_OF_AZURE]
+        if found := [(part, value.get_secret_value()) for part, value in said if value is not None]:
+            return tuple(found)
+        environment = os.environ
+        named = {environment[name] for name in _ACCOUNT_OF_AZURE if environment.get(name)}
+        if named - {azure.account_of(authority)}:
+            return ()
+        variables = [(part, name) for part, names in _SECRETS_OF_AZURE.items() for name in names]
+        known = [(part, environment[name]) for part, name in variables if environment.get(name)]
+        return tuple(known[:1])
+
+    def _found_of_google(self) -> str | None:
+        """Endpoint, as it is said or else found: programs of Google's know it without a scheme."""
+        found = self.endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
+        return found if not found or "://" in found else f"http://{found}"
+
+
+def _why_not(text: str, scheme: str) -> str:
+    """What is wrong with ``text``, which names neither a folder of this machine nor a bucket."""
+    if not scheme:
+        return "is empty"
+    if scheme == "file":
+        return "file:// names a folder of another machine"
+    if scheme in _OF_HADOOP:
+        return f"{scheme}:// is what Spark calls it: write s3://bucket/path"
+    return (
+        f"{scheme}:// is not supported: a folder, s3://bucket/path, gs://bucket/path, "
+        "abfss://container@account.dfs.core.windows.net/path or hdfs://host:port/path is"
+        f"{_hint(text)}"
+    )
+
+
+def _hint(text: str) -> str:
+    return "" if "://" in text else f"; if a folder is meant, write ./{text}"
+
+
+def _placed(value: Any, info: ValidationInfo) -> Place:
+    """A folder is the path that was given; a bucket is reached by the field ``storage``."""
+    if isinstance(value, Path | BucketPath):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("is not a text")
+    if value.strip() and not urlsplit(value).scheme:
+        return Path(value)
+    storage: Storage = info.data.get("storage") or Storage()
+    return storage.place(value)
+
+
+#: A field for a place, below a field ``storage`` of the same model.
+PlaceField = Annotated[
+    Place, PlainValidator(_placed), WithJsonSchema({"type": "string", "format": "path"})
+]
+
+
+def checked_place(text: str) -> str:
+    """``text``, for a pydantic validator, if :meth:`Storage.place` takes it.
+
+    Raises:
+        ValueError: it does not.
+    """
+    Storage().place(text)
+    return text
+
+
+def checked_table(text: str) -> str:
+    """The same for a table of Iceberg's, which is in a bucket or in a folder.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if urlsplit(text).scheme == hdfs.SCHEME:
+        raise ValueError(
+            "hdfs:// is not supported here: PyIceberg reaches it by libhdfs alone, Hadoop's own "
+            "library with a Java in this process. type: delta takes it"
+        )
+    if urlsplit(text).scheme == azure.SCHEME:
+        raise ValueError(
+            "abfss:// is not supported here: PyIceberg's file access, by Arrow, takes "
+            "container@account for the name of a container. type: delta takes it"
+        )
+    if urlsplit(text).scheme == gcs.SCHEME:
+        raise ValueError(
+            "gs:// is not supported here: PyIceberg takes no key of a service account there, but a "
+            "token, which ends within a pipeline's life. type: delta takes it"
+        )
+    return checked_place(text)
+
+
+@lru_cache(maxsize=64)
+def _s3(storage: Storage, name: str, endpoint: str | None, region: str) -> Bucket:
+    """One for all who ask: it holds connections."""
+    path_style = storage.path_style if storage.path_style is not None else endpoint is not None
+    secrets = {
+        part: value.get_secret_value()
+        for part in _SECRETS
+        if (value := getattr(storage, part)) is not None
+    }
+    return object_store.bucket(
+        name,
+        endpoint=endpoint,
+        region=region,
+        secrets=secrets,
+        path_style=path_style,
+        waits=storage.request_timeout,
+    )
+
+
+@lru_cache(maxsize=64)
+def _hdfs(authority: str, waits: float) -> Bucket:
+    """The same."""
+    return hdfs.bucket(authority, waits=waits)
+
+
+@lru_cache(maxsize=64)
+def _azure(storage: Storage, authority: str, *secrets: tuple[str, str]) -> Bucket:
+    """The same."""
+    return azure.bucket(
+        authority,
+        endpoint=storage.endpoint,
+        hierarchical=storage.hierarchical_namespace,
+        secrets={part: value.removeprefix("?") for part, value in secrets},
+        waits=storage.request_timeout,
+    )
+
+
+@lru_cache(maxsize=64)
+def _google(storage: Storage, name: str, endpoint: str | None) -> Bucket:
+    """The same.
+
+    Raises:
+        ValueError: ``service_account`` is none.
+    """
+    said = storage.service_account
+    try:
+        account = gcs.account(said.get_secret_value()) if said is not None else None
+    except ValueError as error:
+        raise ValueError(f"storage.service_account {error}") from None
+    return gcs.bucket(
+        name, endpoint=endpoint, service_account=account, waits=storage.request_timeout
+    )

@@ -1,0 +1,1 @@
+"""What the package's files, names and docstrings look like, in figures."""

@@ -1,0 +1,28 @@
+"""``python -m tests.house``: the figures of the package's files, names and docstrings."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+from tests.house.figures import empty_names, lone_modules, modules, questions, reach_into_jvm
+
+
+def main() -> None:
+    """Print the figures."""
+    package = modules()
+    lines = [module.lines for module in package.values()]
+    names, docstrings = empty_names(package), questions(package)
+    for line in (
+        f"{len(lines)} files, {sum(lines):,} lines; median {statistics.median(lines):.0f}",
+        f"small modules with one importer in their folder: {', '.join(lone_modules(package))}",
+        f"bound names that name nothing: {names.part} of {names.whole}, {names.percent:.2f} %",
+        "docstrings of functions that begin with a question word: "
+        f"{docstrings.part} of {docstrings.whole}, {docstrings.percent:.1f} %",
+        f"files that reach into the JVM: {', '.join(reach_into_jvm(package))}",
+    ):
+        sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Figures of the source text: pure, by its syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+#: Lines up to which a module is small.
+SMALL = 150
+
+#: Names that name nothing.
+EMPTY_NAMES = frozenset({"found", "each", "told", "said", "made", "own", "asked", "known"})
+
+#: How a docstring begins that says neither what a function does nor what a value is.
+_QUESTION = re.compile(r"(?:What|Whether|How|Which|Who|Whom|Whose|Where|When|Why|The same)\b")
+
+#: What is only there where Spark runs in this process.
+_JVM = re.compile(
+    r"\b(?:_jvm|_gateway|_jdf|_jsparkSession|sparkContext)\b|\bgateway\.jvm\b|\.rdd\b"
+)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package; ``name`` is dotted."""
+
+    name: str
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+
+@dataclass(frozen=True)
+class Share:
+    """``part`` of ``whole``."""
+
+    part: int
+    whole: int
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.part / max(1, self.whole)
+
+
+def modules(root: Path = ROOT) -> dict[str, Module]:
+    """Every module of the package by its dotted name."""
+    names = {}
+    for path in sorted((root / "eo_pipeline").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        names[name] = Module(name, path)
+    return names
+
+
+def importers(package: Mapping[str, Module]) -> dict[str, set[str]]:
+    """The modules that import a module, within functions and for type checkers too."""
+    result = defaultdict(set)
+    for module in package.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    imported = whole if whole in package else node.module
+                    if imported in package and imported != module.name:
+                        result[imported].add(module.name)
+    return dict(result)
+
+
+def lone_modules(package: Mapping[str, Module]) -> list[str]:
+    """Small modules whose one importer stands in their own folder: they belong into it."""
+    users = importers(package)
+    return [
+        name
+        for name, module in package.items()
+        if module.lines <= SMALL
+        and not module.is_package
+        and len(users.get(name, ())) == 1
+        and package[next(iter(users[name]))].path.parent == module.path.parent
+    ]
+
+
+def bound_names(module: Module) -> Iterator[str]:
+    """Every name that the module binds: assigned, looped over, or a parameter."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def empty_names(package: Mapping[str, Module]) -> Share:
+    """How many of the bound names are one of :data:`EMPTY_NAMES`."""
+    names = [name for module in package.values() for name in bound_names(module)]
+    return Share(sum(name.lstrip("_") in EMPTY_NAMES for name in names), len(names))
+
+
+def questions(package: Mapping[str, Module]) -> Share:
+    """How many docstrings of functions begin with a question word, or with "The same"."""
+    texts = [
+        text
+        for module in package.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+    ]
+    return Share(sum(bool(_QUESTION.match(text)) for text in texts), len(texts))
+
+
+def reach_into_jvm(package: Mapping[str, Module]) -> list[str]:
+    """Modules whose code (no comment or docstring) names what only a JVM in this process has."""
+    return [name for name, module in package.items() if _JVM.search(ast.unparse(_bare(module)))]
+
+
+def _bare(module: Module) -> ast.Module:
+    """Its tree without docstrings."""
+    tree = ast.parse(module.text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            body[0] = ast.Pass()
+    return tree
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )

@@ -1,0 +1,55 @@
+"""Rules of the house that were broken often: a ratchet, which only goes down."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.house.figures import (
+    Module,
+    empty_names,
+    lone_modules,
+    modules,
+    questions,
+    reach_into_jvm,
+)
+
+#: Small modules with one importer, and why each is a file of its own.
+LONE = {
+    "eo_pipeline.sinks.kafka.protobuf_worker": "the program of a process of its own",
+    "eo_pipeline.spark.learning": "imports py4j, which a run that finds nothing new does without",
+    "eo_pipeline.spark.paths": "imports pyspark, which a run that finds nothing new does without",
+    "eo_pipeline.spark.py4j_cache": "imports py4j",
+    "eo_pipeline.spark.schemas": "imports pyspark",
+    "eo_pipeline.testing.all_types": "data of the contract",
+    "eo_pipeline.testing.transforms": "named by documents, as `module:function`",
+}
+
+#: Percent of bound names, and of docstrings of functions. Lower them with each change.
+EMPTY_NAMES_MAX, QUESTIONS_MAX = 6.4, 21.95
+
+
+@pytest.fixture(scope="module")
+def package() -> dict[str, Module]:
+    return modules()
+
+
+def test_a_small_module_with_one_importer_is_part_of_it(package: dict[str, Module]) -> None:
+    assert {*lone_modules(package)} <= LONE.keys()
+
+
+def test_names_name_something(package: dict[str, Module]) -> None:
+    assert empty_names(package).percent <= EMPTY_NAMES_MAX
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun(package: dict[str, Module]) -> None:
+    assert questions(package).percent <= QUESTIONS_MAX
+
+
+def test_few_files_reach_into_sparks_jvm(package: dict[str, Module]) -> None:
+    """What runs on a laptop must run over Spark Connect, where there is no JVM to reach into."""
+    assert reach_into_jvm(package) == [
+        "eo_pipeline.batch.warmup",  # starts a Spark of its own, to archive its classes
+        "eo_pipeline.spark.driver",  # the JVM of a classic session
+        "eo_pipeline.spark.interrupts",  # its jobs; over Spark Connect the server is asked
+        "eo_pipeline.spark.server.watcher",  # the process of the warm server itself
+    ]

@@ -1,0 +1,1 @@
+"""Servers, fixtures and helpers that tests share."""
