@@ -25,8 +25,9 @@ _PALETTE = {"stroke": "#3b5b7a", "fill": "#f3f7fb", "text": "#1d2b38", "quiet": 
 
 #: Steps of a checkpoint's life, by the room in which they happen.
 STEPS = {
-    "eo_pipeline.runs": "1 recover · 4 transform · 5 stage · 8 report",
-    "eo_pipeline.kafka": "2 plan · 3 read",
+    "eo_pipeline.runs": "1 recover · 8 report",
+    "eo_pipeline.kafka": "2 plan",
+    "eo_pipeline.batch": "3 read · 4 transform · 5 stage",
     "eo_pipeline.staging": "6 pre_commit",
     "eo_pipeline.sinks": "7 commit",
 }

@@ -1,1 +1,1 @@
-"""Reading Kafka: settings, bounds, plans, losses, decoding."""
+"""Kafka: settings, clients, planned ranges, losses, marks."""

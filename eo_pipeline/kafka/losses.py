@@ -2,7 +2,7 @@
 
 Three ask. A run: is the next record of every partition there (:func:`losses_of`)? A checkpoint
 whose ranges are decided: were they taken away meanwhile (:func:`refuse_lost_ranges`)? A rewind,
-replay or fork: is there all of what was read once, and will it stay (``source/rereading.py``)?
+replay or fork: is there all of what was read once, and will it stay (``operations/plan.py``)?
 """
 
 from __future__ import annotations

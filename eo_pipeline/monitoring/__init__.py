@@ -1,4 +1,4 @@
-"""A pipeline's history as one page of HTML, to be looked at."""
+"""A pipeline's history as one HTML page, and its figures for Prometheus."""
 
 from eo_pipeline.monitoring.report import page
 

@@ -1,1 +1,1 @@
-"""Going back, going on past losses, maintenance and status."""
+"""Rewind, replay, fork, accepted losses, repair, maintenance, status."""

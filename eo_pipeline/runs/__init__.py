@@ -1,1 +1,1 @@
-"""The numbered life of a checkpoint, and every operation that makes a ledger version."""
+"""The numbered life of a checkpoint: recover, plan, stage, commit, report."""

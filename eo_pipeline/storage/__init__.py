@@ -1,1 +1,1 @@
-"""What keeps files elsewhere: object stores, and HDFS. One shape, an implementation each."""
+"""Local folders and object stores behind one interface."""
