@@ -73,15 +73,15 @@ def rooms() -> str:
 #: One record's way: what happens, and the file in which it does.
 WAY = (
     ("Kafka", "a topic", ""),
-    ("2 plan", "which offsets are new", "source/planner.py"),
-    ("3 read", "just those, by Spark", "source/reader.py"),
-    ("3 decode", "a row, or a bad record", "source/decode.py"),
-    ("4 transform", "what you wrote", "run/stage.py"),
-    ("5 stage", "where no reader looks", "run/stage.py"),
+    ("2 plan", "which offsets are new", "kafka/planner.py"),
+    ("3 read", "just those, by Spark", "batch/read.py"),
+    ("3 decode", "a row, or a bad record", "batch/decode.py"),
+    ("4 transform", "what you wrote", "batch/stage.py"),
+    ("5 stage", "where no reader looks", "batch/stage.py"),
     ("6 pre_commit", "a promise, on disk", "staging/attempt.py"),
-    ("7 commit", "row and ledger entry", "sinks/protocol.py"),
+    ("7 commit", "row and ledger entry", "sinks/session.py"),
     ("the table", "the record, once", ""),
-    ("8 report", "told to whoever asked", "run/reports.py"),
+    ("8 report", "told to whoever asked", "runs/report.py"),
 )
 PER_ROW, STOP_HEIGHT = 5, 74
 
