@@ -1,10 +1,9 @@
-"""An interruption that Python drops, for it came while an object was finalized.
+"""Signals, lifetime, threads, process identity and locks of this process.
 
-A signal's handler runs between any two steps of the main thread. If that thread is within a
-``__del__``, or a callback of a weak reference or of the garbage collector, what the handler raises
-goes to :func:`sys.unraisablehook` and no further (Python's documentation of ``object.__del__``).
-Whoever terminated the run is told nothing, and it goes on: seen with Dagster's Terminate, for
-minutes, while SQLAlchemy's weak references were collected.
+Python drops what a signal's handler raises while an object is finalized: the handler runs between
+any two steps of the main thread, and within a ``__del__`` or a callback of a weak reference or of
+the garbage collector its exception goes to :func:`sys.unraisablehook` and no further (Python's
+documentation of ``object.__del__``). The run then goes on for minutes after a Terminate in Dagster.
 """
 
 from __future__ import annotations

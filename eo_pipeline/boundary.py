@@ -101,7 +101,7 @@ def _ours(what: str, error: Exception) -> EoPipelineError:
         )
     place = traceback.extract_tb(error.__traceback__)[-1]
     return UnexpectedError(
-        f"{what}: an error that nobody expected, {type(error).__name__}: {error} (in "
+        f"{what}: unexpected error: {type(error).__name__}: {error} (in "
         f"{place.filename}, line {place.lineno}). What was reported as committed stays, and a "
         "later run finds out the rest. Please report it, with this text."
     )

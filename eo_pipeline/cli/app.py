@@ -172,7 +172,10 @@ def _of_all_commands(
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the versions and end."
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show version information and exit.",
         ),
     ] = False,
     verbose: Annotated[
@@ -180,8 +183,7 @@ def _of_all_commands(
         typer.Option(
             "--verbose",
             "-v",
-            help="With any command: all that goes on, with times, on stderr, and what an error "
-            "came from.",
+            help="Verbose logging on stderr, with timestamps and the causes of errors.",
         ),
     ] = False,
 ) -> None: ...

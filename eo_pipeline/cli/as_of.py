@@ -207,9 +207,9 @@ def as_of(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """The table as it stood when a version was the newest, also one that a rewind left behind.
+    """Show the table as of a version, including versions that a rewind undid.
 
-    Nothing is changed. Refused if the rows of then cannot be told or had any more.
+    Changes nothing. Refused if the rows of that version are no longer known or available.
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline

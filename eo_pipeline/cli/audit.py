@@ -103,7 +103,7 @@ _MAINTAINING_COLUMNS = ("work", "files", "files after", "size", "size after", "t
 def maintain(
     dry_run: DryRun = False, files: Files = None, name: Name = None, as_json: AsJson = False
 ) -> None:
-    """Put small files of the table together, remove what it has no use for, keep its log short.
+    """Compact small files, delete unreferenced ones, checkpoint the table's log.
 
     Changes no row, and the ledger stays where it is; safe beside runs, readers and a second one.
     """

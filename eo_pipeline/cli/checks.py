@@ -89,7 +89,7 @@ def fail(name: str, said: str, remedy: str) -> Check:
 
 
 def skipped(name: str, because: str) -> Check:
-    return Check(name, State.SKIPPED, f"not looked at: {because}")
+    return Check(name, State.SKIPPED, f"skipped: {because}")
 
 
 def examined(name: str, look: Callable[[], Check], remedy: str) -> Check:
@@ -167,8 +167,8 @@ def _tested(connector: str) -> Check | None:
         return None
     return warn(
         "spark",
-        f"local; pyspark {there} and the connector {connector} should work, and were not tested "
-        "together",
+        f"local; pyspark {there} with the connector {connector}: expected to work, but this "
+        "combination is untested",
         f"If a run fails: tested are the connector {pinned} and pyspark "
         f"{' or '.join(TESTED_WITH)}.",
     )
@@ -467,7 +467,7 @@ def _witnesses(pipeline: Pipeline) -> Check:
     try:
         plan = pipeline.plan_adopt()
     except NothingToDoError:
-        return ok("witnesses", "the ledger holds every commit this machine remembers")
+        return ok("witnesses", "the ledger contains every commit recorded on this machine")
     named = ", ".join(map(str, plan.lost_versions))
     remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
     return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
@@ -477,7 +477,7 @@ def _promises(pipeline: Pipeline) -> Check:
     try:
         plan = pipeline.plan_set_aside()
     except NothingToDoError:
-        return ok("promises", "whatever was promised in staging and is not kept yet can be read")
+        return ok("promises", "all staged but uncommitted batches are readable")
     said = "; ".join(map(str, plan.damages))
     return fail("promises", said, "Bring the file back as it was; or set it aside: `eo set-aside`.")
 

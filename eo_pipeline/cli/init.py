@@ -422,7 +422,9 @@ def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
     if inferred.tombstones:
         sentences.append("Records without a value are skipped and counted.")
     if inferred.unknown():
-        sentences.append(f"Never seen but null, taken for STRING: {', '.join(inferred.unknown())}.")
+        sentences.append(
+            f"Only nulls were seen in {', '.join(inferred.unknown())}; assuming STRING."
+        )
     sentences += [f"Left out: {field!r} {why}." for field, why in inferred.left_out().items()]
     return sentences
 

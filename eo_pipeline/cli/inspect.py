@@ -142,7 +142,7 @@ def _follow(output: Output, pipeline: Pipeline, known: LedgerEntry | None, every
 
 
 def show(version: Version, files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
-    """One version whole: counts, ranges, offsets, topic ids, remarks."""
+    """Show one version in full: counts, ranges, offsets, topic ids, remarks."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     history = _from(pipeline, version)
@@ -282,7 +282,7 @@ def schema(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the table's columns were of, and were written as, from the ledger alone.
+    """Show the schema history that the ledger recorded.
 
     `eo schema diff` asks the registry, and says what the next run would change in the table, by
     kind and policy. --json of the history has the schemas' texts and the columns' types.

@@ -335,10 +335,9 @@ class ExitCode(IntEnum):
 
 
 EPILOG = (
-    "Exit codes: 0 done; 1 failed, or declined; 2 the command line, a document or this machine "
-    "must be put right first; 3 the audit found differences, the doctor a fault, or no "
-    "warm Spark answers; 4 try again "
-    "(a server is away, another run was faster); 5 Kafka no longer holds what comes next; "
+    "Exit codes: 0 success; 1 failed or declined; 2 usage, configuration or environment error; "
+    "3 the audit or doctor found problems, or no warm Spark answers; 4 temporary failure, try "
+    "again (server unavailable, concurrent run); 5 Kafka no longer holds the next records; "
     "130 interrupted (143 by SIGTERM, 129 by a closed terminal)."
 )
 
@@ -392,8 +391,8 @@ def approve(output: Output, question: str, *, yes: bool) -> None:
         return
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(
-            "nobody can be asked here, so nothing was changed. Say --yes to do it, or --dry-run "
-            "to see what would change."
+            "not a terminal, so no confirmation can be asked. Nothing was changed. Use --yes to "
+            "proceed, or --dry-run to see what would change."
         )
     if not typer.confirm(question):
         note("Nothing was changed.")

@@ -53,7 +53,7 @@ Preview = Annotated[
 ]
 Key = Annotated[
     list[str] | None,
-    typer.Option("--key", help="A column that says which row is which; may be repeated."),
+    typer.Option("--key", help="Key column used to match rows; may be repeated."),
 ]
 
 
@@ -331,7 +331,7 @@ def adopt(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the sink's present, older state the head, after a backup came back or a failover."""
+    """Accept the sink's current, older state as the head, after a restore or a failover."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     plan = pipeline.plan_adopt()
@@ -352,8 +352,8 @@ def set_aside(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a promise in staging that cannot be read (cut, emptied) be none: its offsets are read
-    again by the next run. The file is kept under another name.
+    """Discard an unreadable (truncated or empty) manifest of a staged batch; the next run re-reads
+    its offsets. The file is kept under another name.
     """
     output = Output(as_json)
     plan = choose(files, name).pipeline.plan_set_aside()
@@ -377,7 +377,7 @@ def reset(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """For development: drop the rows, the ledger and the staging of one pipeline. No way back."""
+    """For development: drop rows, ledger and staging of a pipeline. Cannot be undone."""
     output = Output(as_json)
     plan = choose(files, name).pipeline.plan_reset()
     output.say(str(plan), "bold")

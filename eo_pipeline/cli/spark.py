@@ -185,7 +185,7 @@ def _record_json(record: ServerRecord) -> dict[str, Any]:
 
 @app.command("archive", epilog=EPILOG)
 def archive_spark(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
-    """Make what lets a cold Spark start faster, once, in half a minute: an archive of its classes.
+    """Create a class-data archive for faster cold starts of Spark; takes half a minute, once.
 
     It is used where it fits: this Java, these jars, this user. Where it fits no more a command that
     missed it has the next one made in the background; or make it again.

@@ -140,12 +140,12 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
         "checkpoints",
         deps=declared.topics,
         description=(
-            f"The checkpoints of {declared.pipeline.name!r} that stand, a partition each, named by "
-            "their version. Runs add them. Materializing some replays exactly those: reads their "
-            "offset ranges again, with today's transform, and replaces their rows in the table, a "
-            "transaction for each. Offsets do not move. Neighbours are one run; after each gap in "
-            "the selection another one begins, whatever the dialog says. The job "
-            f"{declared.job_of(REPLAY)} takes any in one run."
+            f"The live checkpoints of {declared.pipeline.name!r}: one partition each, keyed by "
+            "version. Runs add them automatically. Materializing partitions replays exactly these "
+            "checkpoints: it re-reads their offset ranges, applies today's transform, and replaces "
+            "their rows, one transaction each. Offsets do not move. Consecutive checkpoints share "
+            "a run; each gap in the selection starts another, whatever the dialog says. The job "
+            f"{declared.job_of(REPLAY)} replays any selection in one run."
         ),
         code_version=declared.pipeline.code_version,
         group_name=declared.checkpoints_group,

@@ -118,8 +118,8 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
         dg.AssetCheckSpec(
             key.name,
             asset=topic,
-            description=f"Kafka answers {declared.pipeline.name!r}{below}. Each tick of the sensor "
-            f"{declared.lag_sensor} looks.",
+            description=f"Checks that Kafka is reachable for {declared.pipeline.name!r}{below}. "
+            f"Evaluated on each tick of the sensor {declared.lag_sensor}.",
         )
         for topic, key in keys.items()
     ]
@@ -143,7 +143,7 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 _MISSING = dg.AssetCheckResult(passed=False, description="Kafka has no such topic")
 
-_PASSED = "every record is in the table once"
+_PASSED = "no missing, duplicated or foreign rows"
 
 
 def audit_key(declared: DagsterPipeline) -> dg.AssetCheckKey:
@@ -162,8 +162,9 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
                 AUDIT,
                 asset=declared.table,
                 description=(
-                    f"Reads the ranges of the last {last:,} checkpoints in Kafka again, and "
-                    "compares with the rows of the table: every record once. Run it by itself."
+                    f"Re-reads the last {last:,} checkpoints from Kafka and compares them with the "
+                    "table, row by row. Runs only on demand (Execute), not as part of a "
+                    "materialization."
                 ),
             )
         ],

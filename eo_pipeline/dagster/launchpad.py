@@ -24,12 +24,12 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 
-_REASON = Field(None, description="Why; kept in the ledger, for people.")
+_REASON = Field(None, description="The reason, recorded in the ledger.")
 _ACCEPT_COMPACTED = Field(
-    None, description="true: go on although compaction may have taken records that are read again."
+    None, description="true: proceed even if compaction may have removed records to re-read."
 )
 _DRY_RUN = Field(
-    False, description="Make every check and show the plan; change nothing, wait for nobody."
+    False, description="Validate and print the plan; change nothing, take no pool slot."
 )
 
 
@@ -107,7 +107,9 @@ class LossRequest(dg.Config):
 class AuditRequest(dg.Config):
     """How much to prove."""
 
-    last: int | None = Field(None, description="Only the last so many checkpoints; else all.")
+    last: int | None = Field(
+        None, description="Audit only the newest N checkpoints (default: all)."
+    )
 
 
 class MaintainRequest(dg.Config):

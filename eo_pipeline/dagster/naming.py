@@ -51,8 +51,8 @@ class Automation(dg.Model, dg.Resolvable):
         0.0,
         ge=0.0,
         le=30.0,
-        description="For how long a tick that starts no run goes on looking, twice a second; 4.5 "
-        "is nearly until the next, since Dagster evaluates sensors every five seconds at most.",
+        description="How long a tick keeps polling (every 0.5 s) if there is nothing to start; 4.5 "
+        "is nearly until the next tick, since Dagster evaluates sensors every five seconds.",
     )
     lag_limit: PositiveInt | None = Field(
         None,

@@ -243,7 +243,10 @@ class EventReporter:
         """Report what nobody did, before this step's own events: the order is the ledger's."""
         for entry in unreported(self.declared, self.context.instance):
             version = entry.version
-            self.context.log.info(f"version {version} was committed and not reported: is now")
+            self.context.log.info(
+                f"version {version} had been committed but not reported to Dagster; "
+                "reporting it now"
+            )
             self._report(entry, mirror.of_entry(self.declared, entry))
 
     def committed(self, report: CheckpointReport) -> None:

@@ -122,7 +122,9 @@ def fetched(
     try:
         return _table(_messages(source, ranges, pipeline, bytes_max or FETCHED_BYTES_MAX))
     except (KafkaException, UnicodeDecodeError, NotFetchedError) as error:
-        log.info("%s: Spark reads what could not be fetched: %s", pipeline, error)
+        log.info(
+            "%s: the direct fetch failed, so Spark's Kafka reader is used: %s", pipeline, error
+        )
         return None
 
 

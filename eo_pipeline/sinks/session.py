@@ -485,8 +485,8 @@ class SinkSession(Standing):
     def given_up(self, error: OvertakenError) -> EoPipelineError:
         """What is said when somebody else was faster in each of :attr:`publish_tries`."""
         return SinkUnavailableError(
-            f"Pipeline {self.pipeline!r}: other writers were faster {self.publish_tries} times, or "
-            f"the store does not take commits: {error}. Nothing was published; the next run tries "
+            f"Pipeline {self.pipeline!r}: gave up after {self.publish_tries} conflicting commits, "
+            f"or the store rejects commits: {error}. Nothing was published; the next run tries "
             "again."
         )
 

@@ -174,8 +174,8 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
             return again(self._try, commit)
         except OvertakenError as error:
             raise SinkUnavailableError(
-                f"{self.root}: other writers were faster {_TRIES} times: {error}. What maintenance "
-                "did before stays; the next one goes on."
+                f"{self.root}: gave up after {_TRIES} conflicting commits: {error}. Completed "
+                "steps of the maintenance stay; the next one resumes."
             ) from error
 
     def _try(self, commit: Callable[[Handle], int]) -> int:

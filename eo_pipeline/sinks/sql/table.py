@@ -94,7 +94,7 @@ class SqlTable(TableDialect[W, C]):
     def _refuse_count(self, staged: int, found: int) -> NoReturn:
         why = f"Look at {self._acts}" if self._acts else "Look at what the table does by itself"
         raise RefusedError(
-            f"{staged} rows were sent to {self.name}, and {found} of them are there as they were "
+            f"Row count mismatch in {self.name}: sent {staged} rows, found {found} as they were "
             f"sent. Nothing was written. {why}: every row that is staged must become visible "
             "with its checkpoint, or the ledger would not tell the truth. Filter rows in the "
             "transform instead."
