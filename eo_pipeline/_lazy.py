@@ -1,4 +1,4 @@
-"""Names of a package whose modules are imported when a name is asked for (PEP 562), and modules."""
+"""Lazy imports (PEP 562)."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from eo_pipeline.errors import SetupError, to_install
 
 
 def finder(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], object]:
-    """The ``__getattr__`` of ``package``: finds a name in the module that ``homes`` names for it,
-    and leaves it in the package for the next time.
+    """Return the ``__getattr__`` of ``package``: it imports the module that ``homes`` maps a name
+    to, and caches the attribute in the package.
 
     Raises:
-        AttributeError: when it is called with a name that none of them has.
+        AttributeError: when it is called with a name that is not in ``homes``.
     """
 
     def find(name: str) -> object:
         for module, names in homes.items():
             if name in names:
-                found = getattr(import_module(module), name)
-                setattr(sys.modules[package], name, found)
-                return found
+                value = getattr(import_module(module), name)
+                setattr(sys.modules[package], name, value)
+                return value
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find
 
 
 class Module:
-    """Stands for the module ``name``, which is imported when something of it is asked for."""
+    """Proxy of the module ``name``, which is imported on first access to an attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, wanted: str) -> object:
-        found = getattr(import_module(self._name), wanted)
-        setattr(self, wanted, found)
-        return found
+    def __getattr__(self, attribute: str) -> object:
+        value = getattr(import_module(self._name), attribute)
+        setattr(self, attribute, value)
+        return value
 
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ __all__ = ["pa", "pads", "pc", "pq", "pt"]
 
 
 def library(name: str) -> Any:
-    """The module.
+    """Import an optional module of the registry extra.
 
     Raises:
-        SetupError: it is not installed.
+        SetupError: the package is not installed.
     """
     try:
         return importlib.import_module(name)

@@ -1,9 +1,11 @@
-"""Signals, lifetime, threads, process identity and locks of this process.
+"""This process and others on the host: signals, lifetime, threads, processor time and file locks.
 
-Python drops what a signal's handler raises while an object is finalized: the handler runs between
-any two steps of the main thread, and within a ``__del__`` or a callback of a weak reference or of
-the garbage collector its exception goes to :func:`sys.unraisablehook` and no further (Python's
-documentation of ``object.__del__``). The run then goes on for minutes after a Terminate in Dagster.
+An interruption is lost if it arrives while Python finalizes an object. A signal's handler runs
+between any two steps of the main thread. If that thread is within a ``__del__``, or a callback of a
+weak reference or of the garbage collector, an exception of the handler goes to
+:func:`sys.unraisablehook` and no further (Python's documentation of ``object.__del__``). The run
+then continues, although it was terminated: seen with Dagster's Terminate, for minutes, while
+SQLAlchemy's weak references were collected. :func:`sent_again` sends the signal again.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def sent_again() -> Iterator[None]:
-    """Within, in the main thread, a signal whose handler raised in vain is sent once more.
+    """Send a signal again if Python dropped its handler's exception, within the block.
 
-    In other threads nothing is done: no handler of a signal runs there.
+    Does nothing outside the main thread: signal handlers do not run there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -96,35 +98,35 @@ _is_ours = False
 
 
 def this_process_ends(*, is_ours: bool = False) -> None:
-    """Told by what was started for one thing: a command, a run of Dagster's. ``is_ours``: of code
-    that is not this package's it runs nothing but what a document names.
+    """Declare that this process ends with its work: a command, a Dagster run. ``is_ours``: the
+    only code in it besides this package's is what a document names.
     """
     global _ends, _is_ours
     _ends, _is_ours = True, is_ours
 
 
 def process_ends() -> bool:
-    """Whether it was told. Any other may stay, and do more: a notebook, a service."""
+    """Return whether :func:`this_process_ends` was called. A notebook or a service may stay."""
     return _ends
 
 
 def process_is_ours() -> bool:
-    """Whether it was told that."""
+    """Return whether :func:`this_process_ends` was called with ``is_ours``."""
     return _is_ours
 
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-#: More requests than that a store answers no sooner.
+#: A store answers more concurrent requests no faster.
 _AT_ONCE = 16
 
 
 def each(act: Callable[[_A], _B], of: Sequence[_A]) -> list[_B]:
-    """What ``act`` gives for each, in their order.
+    """Call ``act`` on each item in parallel, and return the results in the items' order.
 
-    The error of the first in that order that has one is raised, when those that had begun are
-    through; the others are not begun.
+    Raises the error of the first item, in that order, that fails, after the calls in progress
+    have ended; the remaining calls are not started.
     """
     if len(of) < 2:
         return [act(one) for one in of]

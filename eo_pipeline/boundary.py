@@ -1,4 +1,4 @@
-"""The edge of the package: what leaves is one of its errors, whatever was raised inside."""
+"""The edge of the package: every exception that leaves it is one of its errors."""
 
 from __future__ import annotations
 

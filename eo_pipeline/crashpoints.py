@@ -1,7 +1,7 @@
 """Named moments in the life of a checkpoint at which a test may kill the process.
 
-The run calls ``reach(CrashPoint.X)`` when it gets there, and hands :func:`current_hook` to the
-sink, which calls it at the moments it has. In production nothing happens. A test says what does::
+The run calls ``reach(CrashPoint.X)`` at each moment, and passes :func:`current_hook` to the sink,
+which calls it at its own moments. In production nothing happens. A test installs a hook::
 
     with crashpoints.reaching(crash_at(CrashPoint.PRE_COMMITTED)):
         pipeline.run()
@@ -19,7 +19,7 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """In the order in which one checkpoint passes them; numbers are the runner's steps."""
+    """In the order in which a checkpoint passes them; numbers are the runner's steps."""
 
     RECOVERED = "recovered"  # 1: head known, nothing planned
     PLANNED = "planned"  # 2: ranges decided, nothing read
@@ -28,7 +28,7 @@ class CrashPoint(StrEnum):
     PRE_COMMITTED = "pre_committed"  # 6: manifest written; anyone may commit it
     ROWS_SENT = "rows_sent"  # 7: rows in the sink's open transaction, ledger entry not
     ENTRY_SENT = "entry_sent"  # 7: ledger entry in the open transaction, COMMIT not sent
-    COMMITTED = "committed"  # 7: the sink said yes; nobody else knows
+    COMMITTED = "committed"  # 7: the sink confirmed the commit; nothing was reported
     REPORTED = "reported"  # 8: reported, staging not cleaned
 
 
@@ -36,7 +36,7 @@ Reach = Callable[[CrashPoint], None]
 
 
 def keep_going(point: CrashPoint) -> None:
-    """What production does at a crash point: nothing."""
+    """Do nothing: the hook in production."""
 
 
 _HOOK: ContextVar[Reach] = ContextVar("eo_pipeline.crashpoints", default=keep_going)
@@ -44,9 +44,9 @@ _HOOK: ContextVar[Reach] = ContextVar("eo_pipeline.crashpoints", default=keep_go
 
 @contextmanager
 def reaching(hook: Reach) -> Iterator[None]:
-    """For tests: within, ``hook`` is called at every crash point this thread gets to.
+    """Call ``hook`` at every crash point that this thread reaches within the block, for tests.
 
-    What the hook does itself, another run for example, passes its crash points unnoticed.
+    Crash points that the hook itself reaches, by another run for example, do not call it.
     """
     token = _HOOK.set(hook)
     try:
@@ -56,12 +56,12 @@ def reaching(hook: Reach) -> Iterator[None]:
 
 
 def reach(point: CrashPoint) -> None:
-    """Called where the code gets to ``point``."""
+    """Call the hook of this thread at ``point``."""
     current_hook()(point)
 
 
 def current_hook() -> Reach:
-    """The hook of this thread; may be called from another one."""
+    """Return the hook of this thread, which may be called from another thread."""
     hook = _HOOK.get()
     if hook is keep_going:
         return keep_going

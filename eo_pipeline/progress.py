@@ -1,7 +1,7 @@
-"""What goes on just now, said while it goes on: nobody waits for a run without knowing for what.
+"""Progress messages, logged while an operation runs, so that a user sees why it takes time.
 
-Every sentence is a record of the logger ``eo_pipeline.progress``: the command line shows it on the
-terminal, a step of Dagster's in its run's log, and a program of one's own where it sends its log.
+Every message is a record of the logger ``eo_pipeline.progress``: the command line shows it on the
+terminal, a Dagster step in its run's log, and another program where it sends its log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Pipelines as documents: YAML, environment variables, and errors that name their field."""
+"""Pipeline documents: YAML, paths, environment variables and templates.
+
+Errors name the field, and the line where it is known.
+"""
 
 from __future__ import annotations
 

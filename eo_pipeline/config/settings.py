@@ -1,4 +1,4 @@
-"""The base of every configuration, and what is wrong with one in words."""
+"""Base class of all settings, and validation errors as text without values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro schemas as JSON: what of one can become columns, and what two of them differ in. Pure."""
+"""Avro schemas as JSON: conversion to columns, and differences between two schemas. Pure."""
 
 from __future__ import annotations
 

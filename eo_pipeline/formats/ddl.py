@@ -1,6 +1,7 @@
-"""The fields that a ``value_schema`` names, read without Spark: for catalogs, which show them
-before anything has run, and for what is surely wrong with them. What is decoded Spark decides, see
-:mod:`eo_pipeline.batch.decode`.
+"""Fields of a ``value_schema``, parsed without Spark.
+
+Catalogs use them to show columns before the first run, and validation to report definite errors.
+Spark alone decides how records are decoded, see :mod:`eo_pipeline.batch.decode`.
 """
 
 from __future__ import annotations

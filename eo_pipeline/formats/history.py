@@ -1,5 +1,5 @@
-"""The schemas of a registry that the columns of a pipeline were of, and what changed in them; and
-the columns that its rows were written as.
+"""Schema history of a pipeline: the registry schemas of its columns with their changes, and the
+columns that its rows were written as.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""JSON Schemas as texts: what of one can become columns, as which types, and what two of them
-differ in. Pure.
-"""
+"""JSON Schemas as texts: conversion to columns, and differences between two schemas. Pure."""
 
 from __future__ import annotations
 

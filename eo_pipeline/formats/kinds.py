@@ -1,6 +1,6 @@
-"""The kinds of schemas there are, as texts: what can become columns, what two of them differ in.
+"""Kinds of schemas: for each, conversion of a text to columns and comparison of two texts.
 
-A kind is a module, or an object of one; what decodes its records is another, see
+A kind is a module, or an object of a module; decoding its records is separate, see
 :mod:`eo_pipeline.batch.decode`. Texts are JSON and self-contained, as the ledger holds them.
 """
 

@@ -1,4 +1,4 @@
-"""The two parts of a record that a schema may describe. Pure, no I/O."""
+"""Key and value: the two parts of a record that a schema may describe. Pure, no I/O."""
 
 from __future__ import annotations
 

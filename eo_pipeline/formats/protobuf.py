@@ -1,8 +1,8 @@
-"""Protobuf schemas as texts, and the descriptors compiled from them.
+"""Protobuf schemas as texts: compilation, conversion to columns, and differences between schemas.
 
-A text is JSON: ``{"file": name, "files": {name: content}}``, the schema's own file and all that it
-imports but for Google's and Confluent's. A content is what a registry has: a .proto file, or a
-serialized FileDescriptorProto in base64, as confluent-kafka registers it.
+A text is JSON: ``{"file": name, "files": {name: content}}``, the schema's own file and all its
+imports except those of Google and Confluent. A content is the form in which a registry returns it:
+a .proto file, or a serialized FileDescriptorProto in base64, as confluent-kafka registers it.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _built_in(name: str) -> Any:
 
 
 #: Files that no text holds.
-_PROTOBUF_MADE_BUILT_IN = ("google/", "confluent/")
+_BUILT_IN_PREFIXES = ("google/", "confluent/")
 
 
 def partly(before: Any, now: Any, as_before: Collection[str]) -> str:
@@ -292,7 +292,7 @@ class _Copying:
         kind = field.message_type or field.enum_type
         if kind is None:
             return
-        if kind.file.name.startswith(_PROTOBUF_MADE_BUILT_IN):
+        if kind.file.name.startswith(_BUILT_IN_PREFIXES):
             if kind.file.name not in self._file.dependency:
                 self._file.dependency.append(kind.file.name)
             return

@@ -1,4 +1,4 @@
-"""A schema registry: where it is, and the texts of the schemas it holds."""
+"""Settings and client of a schema registry."""
 
 from __future__ import annotations
 

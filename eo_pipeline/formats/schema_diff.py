@@ -1,4 +1,4 @@
-"""What the columns of a schema look like, whatever its kind, and what changed in them. Pure."""
+"""Column shapes of a schema of any kind, their changes, and policies for those changes. Pure."""
 
 from __future__ import annotations
 

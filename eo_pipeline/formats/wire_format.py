@@ -1,8 +1,8 @@
-"""Which schema a key or a value was written with: Confluent's wire format, whatever the schema's
-kind. Lazy Spark expressions only.
+"""Confluent's wire format: the schema that a key or a value was written with, for every kind of
+schema. Lazy Spark expressions only.
 
-In front of it, or in a header, stands the number or the GUID of a schema in a registry. What comes
-after is for the kind's own decoder.
+The number or the GUID of a schema in a registry precedes the payload or is in a header. The decoder
+of the kind reads the payload.
 """
 
 from __future__ import annotations

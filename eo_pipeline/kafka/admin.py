@@ -1,4 +1,4 @@
-"""Questions to the Kafka cluster: which partitions exist, what they hold, where to start."""
+"""Queries to the Kafka cluster: partitions, their bounds, and start offsets."""
 
 from __future__ import annotations
 

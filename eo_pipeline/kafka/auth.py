@@ -1,7 +1,8 @@
-"""Certificates of a Kafka client: PEM, as files or texts, said once and told to two clients.
+"""TLS certificates, AWS tokens and SASL logins of Kafka clients, for librdkafka and for Java.
 
-librdkafka reads the files. Java takes the texts since KIP-651, so that an executor needs no file,
-and its key in one form alone (PKCS#8, encrypted by few algorithms or not at all): it gets that.
+Certificates are PEM, as files or texts. librdkafka reads the files. Java takes the texts since
+KIP-651, so that an executor needs no file. It accepts the key in one form only (PKCS#8, encrypted
+by few algorithms or not at all), to which the key is converted.
 """
 
 from __future__ import annotations
@@ -309,7 +310,7 @@ _FOREIGN = (f"{_O}assertion.", f"{_O}metadata.", f"{_O}grant.type", f"{_O}config
 _BY_HAND = "kafka.sasl.jaas.config"
 
 #: Settings of a login that Java has by other names, or not at all.
-LOGINS_TRANSLATED = frozenset(
+SASL_TRANSLATED = frozenset(
     {
         *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
         *("https.ca.location", "https.ca.pem", "enable.sasl.oauthbearer.unsecure.jwt"),
@@ -360,7 +361,7 @@ def for_librdkafka(bootstrap_servers: str, client: Mapping[str, str]) -> dict[st
     return {**client}
 
 
-def logins_for_java(
+def sasl_for_java(
     bootstrap_servers: str, client: Mapping[str, str], by_hand: Mapping[str, Any]
 ) -> dict[str, str]:
     """What Java's client takes in the place of :data:`TRANSLATED`. Holds secrets.

@@ -1,4 +1,4 @@
-"""What every Kafka client of this package shares: connection settings and a silent log."""
+"""Shared by all Kafka clients of this package: error codes, allowed options, a silent log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kafka cluster that does not answer: told soon, and with the reason that librdkafka knows."""
+"""Diagnosis of a cluster that does not answer: TLS probe, timeout, librdkafka's reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eo_pipeline.kafka.auth import TokenSource, text_of, token_endpoint
 from eo_pipeline.kafka.client import silent_logger
 
 #: Seconds for a look, on the way to an error.
-_LOOKS_LOOK_S = 2.0
+_CONNECT_TIMEOUT_S = 2.0
 
 #: An ApiVersions request of version 0, by no client (Kafka's protocol guide): every broker answers.
 _HELLO = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
@@ -66,7 +66,7 @@ def hangs_up(server: str) -> bool:
     """Whether whoever listens at ``server``, host and port, ends a connection without a word."""
     host, _, port = server.strip().rpartition("://")[2].rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _LOOKS_LOOK_S) as link:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S) as link:
             link.sendall(_HELLO)
             return not link.recv(1)
     except (ConnectionResetError, BrokenPipeError):
@@ -83,7 +83,7 @@ def _context(settings: Mapping[str, Any], location: str, pem: str) -> ssl.SSLCon
 def _refusal(host: str, port: int, context: ssl.SSLContext | None) -> OSError | None:
     """What goes wrong on the way to a TLS connection, or to any without a ``context``."""
     try:
-        with socket.create_connection((host, port), _LOOKS_LOOK_S) as link:
+        with socket.create_connection((host, port), _CONNECT_TIMEOUT_S) as link:
             if context is not None:
                 context.wrap_socket(link, server_hostname=host).close()
     except OSError as error:  # ssl's are such

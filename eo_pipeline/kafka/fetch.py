@@ -1,11 +1,11 @@
-"""A small batch, fetched by this process: one consumer, one request for all partitions of a broker.
+"""Fetch of a small batch by this process: one consumer, one request for all partitions of a broker.
 
-Spark's connector has a consumer for each partition, and each asks its broker several things, one
-after the other. That is nothing where each partition has much; of a thousand partitions with a
-record each it is all there is to do.
+Spark's connector has a consumer for each partition, and each sends its broker several requests in
+sequence. That overhead is negligible where each partition has many records; for a thousand
+partitions with one record each it is nearly all the work.
 
-Nothing is decided here. A batch that cannot be had at once and whole, for whatever reason, is left
-to Spark's connector, which looks again and says what is wrong.
+Nothing is decided here. A batch that cannot be fetched at once and whole, for whatever reason, is
+left to Spark's connector, which reads it again and reports the error.
 """
 
 from __future__ import annotations

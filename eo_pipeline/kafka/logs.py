@@ -1,4 +1,4 @@
-"""Single records of logs, by which one log is told from another: fetched, digested, not kept."""
+"""Single records of logs, fetched to tell logs apart, and transactions that are open."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What Kafka no longer holds: the one place that asks, whoever is about to read.
+"""Records that Kafka no longer holds: the only module that checks for them.
 
-Three ask. A run: is the next record of every partition there (:func:`losses_of`)? A checkpoint
-whose ranges are decided: were they taken away meanwhile (:func:`refuse_lost_ranges`)? A rewind,
-replay or fork: is there all of what was read once, and will it stay (``operations/plan.py``)?
+It has three callers. A run checks that the next record of every partition exists
+(:func:`losses_of`). A checkpoint whose ranges are decided checks that they were not deleted
+meanwhile (:func:`refuse_lost_ranges`). A rewind, replay or fork checks that all records to be read
+again exist and will be kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether Kafka's logs are those that were read before: the ledger's marks beside the cluster.
+"""Comparison of Kafka's logs with the marks in the ledger: are they the logs that were read before?
 
 A log that was truncated (an unclean election, a broker on an older disk) and has grown again to the
-ledger's offset, or past it, has the bounds of one that was only written to. It is known by its
-leaders' epochs (KIP-320), and by the last record that was read. The record decides, where it is
-still there: epochs begin anew in a cluster that was restored as a whole, and differ in a copy.
+ledger's offset, or past it, has the bounds of one that was only written to. It is recognized by its
+leaders' epochs (KIP-320), and by the last record that was read. The record decides, where it still
+exists: epochs begin anew in a cluster that was restored as a whole, and differ in a copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What Kafka holds at one moment, and where reading goes on in it. Pure.
+"""Partitions of the cluster at one moment, and the offsets where reading continues. Pure.
 
-A topic is its UUID and never its name: a name is hidden and shown again, and comes to mean another
-topic. So a position belongs to (UUID, partition), for good. It is among the ledger's offsets while
-the partition is read, and among its past topics once an accepted loss has put it aside.
+A topic is identified by its UUID, not by its name: a name may disappear, come back, and belong to
+another topic. A position therefore belongs to (UUID, partition), for good. It is among the ledger's
+offsets while the partition is read, and among its past topics once an accepted loss has put it
+aside.
 """
 
 from __future__ import annotations

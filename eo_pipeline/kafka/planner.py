@@ -1,6 +1,6 @@
-"""Which offsets the next checkpoint reads: pure, O(partitions), no I/O.
+"""Plan of the next checkpoint's ranges: pure, O(partitions), no I/O.
 
-A plan is decided before anything is read and never changes afterwards, so that a second look at
+A plan is decided before anything is read and never changes afterwards, so that a second query of
 a moving topic cannot disagree with the first.
 """
 

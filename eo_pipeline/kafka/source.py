@@ -1,4 +1,4 @@
-"""What to read from Kafka: configuration only, no I/O."""
+"""Settings for reading Kafka, and their translation for librdkafka and Spark. No I/O."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"topic_pattern is not a regular expression: {error}") from None
 
 
-_TRANSLATED = auth.LOGINS_TRANSLATED | auth.TRANSLATED
+_TRANSLATED = auth.SASL_TRANSLATED | auth.TRANSLATED
 
 
 def librdkafka_settings(source: KafkaSource) -> dict[str, Any]:
@@ -488,7 +488,7 @@ def spark_settings(source: KafkaSource) -> dict[str, str]:
         if key not in _TRANSLATED and not auth.is_foreign(key)
     }
     java |= auth.for_java(client)
-    java |= auth.logins_for_java(source.bootstrap_servers, client, source.spark_options)
+    java |= auth.sasl_for_java(source.bootstrap_servers, client, source.spark_options)
     options = {f"kafka.{key}": value for key, value in java.items()}
     options["kafka.bootstrap.servers"] = source.bootstrap_servers
     options["kafka.isolation.level"] = source.isolation

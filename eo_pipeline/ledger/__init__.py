@@ -1,1 +1,1 @@
-"""What a pipeline's history is: versions, offsets, live branch. Pure values, no I/O."""
+"""A pipeline's history: versions, offsets, live branch. Pure values, no I/O."""

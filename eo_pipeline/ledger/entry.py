@@ -1,4 +1,4 @@
-"""The ledger's values: what one version of a pipeline is. Pure, no I/O.
+"""Ledger entries: one version of a pipeline each. Pure values, no I/O.
 
 The ledger of a pipeline is the list of its :class:`LedgerEntry`, version 0, 1, 2 ... without a
 gap. It lives in the sink and moves only together with the sink's data, from version n to n + 1,

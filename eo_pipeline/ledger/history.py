@@ -1,6 +1,7 @@
-"""Whether entries are what was committed: each holds its own hash and its parent's. Pure, no I/O.
+"""The ledger as a sequence of entries: hash chain, live branch, contiguity and costs. No I/O.
 
-An entry of an earlier release has no hash; the chain begins, unverified, with the last of these.
+Each entry holds its own hash and its parent's. An entry of an earlier release has no hash; the
+chain begins, unverified, with the last of these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Marks: what tells one log from another at the ledger's offsets. Pure values, no I/O.
+"""Marks: they distinguish two logs at the same offset of the ledger. Pure values, no I/O.
 
-An offset alone does not: a log that was truncated and has grown again holds other records below it.
+An offset alone is not enough: a log that was truncated and has grown again holds other records
+below it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions in Kafka: pure values, no I/O.
+"""Offsets and ranges of Kafka partitions: pure values, no I/O.
 
 An *offset* is always the next one to read, and a range is half-open, as in Spark's Kafka
 connector (``OffsetRange(fromOffset, untilOffset)``): no ``+ 1`` anywhere.

@@ -1,8 +1,8 @@
-"""Which schemas the records of an entry were read with, as the ledger holds it. Pure, no I/O.
+"""Schemas that an entry was read and written with, as the ledger holds them. Pure, no I/O.
 
-A schema goes by its key: the number under which the registry has it, in decimal digits, or its
-GUID. Numbers are a registry's own, and a registry may be lost or filled anew; so the ledger holds
-the texts, each once, and what it has read it can read again without any registry.
+The key of a schema is its number in the registry, in decimal digits, or its GUID. Numbers belong
+to one registry, and a registry may be lost or filled anew. The ledger therefore holds each text
+once, so that old records can be read again without a registry.
 """
 
 from __future__ import annotations

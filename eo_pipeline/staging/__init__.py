@@ -1,1 +1,1 @@
-"""Rows that wait, invisible, and the promise to commit them."""
+"""Staged rows, invisible until they are committed, and the manifest that promises the commit."""

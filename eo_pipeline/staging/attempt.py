@@ -1,11 +1,11 @@
-"""Where an attempt's rows wait: folders, manifests, refusals, and who may delete what.
+"""Staging folders of attempts: manifests, refusals, and the right to delete them.
 
-``<root>/<pipeline>/<ledger id>/<version>-<transaction id>/`` is one attempt's own folder. Its
+``<root>/<pipeline>/<ledger id>/<version>-<transaction id>/`` is the folder of one attempt. Its
 Parquet files mean nothing until ``manifest.json`` is written, last and atomically; from then on
-anyone may commit the attempt, without Kafka and without Spark. ``refused.json`` takes that back for
+anyone may commit the attempt, without Kafka and without Spark. ``refused.json`` revokes that for
 good. Pipelines of one name may share a staging folder: a ledger keeps to its own part.
 
-An earlier release left out the ledger's id; what it promised says itself to which ledger.
+An earlier release left out the ledger's id; its manifests name their ledger.
 """
 
 from __future__ import annotations

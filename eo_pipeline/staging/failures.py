@@ -1,8 +1,8 @@
-"""Runs that failed before they committed, counted beside the pipeline's promises.
+"""Counts of runs that failed before they committed.
 
 ``<root>/<pipeline>/_failures/<kind>.json`` is replaced with each failure of that kind. The ledger
-knows nothing of them, since nothing came of them. Nothing is decided by these notes: two failures
-at the same moment may count as one, and whoever deletes them starts the count anew.
+does not record such runs, since they committed nothing. Nothing is decided by these files: two
+failures at the same moment may count as one, and deleting the files restarts the count.
 """
 
 from __future__ import annotations

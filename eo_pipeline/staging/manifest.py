@@ -1,4 +1,4 @@
-"""What an attempt promises, as ``manifest.json`` holds it."""
+"""The manifest of an attempt, ``manifest.json``."""
 
 from __future__ import annotations
 

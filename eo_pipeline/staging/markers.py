@@ -1,4 +1,7 @@
-"""Files and folders named after a ledger entry, ``<version>-<transaction id>``, or a ledger."""
+"""Marker files and folders in staging: names, commit receipts, orphaned attempts, owner locks.
+
+They are named after a ledger entry, ``<version>-<transaction id>``, or after a ledger.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that wait, invisible, for the sink's transaction: in Parquet files or in memory."""
+"""Staged rows, invisible until the sink's transaction: in Parquet files or in memory."""
 
 from __future__ import annotations
 

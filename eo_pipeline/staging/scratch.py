@@ -1,5 +1,6 @@
-"""Where an audit, or a replay that is only looked at, keeps files meanwhile, and where Spark finds
-them. No recovery looks there, and nobody publishes what lies there.
+"""Temporary folders of an audit or of the preview of a replay, where Spark can reach them.
+
+Recovery ignores these folders, and their files are never published.
 """
 
 from __future__ import annotations

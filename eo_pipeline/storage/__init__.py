@@ -1,1 +1,1 @@
-"""Local folders and object stores behind one interface."""
+"""Storage backends: S3, Google Cloud Storage, Azure Storage and HDFS, behind one protocol."""

@@ -1,5 +1,6 @@
-"""A container of an account of Azure Storage. obstore, delta-rs and Spark each have names for the
-same; the first two go to the Blob endpoint, Spark to whichever the account's kind asks for.
+"""A container of an Azure Storage account: the backend, and the settings of its clients.
+
+obstore and delta-rs use the Blob endpoint; Spark uses the endpoint of the account's kind.
 """
 
 from __future__ import annotations

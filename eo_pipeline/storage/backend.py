@@ -1,4 +1,4 @@
-"""What is asked of a store, whatever it is. Keys have slashes and no first one."""
+"""Protocol and errors of a storage backend. Keys contain slashes and never begin with one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple, Protocol
 
 from eo_pipeline.errors import ConfigError, to_install
 
-#: How long an error of a store may be; what follows is a page of XML, or a stack of Java's.
+#: Characters of a store's error that are kept; the rest is a page of XML or a Java stack trace.
 _TEXT_MAX = 500
 
 
 class StoreUnfitError(OSError):
-    """A store that does not do what exactness rests on, whatever it answers."""
+    """The store lacks an operation that exactly-once requires; a retry does not help."""
 
 
 class StoreUnreachableError(ConnectionError):
-    """A store that gives no answer, or the wrong one, however often it is asked."""
+    """The store gave no answer, or an error, to every attempt of a request."""
 
 
 class Listed(NamedTuple):
@@ -29,89 +29,89 @@ class Listed(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What is right below a folder."""
+    """Names of the direct children of a folder."""
 
     folders: list[str]
     files: list[str]
 
 
 class Head(NamedTuple):
-    """What is known of a file without its content."""
+    """Metadata of a file."""
 
     #: bytes
     size: int
     #: seconds since 1970, by the store's clock
     modified_at: float
-    #: tells it from another file under its key
+    #: differs from that of another file under the same key
     identity: tuple[object, ...]
 
 
 class Store(Protocol):
-    """Files under keys: whole, seen by everybody once the put was answered, and durable.
+    """Files under keys: whole, durable, and visible to every client once the put was answered.
 
     Raises:
-        FileNotFoundError: there is no such file, where one is needed.
-        PermissionError: the store knows who asks, and refuses.
-        StoreUnfitError: it cannot do what it is asked, ever.
-        StoreUnreachableError: it gives no answer. What it was asked to do may be done, or still be.
-        OSError: it refuses for another reason.
+        FileNotFoundError: the file does not exist, and the operation needs it.
+        PermissionError: the store refuses these credentials.
+        StoreUnfitError: the store does not support the operation.
+        StoreUnreachableError: no answer. The operation may have been done, or may still be.
+        OSError: the store refuses for another reason.
     """
 
     def head(self, key: str) -> Head | None:
-        """None: there is no such file. A folder is none."""
+        """Return the file's metadata; ``None`` for a missing file and for a folder."""
 
     def has_any(self, key: str) -> bool:
-        """Whether there is anything below ``key``."""
+        """Return whether any file is below ``key``."""
 
     def names(self, key: str) -> Names:
-        """Of what is right below ``key``."""
+        """List the direct children of ``key``."""
 
     def below(self, key: str) -> list[Listed]:
-        """All files below ``key``, in any order. What comes or goes meanwhile may be among them."""
+        """List all files below ``key``, unordered; concurrent changes may be included or not."""
 
     def get(self, key: str) -> bytes:
-        """A file's content."""
+        """Return a file's content."""
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """So many bytes of a file that has them."""
+        """Return ``length`` bytes from ``start``; the file must have them."""
 
     def put(self, key: str, content: bytes) -> None:
-        """Make or replace a file."""
+        """Create or replace a file."""
 
     def put_file(self, key: str, file: Path) -> None:
-        """Make or replace a file, of what one of this machine holds, of any size."""
+        """Create or replace a file from a local file of any size."""
 
     def put_new(self, key: str, content: bytes) -> None:
-        """Make a file, if there is none; asked again if an answer is lost.
+        """Create a file if none exists; retried if an answer is lost.
 
         Raises:
-            FileExistsError: there is one; its own, if an answer was lost.
+            FileExistsError: one exists; after a lost answer it may be from an earlier attempt.
         """
 
     def copy(self, key: str, target: str) -> None:
-        """Make or replace ``target``."""
+        """Create or replace ``target``."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """That one is gone already is no error."""
+        """Delete files; a missing one is no error."""
 
     def delete_tree(self, key: str) -> None:
-        """Delete all that is below ``key``; that it is gone already is no error."""
+        """Delete all files below ``key``; a missing folder is no error."""
 
     def delete_empty_folders(self, key: str) -> None:
-        """Delete ``key`` and the folders below it that hold nothing, where there can be such."""
+        """Delete ``key`` and the folders below it if empty, where the store has folders."""
 
 
 def first_sentence(text: str) -> str:
-    """In one line, and not too long."""
+    """Return ``text`` in one line, truncated."""
     return " ".join(text.split())[:_TEXT_MAX]
 
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """For an import.
+    """Wrap the import of an optional package.
 
     Raises:
-        ConfigError: it fails; ``extra`` of this package has what is missing.
+        ConfigError: the package is missing; the message names ``extra``, which installs it.
     """
     try:
         yield
@@ -121,13 +121,13 @@ def needs(extra: str) -> Iterator[None]:
         ) from error
 
 
-#: Files get their names from the driver, when all tasks have ended well. By version 2 tasks give
-#: them: what one names that dies meanwhile stays, and one that was given up and goes on removes
-#: what has the names it wants. And nothing else is put there.
+#: Version 1: the driver renames the files after all tasks succeeded. In version 2 the tasks do:
+#: files of a task that dies remain, and an abandoned task that continues removes files that have
+#: its target names. No ``_SUCCESS`` file is written.
 COMMITTER: Mapping[str, str] = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
-#: Of ``request_timeout``: how long requests are tried again before the store is said not to answer.
+#: Retries end after this multiple of ``request_timeout``, and the store counts as unreachable.
 RETRIED_FOR = 6

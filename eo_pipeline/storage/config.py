@@ -1,8 +1,8 @@
-"""How stores are reached: said once, and told to everybody who must get there in his own words.
+"""Storage settings, translated for each client (obstore, delta-rs, PyIceberg, Hadoop).
 
-What is not said is found in the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
-``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``); credentials that are not said each library finds
-itself where programs on that machine find them: environment, profile, the instance's role.
+Settings that are left out come from the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``). Credentials that are left out are resolved by each
+library in its usual way: environment, profile, the instance's role.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bucket of Google Cloud Storage. obstore, delta-rs and Spark each have names for the same."""
+"""A bucket of Google Cloud Storage: the backend, and the settings of its clients."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""HDFS, spoken to by hdfs-native: no Java and no libhdfs in this process.
+"""HDFS through hdfs-native: no Java and no libhdfs in this process.
 
-HDFS is consistent, and a rename that replaces nothing is atomic. So a file is written aside,
-flushed to the data nodes' disks and closed, and then gets its name: whole or not at all, and where
-there is none if that is asked. Its folders are real: they are made with the first file, and stay
-when the last one goes.
+HDFS is consistent, and a rename that does not overwrite is atomic. A file is therefore written
+under a temporary name, flushed to the data nodes' disks, closed and renamed: it appears whole or
+not at all, and on request only if its name is free. Folders are real: the first file creates them,
+and they remain after the last file is deleted.
 """
 
 from __future__ import annotations

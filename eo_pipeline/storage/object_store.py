@@ -1,4 +1,4 @@
-"""A bucket of an object store, spoken to by obstore (the ``object_store`` crate)."""
+"""Object stores through obstore (the ``object_store`` crate), and the settings of an S3 bucket."""
 
 from __future__ import annotations
 

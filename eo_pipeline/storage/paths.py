@@ -1,10 +1,10 @@
-"""Where files are kept: a folder of this machine, or a place in a bucket. The one seam between.
+"""Path operations for local folders and remote storage.
 
-What both are asked for alike they answer by the same names (``/``, ``name``, ``parent``,
-``exists()``, ``read_bytes()``, ``unlink()`` ...); the rest is asked of the functions here. A local
-file is a :class:`pathlib.Path` and written as before: whole or not at all, and flushed. (The
-library that speaks to buckets can write local files, too: without flushing any, and it refuses
-names with control characters, which folders may have.)
+:class:`BucketPath` has the same methods as :class:`pathlib.Path` where both can (``/``, ``name``,
+``parent``, ``exists()``, ``read_bytes()``, ``unlink()`` ...); the functions of this module take
+either. A local file is written whole or not at all, and flushed. (obstore can write local files
+too, but it does not flush them, and refuses names with control characters, which folders may
+have.)
 """
 
 from __future__ import annotations
