@@ -15,12 +15,12 @@ from contextvars import ContextVar
 
 log = logging.getLogger(__name__)
 
-#: The longest silence of a phase, in seconds; then it says how far it is.
+#: Seconds without a message after which a phase reports its progress.
 QUIET_SECONDS_MAX = 10.0
 
 
 class Phase:
-    """A stretch of work that may take a while. ``str()`` says how far it is: from any thread."""
+    """A piece of work that may take a while. ``str()`` gives its progress, from any thread."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,29 +38,29 @@ class Phase:
         return f"{self.text}: {done:,} of {total:,} {unit}, {seconds}"
 
     def advance(self, done: int, total: int, unit: str) -> None:
-        """So many of the ``total`` units are done."""
+        """Record that ``done`` of the ``total`` units are done."""
         self._done = (done, total, unit)
 
     def says(self, text: str) -> None:
-        """What it does from now on."""
+        """Report what the phase does from now on."""
         self.text, self._done, self._began = text, None, time.monotonic()
         _record(logging.INFO, text, self)
 
     def repeat_until(self, ended: threading.Event) -> None:
-        """Say how far it is, again and again; a phase within speaks for itself."""
+        """Report progress periodically; an inner phase reports its own instead."""
         while not ended.wait(QUIET_SECONDS_MAX):
             with self._saying:
                 if not self.has_ended and not self._inner:
                     _record(logging.INFO, str(self), self)
 
     def end(self) -> None:
-        """Nothing is said of it any more once this returns."""
+        """End the phase: no message follows once this returns."""
         with self._saying:
             self.has_ended = True
 
     @contextmanager
     def interrupted_by_another(self) -> Iterator[None]:
-        """Within, another phase speaks."""
+        """Suppress this phase's messages within the block, where an inner phase reports."""
         self._inner += 1
         try:
             yield
@@ -68,19 +68,19 @@ class Phase:
             self._inner -= 1
 
 
-#: Work outside of every phase: nobody hears how far it is.
+#: Work outside of every phase: its progress is not reported.
 _NOBODY = Phase("")
 _CURRENT: ContextVar[Phase] = ContextVar("eo_pipeline.progress", default=_NOBODY)
 
 
 def current() -> Phase:
-    """The innermost phase of this thread."""
+    """Return the innermost phase of this thread."""
     return _CURRENT.get()
 
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Within, no phase is outside of those that begin: of a thread beside the one they are of."""
+    """Make phases that begin within the block outermost, for a thread beside the main work."""
     token = _CURRENT.set(_NOBODY)
     try:
         yield
@@ -89,17 +89,16 @@ def apart() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One sentence, now."""
+    """Log one message now."""
     _record(logging.INFO, text, None)
 
 
 @contextmanager
 def phase(text: str, *, usually_short: bool = False) -> Iterator[Phase]:
-    """Work that ``text`` names. It is said at the beginning, and never is there a silence of more
-    than :data:`QUIET_SECONDS_MAX` before its end.
+    """Run the block as a phase named ``text``: logged at its beginning, and at least every
+    :data:`QUIET_SECONDS_MAX` until its end.
 
-    Of one that is ``usually_short`` nobody hears who does not want to know everything (level
-    DEBUG), unless it takes that long.
+    The beginning of a phase that is ``usually_short`` is logged at level DEBUG only.
     """
     outer, inner, ended = current(), Phase(text), threading.Event()
     token = _CURRENT.set(inner)

@@ -29,21 +29,19 @@ from eo_pipeline.storage.backend import Head, Store, StoreUnfitError
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket or a name node, and how each of those who must reach it is told where it is and who
-    asks.
-    """
+    """A bucket or a name node, with the connection settings of each client."""
 
     scheme: str
     name: str
-    #: makes the client, in any process; raises ConfigError where its package is not installed
+    #: creates the client, in any process; raises ConfigError where its package is not installed
     connect: Callable[[], Store] = field(compare=False, repr=False)
-    #: options of delta-rs, under the names that object_store has for them
+    #: options of delta-rs, under the names of object_store
     delta: Mapping[str, str] = field(compare=False, repr=False)
     #: settings of Hadoop's file system, for Spark
     hadoop: Mapping[str, str] = field(compare=False, repr=False)
     #: properties of PyIceberg's file access
     iceberg: Mapping[str, str] = field(compare=False, repr=False)
-    #: what Spark calls it
+    #: the scheme of its URIs in Spark
     hadoop_scheme: str
 
     @cached_property
@@ -52,14 +50,14 @@ class Bucket:
         return self.connect()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the client: another process makes its own."""
+        """Leave out the client: another process creates its own."""
         return {name: value for name, value in vars(self).items() if name != "store"}
 
     def probe(self, folder: BucketPath) -> None:
-        """Return if the store puts conditionally, and lists what was just put.
+        """Check that the store puts conditionally, and lists a file that was just put.
 
         Raises:
-            StoreUnfitError: it does not, and says nothing.
+            StoreUnfitError: it does not, and reports no error.
             OSError: it does not answer, or refuses.
         """
         mark = folder / f"_probe-{uuid.uuid4().hex}"
@@ -87,7 +85,7 @@ class Bucket:
 
 @dataclass(frozen=True, order=True)
 class BucketPath:
-    """A file, or what has ``key`` and a slash before its name: a folder."""
+    """A file with this ``key``, or the folder of all files whose keys begin with it and a slash."""
 
     bucket: Bucket = field(compare=False)
     uri: str = field(init=False, repr=False)
@@ -127,20 +125,20 @@ class BucketPath:
         return str(PurePosixPath(self.key).relative_to(other.key))
 
     def exists(self) -> bool:
-        """Whether there is a file, or anything below it."""
+        """Whether there is a file, or any file below it."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
         return self.size() is not None
 
     def is_dir(self) -> bool:
-        """Whether there is anything below it."""
+        """Whether there is any file below it."""
         return self.bucket.store.has_any(self.key)
 
     def names(self) -> list[str]:
-        """Names of what is right below it."""
-        found = self.bucket.store.names(self.key)
-        return sorted({*found.folders, *found.files})
+        """Names of its direct children."""
+        names = self.bucket.store.names(self.key)
+        return sorted({*names.folders, *names.files})
 
     def folders(self) -> list[str]:
         """Names of the folders right below it."""
@@ -148,23 +146,23 @@ class BucketPath:
 
     def below(self) -> list[tuple[BucketPath, int]]:
         """All files below it, and their sizes in bytes, in the order of their keys."""
-        found = self.bucket.store.below(self.key)
-        return sorted((BucketPath(self.bucket, key), size) for key, size in found)
+        listed = self.bucket.store.below(self.key)
+        return sorted((BucketPath(self.bucket, key), size) for key, size in listed)
 
     def size(self) -> int | None:
         """Bytes of the file; ``None``: there is none."""
-        found = self._head()
-        return None if found is None else found.size
+        head = self._head()
+        return None if head is None else head.size
 
     def identity(self) -> tuple[object, ...] | None:
-        """What tells this file from another under its key; ``None``: there is none."""
-        found = self._head()
-        return None if found is None else found.identity
+        """Fingerprint, differing from another file's under this key; ``None``: no file."""
+        head = self._head()
+        return None if head is None else head.identity
 
     def modified_at(self) -> float | None:
         """Seconds since 1970, by the store's clock; ``None``: there is none."""
-        found = self._head()
-        return None if found is None else found.modified_at
+        head = self._head()
+        return None if head is None else head.modified_at
 
     def _head(self) -> Head | None:
         return self.bucket.store.head(self.key)
@@ -176,11 +174,11 @@ class BucketPath:
         return self.read_bytes().decode()
 
     def put(self, content: bytes) -> None:
-        """Make or replace the file."""
+        """Create or replace the file."""
         self.bucket.store.put(self.key, content)
 
     def put_file(self, file: Path) -> None:
-        """Make or replace it, of what a file of this machine holds, of any size."""
+        """Create or replace the file from a local file of any size."""
         self.bucket.store.put_file(self.key, file)
 
     def write_bytes(self, content: bytes) -> None:
@@ -190,11 +188,11 @@ class BucketPath:
         self.put(content.encode())
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing: a bucket has no folders, and elsewhere a put makes them."""
+        """Do nothing: a bucket has no folders, and elsewhere a put creates them."""
 
     def put_new(self, content: bytes) -> None:
-        """Make the file, if there is none. An answer may be lost and the put be repeated, which
-        then finds a file: its own, if it has this very ``content``.
+        """Create the file if none exists. After a lost answer the put is repeated and finds a file;
+        one with exactly this ``content`` counts as created by this call.
 
         Raises:
             FileExistsError: there is another one.
@@ -207,17 +205,17 @@ class BucketPath:
 
     @contextmanager
     def new_file(self) -> Iterator[IO[bytes]]:
-        """What is written is put when this ends, if there is no such file.
+        """Yield a buffer, which is put at the end of the block if there is no such file.
 
         Raises:
             FileExistsError: there is another one.
         """
-        with io.BytesIO() as held:
-            yield held
-            self.put_new(held.getvalue())
+        with io.BytesIO() as buffer:
+            yield buffer
+            self.put_new(buffer.getvalue())
 
     def open(self) -> ObjectReader:
-        """To read parts of the file.
+        """Open the file to read parts of it.
 
         Raises:
             FileNotFoundError: there is none.
@@ -228,7 +226,7 @@ class BucketPath:
         return ObjectReader(self, size)
 
     def copy_to(self, target: BucketPath) -> None:
-        """Within the store, where it can do so without a byte being seen."""
+        """Copy the file, on the server where the store supports it."""
         self.bucket.store.copy(self.key, target.key)
 
     def unlink(self, missing_ok: bool = True) -> None:  # noqa: ARG002 - a store does not tell
@@ -236,22 +234,22 @@ class BucketPath:
 
     @staticmethod
     def remove_all(places: Iterable[BucketPath]) -> None:
-        """Remove these files of one bucket; that one is gone already is no error."""
-        found = list(places)
-        if found:
-            found[0].bucket.store.delete(place.key for place in found)
+        """Remove these files of one bucket; a missing one is no error."""
+        paths = list(places)
+        if paths:
+            paths[0].bucket.store.delete(path.key for path in paths)
 
     def remove_tree(self) -> None:
-        """Remove all that is below it; that it is gone already is no error."""
+        """Remove all files below it; a missing folder is no error."""
         self.bucket.store.delete_tree(self.key)
 
     def remove_empty_folders(self) -> None:
-        """Remove it and the folders below it that hold nothing, where there can be such."""
+        """Remove it and the folders below it if empty, where the store has folders."""
         self.bucket.store.delete_empty_folders(self.key)
 
 
 class ObjectReader(io.RawIOBase):
-    """Parts of a file, each by a request of its own; Parquet's reader asks for few."""
+    """Random access to a file, one request per read; the Parquet reader needs few."""
 
     def __init__(self, place: BucketPath, size: int) -> None:
         super().__init__()
@@ -272,21 +270,21 @@ class ObjectReader(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._size - self._at)
-        if wanted <= 0:
+        length = min(len(buffer), self._size - self._at)
+        if length <= 0:
             return 0
-        part = self._place.bucket.store.get_range(self._place.key, self._at, wanted)
+        part = self._place.bucket.store.get_range(self._place.key, self._at, length)
         buffer[: len(part)] = part
         self._at += len(part)
         return len(part)
 
 
-#: A moment for all files of an archive: the first that one can hold.
+#: Time of all files in an archive: the earliest that the format allows.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 
 
-#: What a file system answers for a while: a disk or a server that does not answer, too many open
-#: files, a folder in which somebody still writes.
+#: Transient errors of a file system: an unresponsive disk or server, too many open files, a folder
+#: in which another process still writes.
 _PASSES = frozenset(
     {
         *(errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
@@ -297,7 +295,7 @@ _PASSES = frozenset(
 
 
 def passes(error: OSError) -> bool:
-    """Whether time may mend ``error``."""
+    """Whether ``error`` is transient."""
     return error.errno in _PASSES
 
 
@@ -305,7 +303,7 @@ def fsync(path: Path) -> None:
     """Flush a file; or a folder, which makes the names in it durable.
 
     Raises:
-        OSError: it may not outlive a power cut.
+        OSError: the file or name may not survive a power cut.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -315,7 +313,7 @@ def fsync(path: Path) -> None:
 
 
 def create_file(path: Path, text: str) -> None:
-    """Make the file ``path``, flushed. Its name is durable once its folder is (:func:`sync`).
+    """Create the file ``path``, flushed. Its name is durable once its folder is (:func:`sync`).
 
     Raises:
         FileExistsError: there is one.
@@ -327,9 +325,9 @@ def create_file(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Make or replace the file ``path``: whole or not at all, and durable when this returns.
+    """Create or replace the file ``path``: whole or not at all, and durable when this returns.
 
-    Several processes may write the same file at once, on several hosts too: the last one stands.
+    Several processes may write the same file at once, on several hosts too: the last one wins.
     """
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     create_file(aside, text)
@@ -338,22 +336,20 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """A ZIP archive of these contents by their names: of the same ones the same bytes."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
+    """Return a ZIP archive of ``files``, by name; deterministic."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, _MOMENT), content)
-    return held.getvalue()
+    return buffer.getvalue()
 
 
-#: Somewhere a file or a folder may be.
+#: Path of a file or folder, local or remote.
 Place = Path | BucketPath
 
 
 def local_folder(text: str) -> Path | None:
-    """The folder that a path or a ``file:`` URL of this machine names, absolute; ``None`` for
-    anything else.
-    """
+    """Return the absolute folder of a local path or ``file:`` URL; ``None`` for anything else."""
     url = urlsplit(text)
     if url.scheme not in ("", "file") or url.netloc.lower() not in ("", "localhost"):
         return None
@@ -361,14 +357,14 @@ def local_folder(text: str) -> Path | None:
 
 
 class Found(NamedTuple):
-    """A file that was found, and its size in bytes."""
+    """A listed file, and its size in bytes."""
 
     place: Place
     size: int
 
 
 def names_in(folder: Place) -> list[str]:
-    """Names of what is in ``folder``, files and folders; none if there is no such folder."""
+    """List the names of files and folders in ``folder``; empty if there is no such folder."""
     if isinstance(folder, BucketPath):
         return folder.names()
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -377,8 +373,10 @@ def names_in(folder: Place) -> list[str]:
 
 
 def names_of_what_is_in(folder: Place) -> list[str]:
-    """The same, but for folders of a bucket that hold nothing: some stores (SeaweedFS) list those
-    for minutes after they were emptied. So all that is below ``folder`` in a bucket is listed.
+    """List the names in ``folder`` without the empty folders of a bucket.
+
+    Some stores (SeaweedFS) list folders for minutes after they were emptied. In a bucket all files
+    below ``folder`` are therefore listed.
     """
     if isinstance(folder, BucketPath):
         return sorted({relative_name(place, folder).split("/")[0] for place, _ in folder.below()})
@@ -386,7 +384,7 @@ def names_of_what_is_in(folder: Place) -> list[str]:
 
 
 def folders_in(folder: Place) -> list[str]:
-    """Names of the folders in ``folder``; none if there is no such folder."""
+    """List the names of the folders in ``folder``; empty if there is no such folder."""
     if isinstance(folder, BucketPath):
         return folder.folders()
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as items:
@@ -395,8 +393,9 @@ def folders_in(folder: Place) -> list[str]:
 
 
 def files_below(folder: Place) -> list[Found]:
-    """All files in ``folder`` and its folders, in the order of their names; a bucket is asked
-    once, and tells the sizes too. What goes meanwhile is not among them.
+    """List all files below ``folder`` with their sizes, in the order of their names.
+
+    A bucket takes one listing. Files deleted meanwhile are left out.
     """
     if isinstance(folder, BucketPath):
         return [Found(place, size) for place, size in folder.below()]
@@ -405,7 +404,7 @@ def files_below(folder: Place) -> list[Found]:
 
 
 def size_of(place: Place) -> int | None:
-    """Bytes of a file, ``None`` if it is not there."""
+    """Return the bytes of a file; ``None`` if it does not exist."""
     if isinstance(place, BucketPath):
         return place.size()
     try:
@@ -417,17 +416,19 @@ def size_of(place: Place) -> int | None:
 
 
 def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
-    """Bytes of the files that ``folder`` has of these ``names`` below it; a bucket is listed, in
-    some requests for thousands.
+    """Return the bytes of the existing files among ``names`` below ``folder``.
+
+    A bucket is listed, in a few requests for thousands of files; the result then holds all files
+    below ``folder``.
     """
     if isinstance(folder, BucketPath):
         return {relative_name(place, folder): size for place, size in folder.below()}
-    found = {name: size_of(folder / name) for name in names}
-    return {name: size for name, size in found.items() if size is not None}
+    sizes = {name: size_of(folder / name) for name in names}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def modified_at(place: Place) -> float | None:
-    """When a file was written, in seconds since 1970; ``None`` if it is not there."""
+    """Return the modification time in seconds since 1970; ``None`` if there is no file."""
     if isinstance(place, BucketPath):
         return place.modified_at()
     try:
@@ -437,21 +438,21 @@ def modified_at(place: Place) -> float | None:
 
 
 def identity_of(place: Place) -> tuple[object, ...] | None:
-    """What tells this file from any that may take its place; ``None``: it cannot be seen."""
+    """Return a fingerprint that a replacement does not share; ``None`` if it is unreadable."""
     try:
         if isinstance(place, BucketPath):
             return place.identity()
-        found = place.stat()
+        status = place.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def relative_name(place: Place, folder: Place) -> str:
-    """The name of ``place`` below ``folder``, with slashes.
+    """Return the path of ``place`` relative to ``folder``, with slashes.
 
     Raises:
-        ValueError: it is not there.
+        ValueError: ``place`` is not below ``folder``.
     """
     if isinstance(place, Path) and isinstance(folder, Path):
         return place.relative_to(folder).as_posix()
@@ -470,7 +471,7 @@ def is_below(place: Place, folder: Place) -> bool:
 
 
 def probe(folder: Place) -> None:
-    """Return if files can be kept in ``folder``; nothing stays behind.
+    """Check that files can be written to ``folder``; leaves no file behind.
 
     Raises:
         OSError: they cannot (permission, disk full, no such bucket).
@@ -484,16 +485,16 @@ def probe(folder: Place) -> None:
 
 
 def sync(place: Place) -> None:
-    """Flush a file or a folder (:func:`eo_pipeline.storage.paths.sync`); what is in a bucket is."""
+    """Flush a local file or folder (:func:`fsync`); remote files are durable already."""
     if isinstance(place, Path):
         fsync(place)
 
 
 def write_new(place: Place, text: str) -> None:
-    """Make the file ``place``, flushed, in a folder that is there.
+    """Create the file ``place``, flushed, in an existing folder.
 
-    ``text`` must be one that nobody else writes there: a bucket's answer may be lost, and who asks
-    again finds a file of that name, which is then known by its text.
+    ``text`` must be unique to this writer: after a lost answer of a bucket the request is repeated
+    and finds a file of that name, which is recognized by its text.
 
     Raises:
         FileExistsError: there is one.
@@ -505,8 +506,8 @@ def write_new(place: Place, text: str) -> None:
 
 
 def write_atomically(place: Place, text: str, *, flushed: bool = True) -> None:
-    """Make or replace the file ``place``: whole or not at all; durable when this returns, if it is
-    to be ``flushed``.
+    """Create or replace the file ``place``: whole or not at all; if ``flushed``, durable when this
+    returns.
     """
     if isinstance(place, BucketPath):
         place.put(text.encode())
@@ -520,14 +521,14 @@ def write_atomically(place: Place, text: str, *, flushed: bool = True) -> None:
 
 @contextmanager
 def new_file(place: Place) -> Iterator[IO[bytes]]:
-    """To write the file ``place``; flushed when this ends, as it was written, whole.
+    """Open ``place`` to write it; whole and flushed at the end of the block.
 
     Raises:
         FileExistsError: there is one.
     """
     if isinstance(place, BucketPath):
-        with place.new_file() as held:
-            yield held
+        with place.new_file() as buffer:
+            yield buffer
         return
     with place.open("xb") as file:
         yield file
@@ -535,11 +536,11 @@ def new_file(place: Place) -> Iterator[IO[bytes]]:
 
 
 def name_too(place: Place, to: Place) -> None:
-    """Give the file ``place`` a second name, which is then whole and durable.
+    """Hard-link the file ``place`` under ``to``, or put it there conditionally; durable.
 
     Raises:
-        FileExistsError: it is taken, by another file.
-        FileNotFoundError: ``place`` is gone.
+        FileExistsError: another file has that name.
+        FileNotFoundError: ``place`` does not exist.
     """
     if isinstance(place, BucketPath) and isinstance(to, BucketPath):
         to.put_new(place.read_bytes())
@@ -549,7 +550,7 @@ def name_too(place: Place, to: Place) -> None:
 
 
 def move(place: Place, to: Place) -> None:
-    """Give the file ``place`` another name, whose folder is made; replaces what is there."""
+    """Rename the file ``place`` to ``to``; creates the folder, and replaces an existing file."""
     if isinstance(place, BucketPath):
         assert isinstance(to, BucketPath), "beside it"
         to.put(place.read_bytes())
@@ -562,7 +563,7 @@ def move(place: Place, to: Place) -> None:
 
 
 def remove_all(places: Iterable[Place]) -> None:
-    """Remove these files; that one is gone already is no error."""
+    """Remove these files; a missing one is no error."""
     in_buckets = []
     for place in places:
         if isinstance(place, BucketPath):
@@ -573,7 +574,7 @@ def remove_all(places: Iterable[Place]) -> None:
 
 
 def remove_tree(folder: Place) -> None:
-    """Remove ``folder`` and all in it; that it is gone already is no error."""
+    """Remove ``folder`` and its content; a missing folder is no error."""
     if isinstance(folder, BucketPath):
         folder.remove_tree()
     else:
@@ -581,7 +582,7 @@ def remove_tree(folder: Place) -> None:
 
 
 def remove_empty_folders(folder: Place) -> None:
-    """Remove the folders in ``folder`` that hold nothing."""
+    """Remove the empty folders in ``folder``."""
     if isinstance(folder, BucketPath):
         folder.remove_empty_folders()
         return
@@ -592,11 +593,11 @@ def remove_empty_folders(folder: Place) -> None:
 
 
 def parquet_source(place: Place) -> Any:
-    """``place`` as pyarrow takes a Parquet file."""
+    """Return ``place`` in a form that pyarrow reads Parquet from."""
     return place.open() if isinstance(place, BucketPath) else place
 
 
 def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:
-    """Two runs may delete the same folder at once; that it is gone already is no error."""
+    """Ignore a missing file: two runs may delete the same folder at once."""
     if not issubclass(error[0], FileNotFoundError):
         raise error[1]
