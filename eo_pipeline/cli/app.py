@@ -1,4 +1,4 @@
-"""The commands under one name, and how their errors end."""
+"""The ``eo`` command group: lazy loading of commands, error output and exit codes."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def _tell(error: EoPipelineError, as_json: bool) -> None:
 app = typer.Typer(
     cls=_Commands,
     name="eo",
-    help="Exactly-once pipelines from Kafka through Spark into a table: look at them, run them, "
-    "take them back.",
+    help="Exactly-once pipelines from Kafka through Spark into a table: inspect, run and rewind "
+    "them.",
     epilog=EPILOG,
     no_args_is_help=True,
     # a traceback with values could show a secret
@@ -183,7 +183,7 @@ def _of_all_commands(
         typer.Option(
             "--verbose",
             "-v",
-            help="Verbose logging on stderr, with timestamps and the causes of errors.",
+            help="With any command: verbose logging on stderr, with timestamps and error causes.",
         ),
     ] = False,
 ) -> None: ...

@@ -180,18 +180,20 @@ def text_of(value: Any) -> str:
 _SHOWN_MAX = 40
 
 _At = Annotated[str, typer.Argument(help="A version, or a time: 2026-01-31T12:00Z.")]
-_First = Annotated[int, typer.Option("--first", "-n", min=1, help="How many rows are shown.")]
-_Count = Annotated[bool, typer.Option("--count", help="Only how many rows there were.")]
-_Sql = Annotated[bool, typer.Option("--sql", help="Only the SQL that shows them.")]
+_First = Annotated[int, typer.Option("--first", "-n", min=1, help="Number of rows to show.")]
+_Count = Annotated[bool, typer.Option("--count", help="Show only the number of rows.")]
+_Sql = Annotated[bool, typer.Option("--sql", help="Show only the SQL that selects them.")]
 _Format = Annotated[
     Format | None, typer.Option("--format", help="Write all rows, to stdout or --output.")
 ]
 _Out = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write all rows into this file, or none.")
+    Path | None, typer.Option("--output", "-o", help="Write all rows to this file, atomically.")
 ]
 _Left = Annotated[
     bool,
-    typer.Option("--what-is-left", help="Also if rows of then are gone: those that are there."),
+    typer.Option(
+        "--what-is-left", help="Show the remaining rows if some of that version are gone."
+    ),
 ]
 
 
@@ -207,9 +209,9 @@ def as_of(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the table as of a version, including versions that a rewind undid.
+    """Show the table as of a version, including versions undone by a rewind.
 
-    Changes nothing. Refused if the rows of that version are no longer known or available.
+    Changes nothing. Refused if the rows of that version cannot be reconstructed.
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from eo_pipeline.sinks.capabilities import Upkeep
 
 _Last = Annotated[
-    int | None, typer.Option("--last", "-n", min=1, help="Only the newest checkpoints, this many.")
+    int | None, typer.Option("--last", "-n", min=1, help="Audit only the newest N checkpoints.")
 ]
 _Repair = Annotated[
-    bool, typer.Option("--repair", help="Name what would put it right. Changes nothing.")
+    bool, typer.Option("--repair", help="Show the repair commands. Changes nothing.")
 ]
 
 
@@ -28,7 +28,7 @@ def audit(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove from outside that the table holds every record once.
+    """Verify against Kafka that the table contains every record exactly once.
 
     Reads Kafka and the table again and compares them; changes nothing. Exit code 3 if they differ.
     """
@@ -80,7 +80,7 @@ def _show(output: Output, report: AuditReport, *, repair: bool) -> None:
 
 def _show_repairs(output: Output, report: AuditReport, *, named: bool) -> None:
     if report.repairs and not named:
-        output.say("What would put it right: eo audit --repair")
+        output.say("To see the repair commands: eo audit --repair")
     for each in report.repairs if named else ():
         output.say(f"repair: {each}")
 
@@ -103,7 +103,7 @@ _MAINTAINING_COLUMNS = ("work", "files", "files after", "size", "size after", "t
 def maintain(
     dry_run: DryRun = False, files: Files = None, name: Name = None, as_json: AsJson = False
 ) -> None:
-    """Compact small files, delete unreferenced ones, checkpoint the table's log.
+    """Compact small files, delete unreferenced ones, checkpoint the log.
 
     Changes no row, and the ledger stays where it is; safe beside runs, readers and a second one.
     """

@@ -89,7 +89,7 @@ def fail(name: str, said: str, remedy: str) -> Check:
 
 
 def skipped(name: str, because: str) -> Check:
-    return Check(name, State.SKIPPED, f"skipped: {because}")
+    return Check(name, State.SKIPPED, because)
 
 
 def examined(name: str, look: Callable[[], Check], remedy: str) -> Check:
@@ -167,7 +167,7 @@ def _tested(connector: str) -> Check | None:
         return None
     return warn(
         "spark",
-        f"local; pyspark {there} with the connector {connector}: expected to work, but this "
+        f"local; pyspark {there} with connector {connector}: expected to work, but this "
         "combination is untested",
         f"If a run fails: tested are the connector {pinned} and pyspark "
         f"{' or '.join(TESTED_WITH)}.",
@@ -217,7 +217,7 @@ def kafka_checks(source: KafkaSource) -> list[Check]:
         cluster = KafkaAdmin(source).cluster()  # knows why nobody answers
         first = _broker(source)
     except EoPipelineError as error:
-        because = "Kafka does not answer"
+        because = "Kafka does not respond"
         return [
             fail("broker", str(error), _AWAY),
             skipped("topic", because),
@@ -301,7 +301,7 @@ def _permissions(source: KafkaSource, cluster: Cluster) -> Check:
         allowed[topic] = answer.authorized_operations
     if any(operations is None for operations in allowed.values()):
         remedy = "Nothing, if runs work; the brokers are older than Kafka 2.3."
-        return warn("permissions", "the brokers do not tell", remedy)
+        return warn("permissions", "the brokers do not report permissions", remedy)
     return _judged(allowed)
 
 
@@ -381,7 +381,7 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
     except EoPipelineError as error:
         replaced = isinstance(error, TableReplacedError)
         remedy = "See above." if replaced else "Start the store, or correct the fields of `sink`."
-        because = "the sink does not answer"
+        because = "the sink does not respond"
         rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]
     where = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
@@ -401,7 +401,9 @@ def _writable(sink: Sink) -> Check:
     root = getattr(sink, "root", None)
     if not isinstance(root, Path):
         remedy = "The first run shows it; nothing is lost if it may not."
-        return warn("write", f"a {sink.describe()['kind']} sink cannot be asked", remedy)
+        return warn(
+            "write", f"a {sink.describe()['kind']} sink does not report permissions", remedy
+        )
     return _folder(root)
 
 
@@ -448,7 +450,7 @@ def _ledger(pipeline: Pipeline, newest: list[LedgerEntry] | LedgerDamagedError) 
         found = found or contiguity_errors(newest)
     if isinstance(newest, LedgerDamagedError) or found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        remedy = "Somebody changed the ledger by hand. Bring it back from a backup; run `eo audit`."
+        remedy = "The ledger was changed by hand. Restore it from a backup; run `eo audit`."
         return fail("ledger", f"{found[0]}{more}", remedy)
     head = newest[-1]
     return ok(
@@ -469,7 +471,7 @@ def _witnesses(pipeline: Pipeline) -> Check:
     except NothingToDoError:
         return ok("witnesses", "the ledger contains every commit recorded on this machine")
     named = ", ".join(map(str, plan.lost_versions))
-    remedy = "Bring the newer state of the sink back; or go on from this one: `eo adopt`."
+    remedy = "Restore the newer state of the sink, or continue from this one: `eo adopt`."
     return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
 
 
@@ -479,7 +481,7 @@ def _promises(pipeline: Pipeline) -> Check:
     except NothingToDoError:
         return ok("promises", "all staged but uncommitted batches are readable")
     said = "; ".join(map(str, plan.damages))
-    return fail("promises", said, "Bring the file back as it was; or set it aside: `eo set-aside`.")
+    return fail("promises", said, "Restore the file, or discard it: `eo set-aside`.")
 
 
 def losses(pipeline: Pipeline) -> Check:

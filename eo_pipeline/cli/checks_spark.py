@@ -78,7 +78,7 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
     remedy = "Start the Spark Connect server, or correct spark.remote or SPARK_REMOTE."
     yield examined("spark", look, remedy)
     if not found:
-        yield skipped("spark jars", "the server could not be asked")
+        yield skipped("spark jars", "the server did not respond")
         return
     yield _jars(found[0], pipeline, max(timeout, _LOOK_S))
     yield _workers(found[0], pipeline.source)
@@ -95,8 +95,8 @@ def _archive(settings: SparkSettings) -> Check:
         return skipped("spark archive", str(error))
     if fits(archive):
         return ok("spark archive", f"{archive}, {size(archive.stat().st_size)}")
-    said = "none fits this Java and these jars: Spark starts without, more slowly"
-    return warn("spark archive", said, "`eo spark archive` makes one, once.")
+    said = "none matches this JVM and these jars, so Spark starts more slowly"
+    return warn("spark archive", said, "Create one with `eo spark archive`.")
 
 
 def _bucket(pipeline: Pipeline) -> BucketPath | None:

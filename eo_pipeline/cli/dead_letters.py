@@ -31,19 +31,19 @@ _REASONS_MAX = 10
 _LIST = ("version", "dead letters", "records", "committed", "ranges")
 _SHOW = ("version", "topic", "partition", "offset", "error", "value")
 
-_Count = Annotated[int, typer.Option("--first", "-n", min=1, help="How many are shown.")]
-_Of = Annotated[int | None, typer.Argument(min=0, help="Only those of this version.")]
-_Versions = Annotated[list[int] | None, typer.Argument(min=0, help="Only those of these versions.")]
+_Count = Annotated[int, typer.Option("--first", "-n", min=1, help="Number of records to show.")]
+_Of = Annotated[int | None, typer.Argument(min=0, help="Show only records of this version.")]
+_Versions = Annotated[list[int] | None, typer.Argument(min=0, help="Re-read only these versions.")]
 
 app = typer.Typer(
-    help="Records that could not be read and were set aside: look at them, and read them again.",
+    help="Inspect dead letters (records that could not be read) and re-read them.",
     no_args_is_help=True,
 )
 
 
 @app.command("list", epilog=EPILOG)
 def list_dead_letters(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
-    """Which checkpoints set records aside, how many, and why."""
+    """List checkpoints with dead letters, their number and reasons."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     found = pipeline.dead_letters()
@@ -73,7 +73,7 @@ def show(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """The records themselves: where they are in Kafka, why they were set aside, how they begin."""
+    """Show the records: position in Kafka, error, and the beginning of the value."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     rows = pipeline.dead_letter_rows(version or 0)
@@ -102,10 +102,10 @@ def redrive(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the checkpoints that set records aside again, with today's schema and transform.
+    """Re-read checkpoints with dead letters, with the current schema and transform.
 
-    What is good now lands once; what is bad still is set aside again. One transaction each, and a
-    version of the ledger of its own: a replay of just these checkpoints.
+    Records that are valid now are written once; the others become dead letters again. This is a
+    replay of these checkpoints: one transaction and one ledger version each.
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline

@@ -44,8 +44,8 @@ _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "red", State.SKI
 def doctor(
     files: Files = None, name: Name = None, timeout: _Timeout = 10.0, as_json: AsJson = False
 ) -> None:
-    """Look at everything a run needs: Java, packages, jars, broker, topic, permissions, sink,
-    ledger. Each line with its remedy. Changes nothing.
+    """Check everything a run needs: Java, packages, jars, broker, topic, permissions, sink,
+    ledger. Each finding has its remedy. Changes nothing.
     """
     output = Output(as_json)
     machine = list(_shown(output, iter([java(), packages()])))
@@ -96,7 +96,7 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
     sink = sink_checks(pipeline)
     yield from sink
     if any(check.state is State.FAIL for check in (kafka[0], kafka[1], sink[0])):
-        yield skipped("next", "Kafka or the sink could not be asked")
+        yield skipped("next", "Kafka or the sink did not respond")
     else:
         yield examined("next", lambda: losses(pipeline), "See above.")
 

@@ -35,7 +35,7 @@ _Table = Annotated[
 ]
 _Sink = Annotated[
     list[str] | None,
-    typer.Option("--sink", help="key=value: another value in the sink's configuration."),
+    typer.Option("--sink", help="key=value: override a field of the sink's configuration."),
 ]
 _Write = Annotated[
     Path | None, typer.Option("--write", help="Write the new pipeline's document to this file.")
@@ -56,7 +56,7 @@ def fork(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a new pipeline where a version stood, into a table of its own; the old one stays.
+    """Create a new pipeline that starts at a version, with its own table; the old one stays.
 
     The new sink is the old one with --table and --sink changed.
     """

@@ -275,7 +275,7 @@ def init(
     force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a working pipeline document by asking the topic what is in it.
+    """Write a working pipeline document from a sample of the topic.
 
     Reads the oldest and newest records of every partition, commits nothing, and asks on a terminal
     for what was not given. With --registry the columns follow the latest schema there.

@@ -1,4 +1,4 @@
-"""Commands that only look: status, checkpoints, show, diff, plan."""
+"""Read-only commands: status, checkpoints, show, diff, plan, schema, json-schema."""
 
 from __future__ import annotations
 
@@ -48,13 +48,16 @@ from eo_pipeline.pipeline_schema import document_schema
 #: Entries one poll of `--follow` takes.
 _PER_POLL = 1_000
 
-_Count = Annotated[int, typer.Option("--last", "-n", min=1, help="How many, the newest.")]
-_Follow = Annotated[bool, typer.Option("--follow", help="Go on, with each new one as it comes.")]
-_Every = Annotated[float, typer.Option(min=0.05, help="Seconds between two looks of --follow.")]
+_Count = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only the newest N.")]
+_Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Keep running and print new versions as they are committed."),
+]
+_Every = Annotated[float, typer.Option(min=0.05, help="Polling interval of --follow, in seconds.")]
 
 
 def status(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
-    """Where each pipeline stands: version, lag, rows, the last commit and its age."""
+    """Show the state of each pipeline: version, lag, rows, the last commit and its age."""
     output = Output(as_json)
     looked = [_look(document) for document in documents(files, name)]
     stati = [found for found in looked if isinstance(found, Status)]
@@ -94,7 +97,7 @@ def checkpoints(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """The ledger: every version with its kind, ranges and rows, the newest last.
+    """List the ledger: every version with its kind, ranges and rows, newest last.
 
     With --follow and --json each version is one JSON line.
     """
@@ -172,7 +175,7 @@ def diff(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """What lies between two versions: offsets, rows, topics, and what was done."""
+    """Compare two versions: offsets, rows, topics, and the operations between them."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     low, high = sorted((first, second))
@@ -250,7 +253,7 @@ def _or_dash(offset: int | None) -> str:
 
 
 def plan(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
-    """What the next run would read. Changes nothing, starts no Spark."""
+    """Show what the next run would read. Changes nothing, starts no Spark."""
     output = Output(as_json)
     found = choose(files, name).pipeline.plan_run()
     if as_json:
@@ -282,9 +285,9 @@ def schema(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the schema history that the ledger recorded.
+    """Show the schema history recorded in the ledger.
 
-    `eo schema diff` asks the registry, and says what the next run would change in the table, by
+    `eo schema diff` queries the registry and shows what the next run would change in the table, by
     kind and policy. --json of the history has the schemas' texts and the columns' types.
     """
     output = Output(as_json)

@@ -1,4 +1,4 @@
-"""`eo watch`: one screen of all pipelines, live."""
+"""Monitoring commands: `eo watch`, `eo metrics`, `eo costs` and `eo report`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from eo_pipeline.pipeline import Pipeline
 if TYPE_CHECKING:
     from rich.live import Live
 
-_Every = Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")]
-_Once = Annotated[bool, typer.Option("--once", help="One look, and the end.")]
+_Every = Annotated[float, typer.Option(min=0.1, help="Polling interval in seconds.")]
+_Once = Annotated[bool, typer.Option("--once", help="Show the state once and exit.")]
 
 COLUMNS = ("pipeline", "version", "kind", "lag", "rows", "rows/s", "committed", "age", "state")
 
@@ -215,7 +215,7 @@ _TextFile = Annotated[
     Path | None,
     typer.Option(
         "--textfile",
-        help="Look once, write this file for the node exporter's textfile collector, and end.",
+        help="Write this file once for the node exporter's textfile collector, and exit.",
     ),
 ]
 

@@ -29,19 +29,20 @@ Files = Annotated[
 Name = Annotated[
     str | None, typer.Option("--pipeline", "-p", help="The pipeline's name, if there are several.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout, and nothing else.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; kept in the ledger.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Reason for the change; stored in the ledger.")
+]
 AcceptCompacted = Annotated[
     bool,
-    typer.Option(
-        "--accept-compacted", help="Go on although compaction may have taken some records."
-    ),
+    typer.Option("--accept-compacted", help="Proceed even if compaction may have removed records."),
 ]
 Version = Annotated[int, typer.Argument(min=0, help="A version of the ledger.")]
 RunId = Annotated[
-    str | None, typer.Option("--run-id", help="Stored with what is committed; made up if absent.")
+    str | None,
+    typer.Option("--run-id", help="Run id stored with each commit; generated if absent."),
 ]
 
 

@@ -335,9 +335,10 @@ class ExitCode(IntEnum):
 
 
 EPILOG = (
-    "Exit codes: 0 success; 1 failed or declined; 2 usage, configuration or environment error; "
-    "3 the audit or doctor found problems, or no warm Spark answers; 4 temporary failure, try "
-    "again (server unavailable, concurrent run); 5 Kafka no longer holds the next records; "
+    "Exit codes: 0 done; 1 failed, or declined; 2 usage, configuration or environment error; "
+    "3 audit or doctor found problems, or no warm Spark responds; 4 temporary failure, try again "
+    "(a server is unreachable, or another run committed first); 5 Kafka no longer has the next "
+    "records; "
     "130 interrupted (143 by SIGTERM, 129 by a closed terminal)."
 )
 
@@ -391,8 +392,8 @@ def approve(output: Output, question: str, *, yes: bool) -> None:
         return
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(
-            "not a terminal, so no confirmation can be asked. Nothing was changed. Use --yes to "
-            "proceed, or --dry-run to see what would change."
+            "Not a terminal, cannot ask for confirmation. Nothing was changed. Use --yes to "
+            "confirm, or --dry-run to see what would change."
         )
     if not typer.confirm(question):
         note("Nothing was changed.")
@@ -408,5 +409,5 @@ def reason_for(output: Output, reason: str) -> str:
     if not reason and not output.as_json and sys.stdin.isatty():
         reason = typer.prompt("Why is that acceptable?")
     if not reason.strip():
-        raise ConfigError("--reason is required: the ledger keeps it for whoever asks later.")
+        raise ConfigError("--reason is required: it is stored in the ledger.")
     return reason

@@ -48,7 +48,8 @@ _COLUMNS = ("version", "rows", "rows then", "changed", "added", "removed", "dead
 Preview = Annotated[
     bool,
     typer.Option(
-        "--preview", help="Only say how many rows it would change, by reading and transforming."
+        "--preview",
+        help="Read and transform, report how many rows would change, and change nothing.",
     ),
 ]
 Key = Annotated[
@@ -194,7 +195,7 @@ def rewind(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the rows of all checkpoints after a version, or a time, out of the table.
+    """Remove the rows of all checkpoints after a version, or a time, from the table.
 
     One transaction. The next run reads again from there.
     """
@@ -222,7 +223,7 @@ def replay(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the ranges of checkpoints again, with today's transform, and replace their rows.
+    """Re-read the ranges of checkpoints with the current transform and replace their rows.
 
     One transaction each: readers see the old rows or the new ones. With --json one line
     {"checkpoint": ...} each, and {"replay": ...} at the end. --preview says how many rows would
@@ -307,7 +308,7 @@ def accept_loss(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on past records that Kafka no longer holds, knowingly. The ledger names the hole."""
+    """Skip records that Kafka no longer has. The gap is recorded in the ledger."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     keep_promises(pipeline, dry_run)
@@ -331,7 +332,7 @@ def adopt(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept the sink's current, older state as the head, after a restore or a failover."""
+    """Accept the sink's current state as head after a restore or failover."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     plan = pipeline.plan_adopt()
@@ -352,8 +353,8 @@ def set_aside(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Discard an unreadable (truncated or empty) manifest of a staged batch; the next run re-reads
-    its offsets. The file is kept under another name.
+    """Discard an unreadable (truncated or empty) staged batch; the next run re-reads its offsets.
+    The file is kept under another name.
     """
     output = Output(as_json)
     plan = choose(files, name).pipeline.plan_set_aside()
@@ -377,7 +378,7 @@ def reset(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """For development: drop rows, ledger and staging of a pipeline. Cannot be undone."""
+    """For development: drop the rows, the ledger and the staging of a pipeline. No undo."""
     output = Output(as_json)
     plan = choose(files, name).pipeline.plan_reset()
     output.say(str(plan), "bold")

@@ -22,9 +22,7 @@ from eo_pipeline.spark.server.record import ServerRecord, UnreadableRecordError,
 _MIB = 1024**2
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
-_Idle = Annotated[
-    str, typer.Option(help="End it after this long without use: 45s, 30m, 2h; never.")
-]
+_Idle = Annotated[str, typer.Option(help="Stop after this long without use: 45s, 30m, 2h; never.")]
 _Host = Annotated[
     str, typer.Option(help=f"{LOOPBACK}, or {EVERYWHERE}: every address of this machine.")
 ]
@@ -185,10 +183,10 @@ def _record_json(record: ServerRecord) -> dict[str, Any]:
 
 @app.command("archive", epilog=EPILOG)
 def archive_spark(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
-    """Create a class-data archive for faster cold starts of Spark; takes half a minute, once.
+    """Create a class-data-sharing archive for faster cold starts of Spark (takes about 30 s).
 
-    It is used where it fits: this Java, these jars, this user. Where it fits no more a command that
-    missed it has the next one made in the background; or make it again.
+    It is used with the same Java, jars and user. When it no longer matches, the next command that
+    misses it recreates it in the background; or run this command again.
     """
     output = Output(as_json)
     settings = _settings(files, name)
@@ -203,7 +201,7 @@ def archive_spark(files: Files = None, name: Name = None, as_json: AsJson = Fals
 
 @app.command("stop", epilog=EPILOG)
 def stop_spark(as_json: AsJson = False) -> None:
-    """End the warm Spark of this folder, also one that hangs; a job on it fails and is run again by
+    """Stop the warm Spark of this folder, even if it hangs; a job on it fails and is repeated by
     the next run.
     """
     output = Output(as_json)

@@ -1,4 +1,4 @@
-"""The one asset definition of a pipeline: its table and its offsets, made by one step."""
+"""Asset definitions of a pipeline: table and offsets in one step, and its checkpoints."""
 
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
 
@@ -25,7 +25,7 @@ def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
 
     @dg.multi_asset(
         name=declared.op,
-        description=f"Reads what is new in Kafka and commits it to {declared.pipeline.name}.",
+        description=f"Reads new records from Kafka and commits them to {declared.pipeline.name}.",
         specs=[table_spec(declared), offsets_spec(declared)],
         can_subset=True,
         pool=declared.pool,
@@ -45,7 +45,7 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     return declared.spec(
         "table",
         deps=[dg.AssetDep(key, metadata=topic_metadata(declared, key)) for key in declared.topics],
-        description=automation.description or f"Follows {_topics(declared)} exactly.",
+        description=automation.description or f"Exactly-once copy of {_topics(declared)}.",
         metadata=sink | declared_columns(declared),
         code_version=pipeline.code_version,
         group_name=declared.group,
@@ -63,9 +63,9 @@ def offsets_spec(declared: DagsterPipeline) -> dg.AssetSpec:
         "offsets",
         deps=declared.topics,
         description=(
-            f"The ledger of {declared.pipeline.name!r}: which offsets of {_topics(declared)} each "
-            "version of the table holds. The data version is the ledger's version. This mirrors "
-            "the ledger, which lives in the sink; nothing reads it to decide what comes next."
+            f"The ledger of {declared.pipeline.name!r}: the offsets of {_topics(declared)} in each "
+            "version of the table. The data version is the ledger version. This is a read-only "
+            "mirror: the ledger itself is in the sink, and runs resume from there."
         ),
         group_name=declared.group,
         owners=declared.automation.owners,
@@ -93,7 +93,9 @@ def _run(
             spark=lambda: getattr(context.resources, declared.spark).spark_session,
         )
     if not report.checkpoints:
-        context.log.info(f"nothing new: version {report.head.version} holds all Kafka has")
+        context.log.info(
+            f"Nothing to read: version {report.head.version} is up to date with Kafka."
+        )
     yield from reports.results(context.selected_asset_keys)
 
 
@@ -140,12 +142,13 @@ def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
         "checkpoints",
         deps=declared.topics,
         description=(
-            f"The live checkpoints of {declared.pipeline.name!r}: one partition each, keyed by "
-            "version. Runs add them automatically. Materializing partitions replays exactly these "
-            "checkpoints: it re-reads their offset ranges, applies today's transform, and replaces "
-            "their rows, one transaction each. Offsets do not move. Consecutive checkpoints share "
-            "a run; each gap in the selection starts another, whatever the dialog says. The job "
-            f"{declared.job_of(REPLAY)} replays any selection in one run."
+            f"One partition per live checkpoint of {declared.pipeline.name!r}, keyed by version. "
+            "Runs add them automatically. Materializing partitions replays exactly those "
+            "checkpoints: it re-reads their offset ranges with the current transform and replaces "
+            "their rows in the table, one transaction each. Offsets do not move. Consecutive "
+            "checkpoints share a run; each gap in the selection starts another, even though the "
+            f"dialog says 'a single run'. The job {declared.job_of(REPLAY)} replays any selection "
+            "in one run."
         ),
         code_version=declared.pipeline.code_version,
         group_name=declared.checkpoints_group,
@@ -170,7 +173,7 @@ def replay_versions(
     reports = EventReporter(declared, context)
     reports.catch_up()
     left = sorted(set(versions) - _replayed_before(declared, context))
-    context.log.info(f"replaying {len(left):,} of {len(versions):,} checkpoints")
+    context.log.info(f"Replaying {len(left):,} of {len(versions):,} checkpoints.")
     if not left:
         return
     declared.pipeline.recover(on_checkpoint=reports.committed)

@@ -1,4 +1,4 @@
-"""Asset checks. They run after and outside the commit: they ask the sink, they gate nothing."""
+"""Asset checks and the audit job. They run after the commit, read the sink and block nothing."""
 
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
 
@@ -34,7 +34,7 @@ BREAKS_NAMED = 10
 
 
 def build_checks(declared: DagsterPipeline) -> list[dg.AssetChecksDefinition]:
-    """Both checks of the offset asset; that of the table is the audit."""
+    """Build both checks of the offsets asset; the check of the table is the audit."""
     return [_contiguous(declared), _agrees(declared)]
 
 
@@ -43,8 +43,8 @@ def _contiguous(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
         asset=declared.offsets,
         name="ledger_contiguous",
         description=(
-            f"The last {ENTRIES_CHECKED:,} ledger entries follow each other: versions and parents "
-            "without a gap, and every Kafka partition read on from exactly where it stood."
+            f"Checks that the last {ENTRIES_CHECKED:,} ledger entries are contiguous: no gap in "
+            "versions and parents, and each Kafka partition continues at its previous end offset."
         ),
     )
     def ledger_contiguous() -> dg.AssetCheckResult:
@@ -54,7 +54,7 @@ def _contiguous(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 
 def contiguity_result(entries: list[LedgerEntry]) -> dg.AssetCheckResult:
-    """Pass, or fail with the breaks in words."""
+    """Return the check result, with the breaks listed in its description."""
     found = contiguity_errors(entries)
     named = "; ".join(found[:BREAKS_NAMED])
     more = len(found) - BREAKS_NAMED
@@ -70,7 +70,7 @@ def _agrees(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=declared.offsets,
         name="agrees_with_sink",
-        description="The newest version Dagster shows is the head of the ledger in the sink.",
+        description="Checks that the newest version in Dagster is the head of the sink's ledger.",
     )
     def agrees_with_sink(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         event = context.instance.get_latest_materialization_event(declared.offsets)
@@ -82,7 +82,7 @@ def _agrees(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 
 def agreement_result(shown: EntryId | None, head: EntryId | None) -> dg.AssetCheckResult:
-    """Behind is a warning, since the reconciler mends it; anything else needs a person."""
+    """Warn if Dagster is behind, which the reconciler repairs; anything else is an error."""
     behind = head is not None and (shown is None or shown.version < head.version)
     return dg.AssetCheckResult(
         passed=shown == head,
@@ -99,7 +99,7 @@ def _agreement(shown: EntryId | None, head: EntryId | None) -> str:
     if shown == head:
         return f"both at version {head.version}" if head else "both are empty"
     if head is None:
-        return "Dagster shows versions and the ledger in the sink is empty: was the sink emptied?"
+        return "Dagster shows versions, but the ledger in the sink is empty: was the sink emptied?"
     if shown is None or shown.version < head.version:
         now = f"version {shown.version}" if shown else "nothing"
         return f"Dagster shows {now}, the sink holds version {head.version}; the reconciler is due"
@@ -110,16 +110,19 @@ def _agreement(shown: EntryId | None, head: EntryId | None) -> str:
 
 
 def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
-    """Of each topic: whether Kafka answers, and how much waits. The lag sensor evaluates it."""
+    """Build the check of each topic: Kafka is reachable and the lag is below its limit. The lag
+    sensor evaluates it.
+    """
     keys = {topic: lag_check(declared, topic) for topic in declared.topics}
     limit = declared.automation.lag_limit
-    below = "" if limit is None else f", and fewer than {limit:,} offsets wait"
+    keeping_up = "" if limit is None else f" and the lag is below {limit:,} offsets"
     specs = [
         dg.AssetCheckSpec(
             key.name,
             asset=topic,
-            description=f"Checks that Kafka is reachable for {declared.pipeline.name!r}{below}. "
-            f"Evaluated on each tick of the sensor {declared.lag_sensor}.",
+            description="Checks that Kafka is reachable for "
+            f"{declared.pipeline.name!r}{keeping_up}."
+            f" Evaluated on each tick of the sensor {declared.lag_sensor}.",
         )
         for topic, key in keys.items()
     ]
@@ -147,12 +150,12 @@ _PASSED = "no missing, duplicated or foreign rows"
 
 
 def audit_key(declared: DagsterPipeline) -> dg.AssetCheckKey:
-    """The check of the table asset."""
+    """Return the key of the table asset's audit check."""
     return dg.AssetCheckKey(declared.table, AUDIT)
 
 
 def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
-    """A check that may say nothing: that is what ``can_subset`` is for here."""
+    """Build the audit check. ``can_subset`` lets it yield no result in a run that materializes."""
     last = declared.automation.audit_last
 
     @dg.multi_asset_check(
@@ -162,8 +165,8 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
                 AUDIT,
                 asset=declared.table,
                 description=(
-                    f"Re-reads the last {last:,} checkpoints from Kafka and compares them with the "
-                    "table, row by row. Runs only on demand (Execute), not as part of a "
+                    f"Re-reads the last {last:,} checkpoints from Kafka and compares them row by "
+                    "row with the table. Runs only on demand (Execute), not as part of a "
                     "materialization."
                 ),
             )
@@ -173,7 +176,9 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
     )
     def audit(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         if context.op_execution_context.job_def.has_node_named(declared.op):
-            context.log.info("not audited: this run materializes; run the check by itself")
+            context.log.info(
+                "Audit skipped: this run materializes the table. Run the check on its own."
+            )
             return
         with failing(context, declared):
             yield check_result(declared, run_audit(declared, context, last), context.run)
@@ -182,8 +187,8 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 
 def _audit(declared: DagsterPipeline, context: dg.OpExecutionContext, config: AuditRequest) -> None:
-    """The check over as many checkpoints as one likes. The run fails if the check does, so that
-    whoever watches runs is told.
+    """Audit any number of checkpoints. The run fails if the check does, so that alerts on failed
+    runs cover audits.
     """
     key = audit_key(declared)
     will_evaluate(context, key)
@@ -202,17 +207,17 @@ AUDITING = LaunchpadJob(
     AUDIT,
     AuditRequest,
     _audit,
-    "Proves that the table of {of} holds every record of Kafka once, or says which checkpoints "
-    "differ and what repairs them. Changes nothing.",
+    "Verifies that the table of {of} contains every Kafka record exactly once; lists checkpoints "
+    "that differ and how to repair them. Changes nothing.",
     spark=True,
-    pooled=False,  # it only reads, and may take long: runs go on beside it
+    pooled=False,  # it only reads and may take long; runs continue meanwhile
 )
 
 
 def _materialization(
     declared: DagsterPipeline, instance: dg.DagsterInstance, report: AuditReport
 ) -> dg.EventLogRecord | None:
-    """The event of the table as it was audited: runs may have gone on beside the audit."""
+    """Return the table's materialization at the audited version; runs may have continued since."""
     page = instance.fetch_materializations(declared.table, limit=ENTRIES_LOOKED_AT)
     for record in page.records:
         event = record.asset_materialization
@@ -227,7 +232,7 @@ def run_audit(
     context: dg.OpExecutionContext | dg.AssetCheckExecutionContext,
     last: int | None,
 ) -> AuditReport:
-    """The engine's audit with the run's Spark."""
+    """Run the audit with the Spark session of the Dagster run."""
     return declared.pipeline.audit(
         last,
         spark=lambda: getattr(context.resources, declared.spark).spark_session,
@@ -237,7 +242,7 @@ def run_audit(
 def check_result(
     declared: DagsterPipeline, report: AuditReport, run: dg.DagsterRun
 ) -> dg.AssetCheckResult:
-    """Pass, or fail with what differs and what repairs it."""
+    """Return the check result, with findings and repairs."""
     return dg.AssetCheckResult(
         asset_key=declared.table,
         check_name=AUDIT,
@@ -248,7 +253,7 @@ def check_result(
 
 
 def summary(declared: DagsterPipeline, report: AuditReport) -> str:
-    """One line."""
+    """Return the result as one line."""
     if report.passed:
         return f"version {report.head.version}: {_PASSED}"
     found = "; ".join(f"{each.kind.value}: {each.text}" for each in report.findings)
@@ -257,7 +262,7 @@ def summary(declared: DagsterPipeline, report: AuditReport) -> str:
 
 
 def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
-    """Findings and what they are about first, then what was looked at."""
+    """Return the metadata: findings first, then the checkpoints that were audited."""
     raw = report.to_json()
     texts = {
         "findings": [str(each) for each in report.findings],
@@ -282,7 +287,7 @@ def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
     }
 
 
-#: What rows may be wrong in, as numbers that plot.
+#: Kinds of findings about rows, shown as numbers that Dagster can plot.
 _ROWS = (FindingKind.MISSING, FindingKind.DUPLICATED, FindingKind.FOREIGN)
 
 
@@ -291,7 +296,7 @@ def _count(report: AuditReport, kind: FindingKind) -> int:
 
 
 def _records(report: AuditReport, kind: FindingKind) -> dg.MetadataValue | None:
-    """Examples of the records whose rows differ; None if there are none."""
+    """Return examples of the records whose rows differ; None if there are none."""
     columns = {"topic": "string"} | dict.fromkeys(
         ("partition", "offset", "checkpoint", "expected", "found"), "int"
     )
@@ -307,7 +312,7 @@ def _records(report: AuditReport, kind: FindingKind) -> dg.MetadataValue | None:
 def _repair(
     declared: DagsterPipeline, report: AuditReport, run: dg.DagsterRun
 ) -> dict[str, dg.MetadataValue]:
-    """The job that puts the table right, filled in; nothing where a job cannot."""
+    """Return a link to the pre-filled repair job; empty if no job can repair the table."""
     versions = [
         each.version
         for each in report.checkpoints

@@ -194,16 +194,16 @@ class KafkaPipelineComponent(Automation, dg.Component):
     ] = None
     staging: str | None = Field(
         None,
-        description="Folder, s3://, gs://, abfss:// or hdfs:// for rows that wait (.eo/staging).",
+        description="Staging folder, or s3://, gs://, abfss://, hdfs:// (default: .eo/staging).",
     )
     inline_records: int | None = Field(
-        None, description="A batch of at most this many offsets skips the files."
+        None, description="Batches of up to this many offsets bypass staging files."
     )
-    max_checkpoints: int | None = Field(None, description="The most checkpoints one run makes.")
+    max_checkpoints: int | None = Field(None, description="Maximum number of checkpoints per run.")
     overlap: bool | None = Field(
         None,
-        description="Stage the next checkpoint while the last one is committed (by default where "
-        "there are two cores or more and no transform).",
+        description="Stage the next checkpoint while the previous one commits (default: with two "
+        "or more cores and no transform).",
     )
     spark: Annotated[
         Fields | None,
@@ -220,8 +220,8 @@ class KafkaPipelineComponent(Automation, dg.Component):
     ] = Field(
         None,
         repr=False,
-        description="Another key, key_prefix, group_name, owners, tags, kinds ... for each of the "
-        "assets. {{ spec }} is it as it comes, {{ asset }} is table, offsets or checkpoints.",
+        description="Overrides key, key_prefix, group_name, owners, tags, kinds ... of each asset. "
+        "{{ spec }} is the default spec, {{ asset }} is table, offsets or checkpoints.",
     )
 
     #: As it is written, for the document of a fork.

@@ -248,8 +248,8 @@ def build_fleet_sensors(
                 fleet, members, context.instance, memory, log=context.log.warning
             ),
             jobs=jobs,
-            description=f"Looks at Kafka for {len(members):,} pipelines together, starts a run of "
-            "each that has something to read, and shows each look on its topics.",
+            description=f"Checks the lag of {len(members):,} pipelines together, starts a run for "
+            "each one that has new records, and records the lag on its topics.",
             minimum_interval_seconds=min(e.automation.lag_interval_seconds for e in members),
             default_status=fleet.sensor_status,
         ),
@@ -258,7 +258,7 @@ def build_fleet_sensors(
             evaluation_fn=lambda context: reconcile_fleet(
                 members, context.instance, memory, context.cursor, log=context.log.warning
             ),
-            description="Reports ledger versions Dagster never heard of, of "
+            description="Reports ledger versions that are missing in Dagster, for "
             f"{len(members):,} pipelines.",
             minimum_interval_seconds=min(e.automation.reconcile_interval_seconds for e in members),
             default_status=fleet.sensor_status,

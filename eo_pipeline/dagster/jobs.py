@@ -1,4 +1,4 @@
-"""The job that materializes a pipeline's assets, and its schedule."""
+"""Jobs and schedules of a pipeline: materialization, maintenance and the operator jobs."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +79,7 @@ def build_job(declared: DagsterPipeline) -> UnresolvedAssetJobDefinition:
         declared.job,
         selection=dg.AssetSelection.assets(declared.table, declared.offsets)
         - dg.AssetSelection.checks(audit_key(declared)),
-        description=f"Brings {declared.pipeline.name!r} up to what Kafka holds.",
+        description=f"Ingests new Kafka records of {declared.pipeline.name!r}.",
         tags=declared.run_tags,
         executor_def=dg.in_process_executor,
     )
@@ -111,7 +111,7 @@ def scheduled(
     )
 
 
-_COLUMNS: Columns = {
+_MAINTENANCE_COLUMNS: Columns = {
     "work": "string",
     "files": "int",
     "files_after": "int",
@@ -130,15 +130,15 @@ def _maintain(
         report = declared.pipeline.maintain(dry_run=config.dry_run)
     for each in report.work:
         context.log.info(f"{each.work}: {each.remark}")
-    context.add_output_metadata(_metadata(report))
+    context.add_output_metadata(_maintenance_metadata(report))
 
 
 MAINTAINING = LaunchpadJob(
     MAINTAIN,
     MaintainRequest,
     _maintain,
-    "Puts small files of the table of {of} together, removes what it has no use for any more, and "
-    "keeps its log short. Changes no row.",
+    "Compacts small files of the table of {of}, deletes unreferenced files and checkpoints the "
+    "log. Does not change rows.",
     pooled=False,
 )
 
@@ -151,12 +151,12 @@ def build_maintenance_schedule(declared: DagsterPipeline) -> dg.ScheduleDefiniti
     )
 
 
-def _metadata(report: MaintenanceReport) -> dict[str, Any]:
+def _maintenance_metadata(report: MaintenanceReport) -> dict[str, Any]:
     """What Dagster plots is the table's files and their bytes, as they are now."""
     rows = [each.to_json() for each in report.work]
     kept = next((each for each in report.work if each.work == "compact"), None)
     return {
-        "work": table(_COLUMNS, rows),
+        "work": table(_MAINTENANCE_COLUMNS, rows),
         **({"files": kept.files_after, "bytes": kept.bytes_after} if kept else {}),
         **({"dry_run": True} if report.dry_run else {}),
     }
@@ -445,16 +445,16 @@ REWINDING = LaunchpadJob(
     REWIND,
     RewindRequest,
     _tried(_rewind),
-    "Takes the rows of all checkpoints after one out of {of}, in one transaction. The next run "
-    "reads on from that checkpoint's offsets.",
+    "Removes the rows of all checkpoints after a given one from {of}, in one transaction. The next "
+    "run resumes at that checkpoint's offsets.",
     plan=_look(_rewind_plan),
 )
 REPLAYING = LaunchpadJob(
     REPLAY,
     ReplayRequest,
     _tried(_replay),
-    "Reads the ranges of any checkpoints of {of} again, with today's transform, and replaces their "
-    "rows, a transaction for each. Also checkpoints that do not lie side by side, in one run.",
+    "Re-reads the offset ranges of checkpoints of {of} with the current transform and replaces "
+    "their rows, one transaction each. Checkpoints need not be consecutive.",
     plan=_replay_look,
     spark=True,
 )
@@ -462,14 +462,14 @@ FORKING = LaunchpadJob(
     FORK,
     ForkRequest,
     _tried(_fork),
-    "Begins a new pipeline where a checkpoint of {of} stood. This one stays as it is.",
+    "Creates a new pipeline that starts at a checkpoint of {of}, which stays unchanged.",
     plan=_look(_fork_plan),
 )
 ACCEPTING_LOSS = LaunchpadJob(
     ACCEPT_LOSS,
     LossRequest,
     _tried(_accept_loss),
-    "Lets {of} go on past records that Kafka no longer holds. The hole becomes a version of the "
+    "Lets {of} skip records that Kafka no longer has. The gap is recorded as a version of the "
     "ledger.",
 )
 

@@ -1,7 +1,7 @@
-"""What a person fills in before a rewind, a replay, a fork: the fields of the Launchpad.
+"""Launchpad forms of the operator jobs, and the jobs built from them.
 
-A field that has no default is asked for there; one that may be left out has none, so that the
-Launchpad opens with nothing in it that means nothing.
+Required fields have no default, so the Launchpad prompts for them. Optional fields default to None
+and are not scaffolded, so the Launchpad opens without meaningless entries.
 """
 
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
@@ -24,17 +24,19 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 
-_REASON = Field(None, description="The reason, recorded in the ledger.")
+_REASON = Field(None, description="Reason for the change; stored in the ledger.")
 _ACCEPT_COMPACTED = Field(
-    None, description="true: proceed even if compaction may have removed records to re-read."
+    None,
+    description="Proceed even if log compaction may have removed records that must be re-read.",
 )
 _DRY_RUN = Field(
-    False, description="Validate and print the plan; change nothing, take no pool slot."
+    False,
+    description="Validate and print the plan without changing anything or taking a pool slot.",
 )
 
 
 class Target(dg.Config):
-    """A live version, or a moment: exactly one of the two, as :func:`launchpad` has Dagster see."""
+    """A live version or a time, exactly one of the two; :func:`launchpad` makes it a selector."""
 
     version: int | None = Field(None, description="A live version: {version: 41}.")
     time: str | None = Field(
@@ -45,7 +47,7 @@ class Target(dg.Config):
 
 
 class RewindRequest(dg.Config):
-    """To where, and why."""
+    """Configuration of a rewind."""
 
     to: Target = Field(description="The checkpoint to go back to: {version: 41} or {time: ...}.")
     reason: str | None = _REASON
@@ -54,40 +56,44 @@ class RewindRequest(dg.Config):
 
 
 class ReplayPartitions(dg.Config):
-    """Which checkpoints, their partitions say."""
+    """Configuration of a replay whose partition keys select the checkpoints."""
 
     reason: str | None = _REASON
     accept_compacted: bool | None = _ACCEPT_COMPACTED
 
 
 class ReplayRequest(ReplayPartitions):
-    """Which checkpoints, and why."""
+    """Configuration of a replay that lists its checkpoints."""
 
-    versions: list[int] | None = Field(None, description="Exactly these checkpoints: [3, 5, 8].")
-    first: int | None = Field(
-        None, description="Instead of versions: every checkpoint from this one ..."
+    versions: list[int] | None = Field(
+        None, description="Replay exactly these checkpoints: [3, 5, 8]."
     )
-    last: int | None = Field(None, description="... to this one; without it, first alone.")
+    first: int | None = Field(
+        None, description="Instead of versions: the first checkpoint of a range."
+    )
+    last: int | None = Field(
+        None, description="The last checkpoint of the range (default: only `first`)."
+    )
     dry_run: bool = _DRY_RUN
     preview: bool = Field(
         False,
-        description="A dry run that reads and transforms, and says how many rows would change.",
+        description="Dry run that reads and transforms, and reports how many rows would change.",
     )
     key: list[str] | None = Field(
-        None, description="For the preview: the columns that say which row is which."
+        None, description="Key columns used to match rows in the preview."
     )
 
 
 class ForkRequest(dg.Config):
-    """From where, and into what."""
+    """Configuration of a fork."""
 
-    name: str = Field(description="Of the new pipeline: its ledger, assets and jobs.")
-    at: Target = Field(description="The checkpoint it begins after: {version: 41} or {time: ...}.")
+    name: str = Field(description="Name of the new pipeline, its ledger, assets and jobs.")
+    at: Target = Field(description="The checkpoint to fork from: {version: 41} or {time: ...}.")
     sink: dict[str, Any] = Field(
         description=(
-            "Fields in which the new sink differs from this pipeline's, its table at least; or "
-            "with `type` a whole sink. ${NAME} is a variable of the environment: put no secret "
-            "here, Dagster keeps what a run was given."
+            "Sink fields that differ from this pipeline's, at least the table; or, with `type`, a "
+            "complete sink. ${NAME} refers to an environment variable. Do not enter secrets: "
+            "Dagster stores the run configuration."
         ),
     )
     reason: str | None = _REASON
@@ -96,16 +102,16 @@ class ForkRequest(dg.Config):
 
 
 class LossRequest(dg.Config):
-    """Which losses, and why they are acceptable."""
+    """Configuration of accept_loss."""
 
     reason: str = Field(description="Why the loss is acceptable; kept in the ledger.")
     topics: list[str] | None = Field(
-        None, description="Only losses of these topics; of all without it."
+        None, description="Accept only the losses of these topics (default: all)."
     )
 
 
 class AuditRequest(dg.Config):
-    """How much to prove."""
+    """Configuration of an audit."""
 
     last: int | None = Field(
         None, description="Audit only the newest N checkpoints (default: all)."
@@ -113,17 +119,17 @@ class AuditRequest(dg.Config):
 
 
 class MaintainRequest(dg.Config):
-    """Whether to do it."""
+    """Configuration of table maintenance."""
 
     dry_run: bool = _DRY_RUN
 
 
 @cache
 def fields_of(request: type[dg.Config], *, chosen: bool = False) -> Mapping[str, dg.Field]:
-    """``request`` as Dagster's fields; made once, since every pipeline has the same jobs.
+    """Return the Dagster fields of ``request``; cached, since every pipeline has the same jobs.
 
     Args:
-        chosen: which pipeline it is for is a field as well.
+        chosen: add a field that selects the pipeline.
     """
     return ({PIPELINE: dg.Field(str)} if chosen else {}) | request.to_fields_dict()
 
@@ -131,23 +137,23 @@ def fields_of(request: type[dg.Config], *, chosen: bool = False) -> Mapping[str,
 def launchpad(
     request: type[dg.Config], ops: list[str], name: str = "", choices: Sequence[str] = ()
 ) -> dg.ConfigMapping:
-    """``request`` as the whole configuration of a job, which gives it to each of ``ops``.
+    """Map ``request``, the whole configuration of a job, to the configuration of each of ``ops``.
 
-    Of a :class:`Target` the Launchpad then takes one of its two fields, and of pipelines one of the
-    ``choices`` of the fleet ``name``, and says so while somebody types.
+    A :class:`Target` becomes a selector of its two fields, and ``choices`` an enum of the pipelines
+    of the fleet ``name``, so that the Launchpad validates both while the user types.
     """
     fields: dict[str, Any] = dict(fields_of(request, chosen=bool(choices)))
     if choices:
-        # Dagster takes two of one name for the same, also where they hold other values
+        # Dagster treats enums of one name as equal, even if their values differ
         mark = sha256(" ".join(choices).encode()).hexdigest()[:8]
         named = dg.Enum(f"pipeline_of_{name}_{mark}", [dg.EnumValue(each) for each in choices])
-        fields[PIPELINE] = dg.Field(named, description="The pipeline that it is for.")
+        fields[PIPELINE] = dg.Field(named, description="The pipeline to run this for.")
     for name, info in request.model_fields.items():
         if info.annotation is Target:
             choice = dg.Selector(dict(_one_of(Target)))  # type: ignore[no-untyped-call]
             fields[name] = dg.Field(choice, description=info.description)
     return dg.ConfigMapping(
-        config_fn=lambda given: {"ops": {op: {"config": given} for op in ops}},
+        config_fn=lambda config: {"ops": {op: {"config": config} for op in ops}},
         config_schema=fields,
     )
 
@@ -161,18 +167,18 @@ def _one_of(model: type[dg.Config]) -> Mapping[str, dg.Field]:
 
 
 def version_or_moment(target: Target, field: str) -> int | datetime:
-    """The one of the two that was given.
+    """Return the version or the time of ``target``.
 
     Args:
-        field: the target's name, for the message.
+        field: the target's name, for the error message.
 
     Raises:
-        ConfigError: none was given, or both, or the moment is none.
+        ConfigError: neither or both are set, or the time cannot be parsed.
     """
     if (target.version is None) == (target.time is None):
         raise ConfigError(
             f"{field}: name a checkpoint by one of the two, {{version: 41}} or {{time: ...}}; the "
-            "asset of checkpoints shows those that stand. Nothing was changed."
+            "checkpoints asset lists the live ones. Nothing was changed."
         )
     if target.version is not None:
         return target.version
@@ -183,10 +189,10 @@ def version_or_moment(target: Target, field: str) -> int | datetime:
 
 
 def fork_sink(pipeline: Pipeline, given: Mapping[str, Any]) -> Sink:
-    """The sink of a fork: a whole one, or the pipeline's own with ``given`` changed.
+    """Return the sink of a fork: a complete one, or the pipeline's own updated with ``given``.
 
     Raises:
-        ConfigError: names every wrong field and never shows a value; or nothing differs.
+        ConfigError: fields are invalid (named without their values), or nothing differs.
     """
     try:
         config = expanded(given)
@@ -205,16 +211,16 @@ def fork_sink(pipeline: Pipeline, given: Mapping[str, Any]) -> Sink:
 
 
 def asked_by(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> str:
-    """Who started the run, where Dagster knows it (Dagster+ does), or which run it was."""
+    """Return the user who started the run (known in Dagster+), or else the run id."""
     return context.run.tags.get("user") or f"dagster run {context.run.run_id}"
 
 
 Request = TypeVar("Request", bound=dg.Config)
 
-#: Does it, for the pipeline that it is given.
+#: Performs an operation for a pipeline.
 Compute = Callable[[DagsterPipeline, dg.OpExecutionContext, Request], None]
 
-#: Makes a plan with every check; gives the metadata that shows it, and whether to go on with it.
+#: Validates and plans; returns the plan's metadata, and whether to go on.
 Plan = Callable[[DagsterPipeline, dg.OpExecutionContext, Request], tuple[dict[str, Any], bool]]
 
 _PLAN, _GO = "plan", "go"
@@ -222,11 +228,10 @@ _PLAN, _GO = "plan", "go"
 
 @dataclass(frozen=True)
 class LaunchpadJob(Generic[Request]):
-    """What people start on purpose, for whichever pipeline. A ``request`` is all that they say.
+    """An operator job that is started by hand; ``request`` is its whole configuration.
 
     ``description`` has ``{of}`` where the pipeline is named. ``plan`` is a step before ``compute``.
-    It waits in no pool: what it looks at may be looked at while another run works, and a dry run
-    ends with it.
+    It takes no pool slot, since it only reads; a dry run ends after it.
     """
 
     name: str
@@ -241,8 +246,8 @@ class LaunchpadJob(Generic[Request]):
 
 
 @dataclass(frozen=True)
-class _Whose:
-    """Whose job it is: one pipeline's, or that of many, of which its configuration names one."""
+class _Scope:
+    """Scope of a job: one pipeline, or several of which the configuration selects one."""
 
     name: str
     of: str
@@ -258,32 +263,32 @@ class _Whose:
 
     @property
     def choices(self) -> list[str]:
-        """What to choose from; empty if nothing is."""
+        """Names of the pipelines to choose from; empty for a job of one pipeline."""
         return [*self.pipelines] if self.chosen else []
 
     def fields(self, request: type[dg.Config]) -> Mapping[str, dg.Field]:
-        """What a step's configuration holds."""
+        """Return the configuration fields of a step."""
         return fields_of(request, chosen=self.chosen)
 
-    def asked(
+    def resolve(
         self, context: dg.OpExecutionContext, request: type[Request]
     ) -> tuple[DagsterPipeline, Request]:
-        """Which pipeline a step is for, and what is asked of it. A run of many pipelines' job is
-        known for that one's from here on.
+        """Return the pipeline and the request of a step. A run of a shared job gets the tags of
+        that pipeline here.
         """
-        given = dict(context.op_config)
+        config = dict(context.op_config)
         if not self.chosen:
             [declared] = self.pipelines.values()
-            return declared, request(**given)
-        declared = self.pipelines[given.pop(PIPELINE)]
+            return declared, request(**config)
+        declared = self.pipelines[config.pop(PIPELINE)]
         context.instance.add_run_tags(context.run.run_id, declared.known_by)
-        return declared, request(**given)
+        return declared, request(**config)
 
 
 def job_of(declared: DagsterPipeline, operation: LaunchpadJob[Any]) -> dg.JobDefinition:
-    """The job ``<pipeline>_<operation>``, whose whole configuration is the request."""
+    """Build the job ``<pipeline>_<operation>``, whose configuration is the request."""
     named = declared.pipeline.name
-    whose = _Whose(
+    scope = _Scope(
         declared.identifier,
         repr(named),
         {named: declared},
@@ -291,29 +296,29 @@ def job_of(declared: DagsterPipeline, operation: LaunchpadJob[Any]) -> dg.JobDef
         declared.run_tags,
         declared.automation.op_tags,
     )
-    return _job(operation, whose)
+    return _job(operation, scope)
 
 
 def job_of_many(
     fleet: Fleet, members: Sequence[DagsterPipeline], operation: LaunchpadJob[Any]
 ) -> dg.JobDefinition:
-    """The job ``<fleet>_<operation>``: the request, and the pipeline that it is for."""
+    """Build the job ``<fleet>_<operation>``, configured by the request and a pipeline name."""
     by_name = {each.name: each for each in members}
     of = f"one of {len(members):,} pipelines"
-    return _job(operation, _Whose(fleet.name, of, by_name, fleet.pool, chosen=True))
+    return _job(operation, _Scope(fleet.name, of, by_name, fleet.pool, chosen=True))
 
 
-def _job(operation: LaunchpadJob[Any], whose: _Whose) -> dg.JobDefinition:
-    planner = _planner(operation, whose) if operation.plan else None
-    step = _step(operation, whose)
+def _job(operation: LaunchpadJob[Any], scope: _Scope) -> dg.JobDefinition:
+    planner = _planner(operation, scope) if operation.plan else None
+    step = _step(operation, scope)
     steps = [each.name for each in (planner, step) if each]
 
     @dg.job(
-        name=f"{whose.name}_{operation.name}",
-        description=operation.description.format(of=whose.of),
-        tags={**whose.tags, OPERATION_TAG: operation.name},
+        name=f"{scope.name}_{operation.name}",
+        description=operation.description.format(of=scope.of),
+        tags={**scope.tags, OPERATION_TAG: operation.name},
         executor_def=dg.in_process_executor,
-        config=launchpad(operation.request, steps, whose.name, whose.choices),
+        config=launchpad(operation.request, steps, scope.name, scope.choices),
     )
     def job() -> None:
         if planner is None:
@@ -324,38 +329,38 @@ def _job(operation: LaunchpadJob[Any], whose: _Whose) -> dg.JobDefinition:
     return job
 
 
-def _step(operation: LaunchpadJob[Any], whose: _Whose) -> dg.OpDefinition:
+def _step(operation: LaunchpadJob[Any], scope: _Scope) -> dg.OpDefinition:
     @dg.op(
-        name=f"{OP_PREFIX}{whose.name}_{operation.name}",
-        description=operation.description.format(of=whose.of),
+        name=f"{OP_PREFIX}{scope.name}_{operation.name}",
+        description=operation.description.format(of=scope.of),
         ins={"planned": dg.In(dg.Nothing)} if operation.plan else {},
         out=dg.Out(dg.Nothing),
-        pool=whose.pool if operation.pooled else None,
-        tags=whose.op_tags,
-        required_resource_keys=whose.resources if operation.spark else set(),
-        config_schema=whose.fields(operation.request),
+        pool=scope.pool if operation.pooled else None,
+        tags=scope.op_tags,
+        required_resource_keys=scope.resources if operation.spark else set(),
+        config_schema=scope.fields(operation.request),
     )
     def step(context: dg.OpExecutionContext) -> None:
-        declared, request = whose.asked(context, operation.request)
+        declared, request = scope.resolve(context, operation.request)
         operation.compute(declared, context, request)
 
     return step
 
 
-def _planner(operation: LaunchpadJob[Any], whose: _Whose) -> dg.OpDefinition:
+def _planner(operation: LaunchpadJob[Any], scope: _Scope) -> dg.OpDefinition:
     plan = operation.plan
 
     @dg.op(
-        name=f"{OP_PREFIX}{whose.name}_{operation.name}_plan",
-        description="Makes every check and shows the plan; changes nothing.",
+        name=f"{OP_PREFIX}{scope.name}_{operation.name}_plan",
+        description="Validates and shows the plan without changing anything.",
         out={_PLAN: dg.Out(dg.Nothing), _GO: dg.Out(dg.Nothing, is_required=False)},
-        tags=whose.op_tags,
-        required_resource_keys=whose.resources if operation.spark else set(),
-        config_schema=whose.fields(operation.request),
+        tags=scope.op_tags,
+        required_resource_keys=scope.resources if operation.spark else set(),
+        config_schema=scope.fields(operation.request),
     )
     def planned(context: dg.OpExecutionContext) -> Iterator[dg.Output[None]]:
         assert plan
-        declared, request = whose.asked(context, operation.request)
+        declared, request = scope.resolve(context, operation.request)
         shown, go_on = plan(declared, context, request)
         yield dg.Output(None, _PLAN, metadata=shown)
         if go_on:

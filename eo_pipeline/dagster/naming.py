@@ -21,11 +21,13 @@ class Freshness(dg.Model, dg.Resolvable):
     A run that finds nothing new makes no checkpoint, so this suits topics that never fall silent.
     """
 
-    fail_minutes: PositiveInt = Field(description="Older than this: the asset is failing.")
-    warn_minutes: PositiveInt | None = Field(None, description="Older than this: a warning.")
+    fail_minutes: PositiveInt = Field(description="Age at which the freshness check fails.")
+    warn_minutes: PositiveInt | None = Field(
+        None, description="Age at which the freshness check warns."
+    )
 
     def policy(self) -> dg.FreshnessPolicy:
-        """The same as Dagster states it."""
+        """Return the Dagster freshness policy."""
         warn = self.warn_minutes
         return dg.FreshnessPolicy.time_window(
             fail_window=timedelta(minutes=self.fail_minutes),
@@ -38,50 +40,54 @@ class Automation(dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schedule: str | None = Field(None, description="Cron expression; runs at these times too.")
+    schedule: str | None = Field(None, description="Cron expression of additional runs.")
     schedule_timezone: str = Field("UTC", description="Time zone of the cron expression.")
     maintenance_schedule: str | None = Field(
-        None, description="Cron expression; a lake table's files are put in order at these times."
+        None, description="Cron expression of maintenance runs (lake tables only)."
     )
     lag_threshold: PositiveInt | None = Field(
         1, description="Start a run when at least this many offsets wait; null: no lag sensor."
     )
-    lag_interval_seconds: PositiveInt = Field(30, description="How often the lag is looked at.")
+    lag_interval_seconds: PositiveInt = Field(
+        30, description="Minimum interval between lag checks."
+    )
     lag_wait_seconds: float = Field(
         0.0,
         ge=0.0,
         le=30.0,
-        description="How long a tick keeps polling (every 0.5 s) if there is nothing to start; 4.5 "
-        "is nearly until the next tick, since Dagster evaluates sensors every five seconds.",
+        description="How long a tick keeps polling (every 0.5 s) if there is nothing to start. 4.5 "
+        "covers nearly the whole interval, since Dagster evaluates sensors every 5 s at most.",
     )
     lag_limit: PositiveInt | None = Field(
         None,
-        description="The check of the topic warns when so many offsets wait, or more; null: it "
-        "only says whether Kafka answers.",
+        description="Lag in offsets at which the topic check warns; null: the check only reports "
+        "whether Kafka is reachable.",
     )
     partition_interval_seconds: PositiveInt = Field(
-        60, description="How often new Kafka partitions and topics are looked for."
+        60, description="Minimum interval between checks for new Kafka partitions and topics."
     )
     reconcile_interval_seconds: PositiveInt = Field(
-        60, description="How often Dagster's event log is compared with the ledger."
+        60,
+        description="Minimum interval between comparisons of Dagster's event log with the ledger.",
     )
     checkpoint_partitions: PositiveInt = Field(
         1_000,
-        description="The newest so many checkpoints can be picked in the UI; the ledger keeps all.",
+        description="How many of the newest checkpoints the UI offers; the ledger keeps all.",
     )
     audit_last: PositiveInt = Field(
-        10, description="How many checkpoints, the newest, the asset check `audit` looks at."
+        10, description="How many of the newest checkpoints the asset check `audit` covers."
     )
     sensors: Literal["running", "stopped"] = Field(
         "stopped",
-        description="Whether sensors and schedule are on before anybody touched them; stopped, as "
-        "in Dagster itself, they wait for somebody to switch them on.",
+        description="Default status of sensors and schedules; stopped, as in Dagster itself, "
+        "requires switching them on in the UI.",
     )
     retries: NonNegativeInt = Field(
-        3, description="How often a step tries again when sink or broker was away for a moment."
+        3,
+        description="Maximum retries of a step after a temporary failure of sink or broker.",
     )
     retry_delay_seconds: NonNegativeFloat = Field(
-        5.0, description="The wait before the first retry; each further one doubles it."
+        5.0, description="Delay before the first retry; doubled for each further one."
     )
     group: str | None = Field(None, description="Asset group; the pipeline's name if absent.")
     owners: list[str] = Field([], description="E-mail addresses, or team:name.")
@@ -95,10 +101,10 @@ class Automation(dg.Model, dg.Resolvable):
     )
     pool: str | None = Field(
         None,
-        description="Pool of the steps, of which its limit lets some run at a time; one of the "
-        "pipeline's own if absent. Pipelines may share one.",
+        description="Concurrency pool of the steps; default: a pool per pipeline. Pipelines may "
+        "share one.",
     )
-    freshness: Freshness | None = Field(None, description="How old the table may become.")
+    freshness: Freshness | None = Field(None, description="Maximum age of the table.")
 
     def seconds_before_retry(self, retry: int) -> float:
         """The wait before the first, second, ... retry of a step."""
@@ -127,23 +133,26 @@ class Fleet(dg.Model):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field("fleet", pattern=r"^[A-Za-z0-9_]+$", description="Begins the sensors' names.")
+    name: str = Field(
+        "fleet", pattern=r"^[A-Za-z0-9_]+$", description="Prefix of the sensors' names."
+    )
     pool: str | None = Field(
         "spark",
-        description="Pool of the steps of pipelines that name none themselves, so that its limit "
-        "says how many Spark jobs run at once; None: each has a pool of its own.",
+        description="Default pool of the steps; its limit is the number of concurrent Spark jobs. "
+        "None: a pool per pipeline.",
     )
     jobs: Literal["shared", "each"] = Field(
         "shared",
-        description="Whether rewind, replay, fork, accept_loss, audit and maintain are one job for "
-        "all, which asks for the pipeline, or a job of each pipeline. Dagster's daemon asks for "
-        "every job again each minute.",
+        description="Whether rewind, replay, fork, accept_loss, audit and maintain are one shared "
+        "job with a pipeline field, or a job per pipeline. Dagster's daemon loads every job each "
+        "minute.",
     )
     runs_a_tick: PositiveInt = Field(
-        20, description="The most runs one tick asks for; what waits longest comes first."
+        20,
+        description="Maximum number of runs per tick; the longest-waiting pipelines come first.",
     )
     sensors: Literal["running", "stopped"] = Field(
-        "stopped", description="Whether the fleet's sensors are on before anybody touched them."
+        "stopped", description="Default status of the fleet's sensors."
     )
 
     @property

@@ -74,7 +74,7 @@ def spark_definition(settings: SparkSettings) -> SparkDefinition:
     later = SparkLater(lambda: _resource(settings))
     return SparkDefinition(
         lambda _: later,
-        description="Spark. Starts when a run has something to read, not before.",
+        description="Spark session; started only when a run has records to read.",
     )
 
 

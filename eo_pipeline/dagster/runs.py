@@ -244,8 +244,8 @@ class EventReporter:
         for entry in unreported(self.declared, self.context.instance):
             version = entry.version
             self.context.log.info(
-                f"version {version} had been committed but not reported to Dagster; "
-                "reporting it now"
+                f"Version {version} had been committed but not reported to Dagster; "
+                "reporting it now."
             )
             self._report(entry, mirror.of_entry(self.declared, entry))
 

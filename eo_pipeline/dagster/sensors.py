@@ -1,7 +1,7 @@
-"""Three sensors a pipeline. None of them decides what is read: losing one costs time, not data.
+"""Sensors of a pipeline: lag, partitions, reconciler. They only start runs and report; the ledger
+decides what is read, so a missed tick delays data but cannot lose any.
 
-A broker or store that is away fails the tick, with the error's sentence: a tick that only skipped
-would look like peace.
+An unreachable broker or store fails the tick with its error; a skipped tick would look healthy.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
         declared,
         "lag",
         lambda context: look_at_lag(declared, context.instance, context.cursor),
-        description="Starts a run when Kafka holds more than the table does, and shows each look.",
+        description="Starts a run when Kafka has new records, and records the lag on each tick.",
         seconds=declared.automation.lag_interval_seconds,
         job=declared.job,
     )
@@ -130,11 +130,19 @@ def run_for_lag(
     """
     run = unfinished_run(instance, declared)
     if run is not None:
-        return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()}")
+        return dg.SkipReason(f"Skipped: run {run.run_id[:8]} is {_status(run)}.")
     pause = pause_after_failures(instance, declared, now=time.time())
     if pause is not None:
-        return dg.SkipReason(f"the last run failed; the next one starts in {pause} at the soonest")
+        return dg.SkipReason(
+            f"Skipped: the last run failed; the next one starts in {pause} at the earliest."
+        )
     return wanted_run(declared, status)
+
+
+def _status(run: dg.DagsterRun) -> str:
+    """Return the status of an unfinished run, as part of a skip reason."""
+    status = run.status.value.lower()
+    return {"queued": "already queued", "started": "in progress"}.get(status, status)
 
 
 def wanted_run(declared: DagsterPipeline, status: Status) -> dg.RunRequest | dg.SkipReason:
@@ -162,7 +170,7 @@ def _partition_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
         declared,
         "partitions",
         lambda context: look_for_partitions(declared, context.cursor),
-        description="Tells of new Kafka partitions and topics, and starts a run for them.",
+        description="Reports new Kafka partitions and topics, and starts a run for them.",
         seconds=declared.automation.partition_interval_seconds,
         job=declared.job,
     )
@@ -175,7 +183,7 @@ def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
     """
     status = asked_once(declared.pipeline.source, declared.pipeline.status)
     if status.head is None:
-        return dg.SkipReason("no ledger yet: the first run takes every partition there is")
+        return dg.SkipReason("No ledger yet: the first run reads all existing partitions.")
     remembered = KnownPartitions.from_cursor(cursor)
     known = remembered or KnownPartitions.of_ledger(status.head)
     new = known.new_in(status.cluster)
@@ -239,7 +247,7 @@ def _reconciler(declared: DagsterPipeline) -> dg.SensorDefinition:
         declared,
         "reconciler",
         lambda context: reconcile(declared, context.instance, context.cursor),
-        description="Reports ledger versions Dagster never heard of: killed or foreign runs.",
+        description="Reports ledger versions missing in Dagster, of killed or external runs.",
         seconds=declared.automation.reconcile_interval_seconds,
         job=None,
     )
@@ -259,7 +267,9 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
         entries = declared.pipeline.following(None, ENTRIES_A_TICK) or []
     run = working_run(instance, declared)
     if run is not None:
-        return dg.SkipReason(f"run {run.run_id} is {run.status.value.lower()} and reports itself")
+        return dg.SkipReason(
+            f"Skipped: run {run.run_id[:8]} is {_status(run)} and reports its own commits."
+        )
     missing, after = _compare(declared, instance, progress, entries)
     at = f"version {after.entry.version}" if after.entry else "an empty ledger"
     shown = _standing(declared, instance, entries, progress, after)

@@ -201,7 +201,7 @@ def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Kafka answers; lag {topic.lag:,}{against}{_behind_transactions(topic)}",
+        description=f"Kafka is reachable; lag {topic.lag:,}{against}{_behind_transactions(topic)}",
         metadata={"lag": topic.lag, "unstable": topic.unstable},
     )
 

@@ -274,7 +274,7 @@ def test_a_run_that_materializes_does_not_audit_however_it_was_started(
     )
     assert done.success
     assert "audit" not in {c.check_name for c in done.get_asset_check_evaluations()}
-    assert "not audited: this run materializes" in log_lines(done, instance)
+    assert "Audit skipped: this run materializes" in log_lines(done, instance)
 
 
 def check(declared: DagsterPipeline, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:

@@ -100,7 +100,7 @@ def test_a_launch_with_nothing_new_loads_once_and_imports_no_spark(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "nothing new: version" in done.stderr
+    assert "Nothing to read: version" in done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["loads"] == 1
     assert not NOT_FOR_NOTHING & set(told["modules"])

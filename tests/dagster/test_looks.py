@@ -113,7 +113,7 @@ def test_the_check_of_the_topic_is_red_while_the_broker_is_away_and_green_when_i
     bench.topic.write(5)
     cursor = apply(instance, look_at_lag(limited, instance))
     assert checked(instance, limited).status is PASSED
-    assert "Kafka answers; lag 5, below 50" in said(checked(instance, limited))
+    assert "Kafka is reachable; lag 5, below 50" in said(checked(instance, limited))
 
     with pytest.raises(SourceUnavailableError, match=r"127\.0\.0\.1:9"):
         look_at_lag(away(limited), instance, cursor)
@@ -138,7 +138,7 @@ def test_too_much_that_waits_is_a_warning(
     assert record.status is FAILED
     assert record.evaluation
     assert record.evaluation.severity is dg.AssetCheckSeverity.WARN
-    assert said(record) == "Kafka answers; lag 50, not below 50"
+    assert said(record) == "Kafka is reachable; lag 50, not below 50"
 
 
 def test_the_check_can_be_run_by_itself(
@@ -165,6 +165,6 @@ def test_it_is_looked_at_while_a_run_works_too(
         )
     )
     tick = look_at_lag(limited, instance)
-    assert "is started" in skipped(tick)
+    assert "is in progress" in skipped(tick)
     apply(instance, tick)
     assert checked(instance, limited).status is PASSED

@@ -104,7 +104,7 @@ def test_a_launched_job_fills_the_table_another_rewinds_it_and_neither_needs_spa
         home=home,
         SPARK_REMOTE=nowhere,
     )
-    assert "nothing new: version 3 holds all Kafka has" in again
+    assert "Nothing to read: version 3 is up to date with Kafka." in again
     assert "RUN_SUCCESS" in again
 
     config = {"to": {"version": 1}, "reason": "a trial"}

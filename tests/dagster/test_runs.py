@@ -158,7 +158,7 @@ def test_nothing_new_is_a_success_without_events_and_without_spark(
 
     assert result.success
     assert versions(instance, declared.offsets) == before
-    assert "nothing new: version 1 holds all Kafka has" in log_lines(result, instance)
+    assert "Nothing to read: version 1 is up to date with Kafka." in log_lines(result, instance)
 
 
 @pytest.mark.core
@@ -177,8 +177,8 @@ def test_a_step_that_died_before_it_could_report_reports_when_it_is_tried_again(
     assert versions(instance, declared.offsets) == [0, 1, 2, 3]
     assert versions(instance, declared.table) == [1, 2, 3]
     assert {entry.run_id for entry in declared.pipeline.history()} == {result.run_id}
-    text = "version 2 had been committed but not reported to Dagster; reporting it now"
-    assert text in log_lines(result, instance)
+    reported = "Version 2 had been committed but not reported to Dagster; reporting it now."
+    assert reported in log_lines(result, instance)
     bench.table.assert_holds_once(bench.topic.written)
 
 

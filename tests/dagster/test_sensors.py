@@ -143,7 +143,7 @@ class TestPartitions:
     def test_new_partitions_are_told_once_also_after_a_restart(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
-        assert "no ledger yet" in skipped(look_for_partitions(declared, None))
+        assert "No ledger yet" in skipped(look_for_partitions(declared, None))
         materialize(declared, instance)
         first = result(look_for_partitions(declared, None))
         assert "no new partition; 4 known" in skipped(first)
@@ -233,7 +233,7 @@ class TestReconciler:
                 status=dg.DagsterRunStatus.STARTED,
             )
         )
-        assert "reports itself" in skipped(reconcile(declared, instance, None))
+        assert "reports its own commits" in skipped(reconcile(declared, instance, None))
 
     @pytest.mark.core
     def test_a_ledger_that_was_replaced_is_compared_from_its_start(
