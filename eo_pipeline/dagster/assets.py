@@ -45,7 +45,7 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     return declared.spec(
         "table",
         deps=[dg.AssetDep(key, metadata=topic_metadata(declared, key)) for key in declared.topics],
-        description=automation.description or f"Exactly-once copy of {_topics(declared)}.",
+        description=automation.description or f"Exactly-once table of {_topics(declared)}.",
         metadata=sink | declared_columns(declared),
         code_version=pipeline.code_version,
         group_name=declared.group,

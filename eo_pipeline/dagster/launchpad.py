@@ -1,7 +1,7 @@
 """Launchpad forms of the operator jobs, and the jobs built from them.
 
-Required fields have no default, so the Launchpad prompts for them. Optional fields default to None
-and are not scaffolded, so the Launchpad opens without meaningless entries.
+Required fields have no default, so the Launchpad prompts for them. Most optional fields default to
+None, so that the Launchpad opens without meaningless entries.
 """
 
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
