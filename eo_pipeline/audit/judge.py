@@ -436,7 +436,7 @@ def _differing(kind: RowKind, tally: Tally) -> int:
 
 
 _VALUES = "What the columns of {checkpoints} checkpoints hold: {reason}."
-_PROOF_DEAD_LETTERS = "What the dead letters of {checkpoints} checkpoints hold: {reason}."
+_DEAD_LETTERS_UNKNOWN = "What the dead letters of {checkpoints} checkpoints hold: {reason}."
 _MALICE = (
     "That nobody chose values by their checksum: it is made for accidents, 64 bits of a hash that "
     "is no secret."
@@ -526,7 +526,7 @@ def cannot_prove(
 def _of_values(evidence: Evidence) -> Iterator[str]:
     for proofs, text in (
         (evidence.values.rows, _VALUES),
-        (evidence.values.letters, _PROOF_DEAD_LETTERS),
+        (evidence.values.letters, _DEAD_LETTERS_UNKNOWN),
     ):
         for reason, checkpoints in sorted(proofs.unknown.items()):
             yield text.format(checkpoints=checkpoints, reason=reason)
@@ -568,7 +568,7 @@ _GONE = (
     "Kafka no longer holds all that they read. Restore the records (a mirror, tiered storage), or "
     "correct the rows by hand"
 )
-_REPAIR_LOST = (
+_NOT_REPLAYABLE = (
     "Kafka has lost records they read, and a replay would take these records' rows out of the "
     "table too. Restore the records first"
 )
@@ -613,5 +613,5 @@ def _hindrance(each: CheckpointAudit) -> str | None:
     if not each.differs:
         return None
     if each.holes is Holes.LOSS:
-        return _REPAIR_LOST
+        return _NOT_REPLAYABLE
     return _GONE if each.unreadable else ""

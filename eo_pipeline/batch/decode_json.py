@@ -580,7 +580,7 @@ def leaves_of(schemas: WireSchemas | None, marks: Column, schema: StructType) ->
     whole, branches = F.from_json(marks, read_as(schema), _OPTIONS), _rescued(schemas)
     if schemas is None or not branches:
         return whole
-    held = _json_rescue_shapes(schemas)
+    held = _reader_shapes(schemas)
     chain = (
         (_is_of(schemas, places), _read(marks, schema, held, names))
         for names, places in branches.items()
@@ -600,7 +600,7 @@ def lost(schemas: WireSchemas | None, marks: Column, schema: StructType) -> Colu
     branches = _rescued(schemas)
     if schemas is None or not branches:
         return None
-    held = _json_rescue_shapes(schemas)
+    held = _reader_shapes(schemas)
     chain = []
     for names, places in branches.items():
         found = [
@@ -614,7 +614,7 @@ def errors(schemas: WireSchemas | None, struct: Column) -> Iterator[tuple[Column
     """Values of an enum that only its writer has, where such are quarantined."""
     if schemas is None or schemas.policy.new_enum_value is not Policy.QUARANTINE:
         return
-    held = _json_rescue_shapes(schemas)
+    held = _reader_shapes(schemas)
     for place, key in enumerate(schemas.writers):
         for name in dict.fromkeys(each.column for each in _of_values(schemas, key)):
             outside = _outside(struct.getField(name), held[name])
@@ -642,7 +642,7 @@ def _rescued(schemas: WireSchemas | None) -> Mapping[frozenset[str], list[int]]:
     return found
 
 
-def _json_rescue_shapes(schemas: WireSchemas) -> dict[str, Shape]:
+def _reader_shapes(schemas: WireSchemas) -> dict[str, Shape]:
     return schemas.kind.shape_of(schemas.reader_text).fields
 
 

@@ -97,7 +97,7 @@ def _row(each: CheckpointAudit) -> list[str]:
     ]
 
 
-_MAINTAINING_COLUMNS = ("work", "files", "files after", "size", "size after", "took", "")
+_MAINTENANCE_COLUMNS = ("work", "files", "files after", "size", "size after", "took", "")
 
 
 def maintain(
@@ -113,12 +113,12 @@ def maintain(
         report = pipeline.maintain(dry_run=dry_run)
     if as_json:
         output.document(report.to_json())
-    output.table(_MAINTAINING_COLUMNS, [_maintaining_row(each) for each in report.work])
+    output.table(_MAINTENANCE_COLUMNS, [_maintenance_row(each) for each in report.work])
     if dry_run:
         output.say("Nothing was changed: --dry-run")
 
 
-def _maintaining_row(each: Upkeep) -> list[str]:
+def _maintenance_row(each: Upkeep) -> list[str]:
     counted = each.files or each.files_after
     sized = each.bytes or each.bytes_after
     return [

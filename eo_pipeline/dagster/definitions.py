@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
-from dagster_shared.record import replace as loading_replace
+from dagster_shared.record import replace as replace_record
 from dagster_shared.utils.warnings import disable_dagster_warnings
 
 from eo_pipeline.dagster.assets import build_asset, build_checkpoints
@@ -142,7 +142,7 @@ def _declared_in(folder: Path) -> dg.Definitions:
         tree = dg.ComponentTree.for_project(folder)
         parts = tree.find_root_decl().iterate_child_component_decls()
         built = dg.Definitions.merge(*(tree.build_defs(part.loc) for part in parts))
-    return loading_replace(built, component_tree=tree)
+    return replace_record(built, component_tree=tree)
 
 
 def _may_have_state(declared: dg.Definitions) -> bool:
@@ -166,7 +166,7 @@ def _with_what_is_shared(
     executor = declared.executor or (dg.in_process_executor if _are_pipelines(declared) else None)
     sensors = [*(declared.sensors or ()), *_sensors(fleet, members, declared)]
     operations = build_fleet_operations(fleet, members) if fleet else []
-    return loading_replace(
+    return replace_record(
         declared,
         assets=assets,
         asset_checks=checks,

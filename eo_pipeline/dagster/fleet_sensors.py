@@ -22,8 +22,7 @@ from eo_pipeline.boundary import boundary
 from eo_pipeline.dagster.mirror import KeyRequest, Progress
 from eo_pipeline.dagster.naming import DagsterPipeline, Fleet
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_runs
-from eo_pipeline.dagster.sensors import NAMED_MAX as FLEET_SENSORS_NAMED_MAX
-from eo_pipeline.dagster.sensors import reconcile, wanted_run
+from eo_pipeline.dagster.sensors import NAMED_MAX, reconcile, wanted_run
 from eo_pipeline.dagster.topics import Event, Told, away_events, retention, tell
 from eo_pipeline.errors import (
     EoPipelineError,
@@ -44,9 +43,6 @@ BROKERS_S = 20.0
 
 #: Brokers and stores that are asked at the same time.
 SIDE_BY_SIDE = 8
-
-#: Pipelines named in a message before they are only counted.
-NAMED_MAX = 20
 
 T = TypeVar("T")
 
@@ -382,7 +378,7 @@ def _runs(
 def _wanted(member: DagsterPipeline, status: Status) -> dg.RunRequest | None:
     """A run for what waits, or for partitions that have records and that no run has taken up."""
     fresh = _fresh(status)
-    tags = {"eo/new_partitions": some_of(fresh, FLEET_SENSORS_NAMED_MAX)} if fresh else {}
+    tags = {"eo/new_partitions": some_of(fresh, NAMED_MAX)} if fresh else {}
     if member.automation.lag_threshold is not None:
         request = wanted_run(member, status)
         if isinstance(request, dg.RunRequest):

@@ -106,11 +106,11 @@ def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.Run
 #: The logger above all of the engine's.
 ENGINE = "eo_pipeline"
 
-RunLogStepContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+LoggedContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 
 class _IntoRunLog(logging.Handler):
-    def __init__(self, context: RunLogStepContext) -> None:
+    def __init__(self, context: LoggedContext) -> None:
         super().__init__(logging.INFO)
         self._context = context
 
@@ -119,7 +119,7 @@ class _IntoRunLog(logging.Handler):
 
 
 @contextmanager
-def into_run_log(context: RunLogStepContext) -> Iterator[None]:
+def into_run_log(context: LoggedContext) -> Iterator[None]:
     """Within, what the engine logs (level INFO and above) is in the log of the run, too.
 
     Nothing is done where the instance has it there already, by its ``managed_python_loggers``.
