@@ -1,4 +1,4 @@
-"""Where rows came from, as every sink says it; see ``SinkSession.lineage``."""
+"""Optional abilities of a session: lineage, selection of rows, time travel, maintenance."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ class Past:
 
 
 def counted(batches: Iterable[pa.RecordBatch]) -> dict[int | None, int]:
-    """How many rows each checkpoint has in ``batches``; None: those of none."""
-    found: dict[int | None, int] = {}
+    """Return the number of rows per checkpoint; None is the key of rows without one."""
+    counts: dict[int | None, int] = {}
     for batch in batches:
-        add_counts(found, batch)
-    return found
+        add_counts(counts, batch)
+    return counts
 
 
 def add_counts(found: dict[int | None, int], batch: pa.RecordBatch) -> None:

@@ -1,4 +1,4 @@
-"""What every sink's configuration is: frozen, written in Python or YAML, no I/O."""
+"""The base of every sink's configuration: frozen, from Python or YAML, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that a configuration names, and files that get a second name instead of a copy."""
+"""Folders named by a sink's configuration: validation, removal, and hard links to files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eo_pipeline.storage.paths import (
     remove_tree,
 )
 
-#: What ``link`` answers where there are no hard links, or not to there.
+#: Errors of ``link`` where hard links do not exist, or not between these two folders.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 
 
@@ -38,9 +38,9 @@ def check_folder(path: str, why_not: str) -> str:
 
 def folder(path: str) -> Path:
     """The folder that ``path`` names, which :func:`check_folder` let through."""
-    found = local_folder(path)
-    assert found is not None, "checked when the sink was made"
-    return found
+    local = local_folder(path)
+    assert local is not None, "checked when the sink was made"
+    return local
 
 
 def refuse_file(root: Place, field: str) -> None:
@@ -51,9 +51,9 @@ def refuse_file(root: Place, field: str) -> None:
     """
     if isinstance(root, BucketPath):
         return
-    there = next((place for place in (root, *root.parents) if place.exists()), root.parent)
-    if not there.is_dir():
-        raise ConfigError(f"sink.{field}: {root} is not a folder: {there} is a file")
+    existing = next((path for path in (root, *root.parents) if path.exists()), root.parent)
+    if not existing.is_dir():
+        raise ConfigError(f"sink.{field}: {root} is not a folder: {existing} is a file")
 
 
 def refuse_misread(root: Place, misread: re.Pattern[str], field: str) -> None:
@@ -71,7 +71,7 @@ def refuse_misread(root: Place, misread: re.Pattern[str], field: str) -> None:
 
 
 def link_or_copy(source: Place, target: Place) -> None:
-    """A second name for the file; or a copy, flushed, where a store has no such names."""
+    """Hard-link the file under ``target``, or write a flushed copy where links do not exist."""
     if isinstance(target, BucketPath):
         _copy_into_bucket(source, target)
         return
@@ -101,12 +101,12 @@ def remove_folder(root: Place, *, first: str, last: str) -> None:
         OSError: it is not removed whole.
     """
     if isinstance(root, BucketPath):
-        for name in sorted(names_in(root), key=lambda each: (each == last, each != first)):
+        for name in sorted(names_in(root), key=lambda name: (name == last, name != first)):
             remove_tree(root / name)
         root.remove_empty_folders()
         return
     inside = list(root.iterdir()) if root.is_dir() else []
-    for path in sorted(inside, key=lambda each: (each.name == last, each.name != first)):
+    for path in sorted(inside, key=lambda path: (path.name == last, path.name != first)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

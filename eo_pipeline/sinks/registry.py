@@ -1,4 +1,4 @@
-"""Names of sinks and the classes behind them. The only place that knows which sinks there are.
+"""The registry of sinks, and the only list of them: names, and the classes that they stand for.
 
 A store of this package is a folder beside this file and a line in :data:`_BUILT_IN`. Another
 package adds a sink by an entry point in the group ``eo_pipeline.sinks``::
@@ -77,7 +77,7 @@ def as_sink(value: Any) -> Any:
 
 
 def _reached(sink: Sink, info: ValidationInfo) -> Sink:
-    """Told how a bucket is reached, by the model's field ``storage``."""
+    """Pass the storage settings of the model's field ``storage`` to the sink."""
     storage = info.data.get("storage")
     return sink.reached_by(storage) if storage else sink
 
@@ -109,14 +109,14 @@ def _class(name: object) -> type[Sink]:
         meant = did_you_mean(name, sink_names())
         raise ValueError(f"no sink {name!r};{meant} there are {', '.join(sink_names())}")
     try:
-        found = entry_point.load()
+        sink = entry_point.load()
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"the sink {name!r} ({entry_point.value}) cannot be imported: {error}"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Sink)):
+    if not (isinstance(sink, type) and issubclass(sink, Sink)):
         raise ValueError(f"{entry_point.value}, behind {name!r}, is not a Sink")
-    return found
+    return sink
 
 
 def _wrong_type(text: str) -> ValidationError:
@@ -127,9 +127,9 @@ def _wrong_type(text: str) -> ValidationError:
 
 def _entry_points() -> dict[str, EntryPoint]:
     """By name. A built-in sink cannot be replaced by another package."""
-    found = {point.name: point for point in _installed(entry_points, (*sys.path,))}
+    installed = {point.name: point for point in _installed(entry_points, (*sys.path,))}
     built_in = {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
-    return found | built_in
+    return installed | built_in
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Rows that replace their predecessors by key: which are the same row, and which is the newest."""
+"""The upsert rule: the columns that identify a row, and those that order its versions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from eo_pipeline.errors import ConfigError, RefusedError
 
 #: Where a record came from, and where it stood there, if the pipeline writes lineage.
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN = "_eo_topic", "_eo_partition", "_eo_offset"
-#: Offsets of different ones cannot be compared.
+#: Offsets of different topics or partitions cannot be compared.
 ORIGIN = (TOPIC_COLUMN, PARTITION_COLUMN)
 
 
 @dataclass(frozen=True)
 class UpsertRule:
-    """Which rows are the same row, and which of them is the newest.
+    """Identity of a row by ``key``, and the order of its versions.
 
     Of several staged rows with one ``key`` the one with the greatest ``sequence_by`` wins, and then
     the one with the greatest Kafka offset. A row already in the table gives way to one of the next
@@ -37,13 +37,13 @@ class UpsertRule:
         return (*self.key, *(self.sequence_by or (*ORIGIN, OFFSET_COLUMN)))
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a result that lacks what an upsert goes by.
+        """Refuse a result without the columns that an upsert needs.
 
         Raises:
             ConfigError: names the field and the column.
         """
-        for field, wanted in (("key", self.key), ("sequence_by", self.sequence_by)):
-            absent = [name for name in wanted if name not in columns]
+        for field, required in (("key", self.key), ("sequence_by", self.sequence_by)):
+            absent = [name for name in required if name not in columns]
             if absent:
                 raise ConfigError(f"sink.{field}: the result has no column {', '.join(absent)}")
         if not self.sequence_by and not {*ORIGIN, OFFSET_COLUMN} <= set(columns):
@@ -53,7 +53,7 @@ class UpsertRule:
             )
 
     def check_nulls(self, counts: Iterable[int]) -> None:
-        """Refuse rows without a key, or nothing to be sequenced by.
+        """Refuse rows with a null in a key or ordering column.
 
         ``counts`` are the nulls in each column of :attr:`never_null`.
 
@@ -82,6 +82,6 @@ class UpsertRule:
         )
 
     def age_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """What tells the age of the staged rows of one key, the greatest being the newest."""
+        """Columns that order the staged rows of one key; the greatest value is the newest."""
         offset = (OFFSET_COLUMN,) if OFFSET_COLUMN in columns else ()
         return (*self.sequence_by, *offset)

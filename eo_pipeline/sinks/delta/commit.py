@@ -1,4 +1,4 @@
-"""Commits that carry the ledger's head, and what delta-rs's errors say about them."""
+"""Commits that carry the ledger's head, merges by key, and the meaning of delta-rs's errors."""
 
 from __future__ import annotations
 

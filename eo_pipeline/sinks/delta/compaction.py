@@ -1,4 +1,4 @@
-"""Files of a Delta table written anew: several as one, or one without some of its rows."""
+"""Rewrites of a Delta table's files: several into one, or one without some of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged rows as add actions: files that are there already, and files for rows in memory."""
+"""Staged rows as add actions, for staged files and for files written from rows in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a table's log, read without going through the log."""
+"""Delta log files, read and appended to directly: checkpoints, ledger commits, table metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pipeline's ledger and rows in a Delta table."""
+"""One pipeline's session with a Delta table: damage checks, publications and time travel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which types and names Delta holds, and the one form of each in which rows are stored."""
+"""Types and names that Delta supports, and the canonical form in which rows are stored."""
 
 from __future__ import annotations
 

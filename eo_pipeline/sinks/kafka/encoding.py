@@ -19,7 +19,7 @@ from eo_pipeline.sinks.columns import Unfit, column
 from eo_pipeline.sinks.kafka import protobuf_worker
 from eo_pipeline.sinks.kafka.avro import branch, unfit
 from eo_pipeline.sinks.kafka.protobuf import as_message
-from eo_pipeline.sinks.kafka.protobuf import unfit as unfit_for_message
+from eo_pipeline.sinks.kafka.protobuf import unfit as protobuf_unfit
 from eo_pipeline.sinks.kafka.protobuf_worker import Written, batches_encoder
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class AgreedProtobuf:
     def unfit(self, name: str | None) -> Iterator[tuple[str, Unfit]]:
         """What the same may hold that the schema does not take, each with its column."""
         value = self._value(name)
-        for inner, each in unfit_for_message(value, self._fields(name), self._message):
+        for inner, each in protobuf_unfit(value, self._fields(name), self._message):
             yield name or inner, Unfit(value.isNotNull() & each.found, each.reason)
 
     def written(self, column: str) -> Written:

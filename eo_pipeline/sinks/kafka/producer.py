@@ -1,4 +1,4 @@
-"""One Kafka producer, used by one thread, and the first error any of its records met."""
+"""One Kafka producer for one thread, and the assignment of records to producers."""
 
 from __future__ import annotations
 

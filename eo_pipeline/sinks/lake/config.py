@@ -1,4 +1,4 @@
-"""What the configurations of sinks share whose table is a folder of files."""
+"""Settings shared by the sinks whose table is a folder of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of rows that publishing itself makes, beside those that were staged in the table."""
+"""Data files that a publication writes or links, in addition to those staged in the table."""
 
 from __future__ import annotations
 

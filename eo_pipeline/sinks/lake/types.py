@@ -1,4 +1,4 @@
-"""Which types a store of Parquet files holds, and the one form of each that is compared."""
+"""Column types of a store of Parquet files, and refusal of values outside their range."""
 
 from __future__ import annotations
 
@@ -295,12 +295,12 @@ def refuse_unbounded_rows(table: pa.Table, store: str) -> None:
 
 
 def refuse_unbounded_file(path: Place, store: str) -> None:
-    """The same of a staged file; see :func:`refuse_unbounded_footer`."""
+    """Refuse a staged file as :func:`refuse_unbounded_footer` does."""
     refuse_unbounded_footer(pq.read_metadata(parquet_source(path)), store)
 
 
 def refuse_unbounded_footer(metadata: pq.FileMetaData, store: str) -> None:
-    """The same of a staged file, as far as its footer shows it: its rows are not read.
+    """Refuse such values in a staged file by its footer alone; its rows are not read.
 
     Raises:
         RefusedError: names the column.

@@ -1,4 +1,4 @@
-"""One pipeline's connection to MySQL or MariaDB."""
+"""One pipeline's session with MySQL or MariaDB: loading rows, and finding those refused."""
 
 from __future__ import annotations
 
@@ -654,7 +654,7 @@ def refused_records(table: MySqlTable, staged: StagedTable, most: int) -> list[d
     table.store.execute(f"CREATE TEMPORARY TABLE {_COPY.sql} LIKE {table.name.sql}")
     try:
         for batch in staged.batches():
-            for row, error in _refused_row(table, columns, pa.Table.from_batches([batch])):
+            for row, error in _bisect_refused(table, columns, pa.Table.from_batches([batch])):
                 record = record_of(row)
                 found.setdefault((*record.values(),), {**record, "error": _in_words(error)})
                 if len(found) >= most:
@@ -665,10 +665,10 @@ def refused_records(table: MySqlTable, staged: StagedTable, most: int) -> list[d
     return [*found.values()]
 
 
-def _refused_row(
+def _bisect_refused(
     table: MySqlTable, columns: Sequence[MySqlColumn], rows: pa.Table
 ) -> Iterator[tuple[dict[str, Any], Exception]]:
-    """Those that are refused, and why."""
+    """Yield each refused row with its error, found by bisection."""
     halves = [rows]
     while halves:
         some = halves.pop()

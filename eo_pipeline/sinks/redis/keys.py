@@ -1,4 +1,4 @@
-"""Names of keys: the pipeline's own, and how a row's is made of its columns."""
+"""Names of Redis keys: those of the pipeline itself, and the template for the keys of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged rows as what the script is given: a key and a packed value each, within bounds."""
+"""Staged rows as arguments of the Lua script: a key and a packed value per row, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pipeline's place in Redis."""
+"""One pipeline's connection to Redis, its session, and the publication of an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the configurations of all SQL sinks have in common."""
+"""Table names, name rules and settings shared by all SQL sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's connection to its database, and the words in which a dialect fills it in."""
+"""A pipeline's connection to its database; each dialect implements the abstract methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dialect says of a table and its columns; :mod:`.rows` does the rest."""
+"""The interface of a SQL dialect: its types, and the statements about one table."""
 
 from __future__ import annotations
 

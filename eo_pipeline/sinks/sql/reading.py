@@ -1,4 +1,4 @@
-"""Which rows of a SQL table: those that are looked at, and those that are taken back."""
+"""Reads of a SQL table: lineage, values, counts, and the rows that a rewind takes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every SQL sink does in the steps of the commit protocol; a dialect's store fills them in."""
+"""The steps of the commit protocol for all SQL sinks, on top of a dialect's store."""
 
 from __future__ import annotations
 
