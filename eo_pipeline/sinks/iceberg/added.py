@@ -1,4 +1,4 @@
-"""Parquet files as a table's manifests name them, by one look at each file's footer."""
+"""Parquet files as manifest entries, built from one read of each file's footer."""
 
 from __future__ import annotations
 

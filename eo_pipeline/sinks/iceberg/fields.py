@@ -1,4 +1,4 @@
-"""The ids by which readers find a table's columns in its files, whatever they are called by now.
+"""Field ids, by which readers find a table's columns in its files after a rename.
 
 A file keeps the names of its day, and the id of each column in Parquet's own schema. Files of
 releases before ids were written, and those that Spark wrote and gave none, have names alone: such

@@ -1,4 +1,4 @@
-"""One pipeline's ledger and rows in an Iceberg table, written by PyIceberg."""
+"""One pipeline's session with an Iceberg table, written by PyIceberg: its ledger and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog, the table as it is at one moment, and what an error of either means."""
+"""The catalog, a snapshot of the table, and the meaning of errors of either."""
 
 from __future__ import annotations
 

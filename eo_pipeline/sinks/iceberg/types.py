@@ -1,4 +1,4 @@
-"""Which types Iceberg holds, and which of them PyIceberg reads as they stand in the files."""
+"""Types that Iceberg supports, and those that PyIceberg reads unchanged from the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns as Avro: the schema that is theirs, and whether one that somebody wrote takes them."""
+"""Columns as Avro: the derived schema, and whether an existing schema accepts the columns."""
 
 from __future__ import annotations
 

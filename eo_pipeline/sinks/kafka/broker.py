@@ -1,4 +1,4 @@
-"""Kafka as a session uses it: questions to the cluster, topics it makes, and what errors mean."""
+"""Requests of a session to the Kafka cluster, creation of topics, and meanings of errors."""
 
 from __future__ import annotations
 

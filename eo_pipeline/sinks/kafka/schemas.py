@@ -1,4 +1,4 @@
-"""Schemas that records are written with, agreed on with a registry before anything is staged."""
+"""Schemas of the records, negotiated with a schema registry before rows are staged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two folders that change places in one step, and a lock on the folder that has a name now."""
+"""Atomic exchange of two folders, and a lock on the folder that currently has the name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pipeline's ledger and rows in a folder of Parquet files."""
+"""One pipeline's session with a folder of Parquet files: its ledger and its rows."""
 
 from __future__ import annotations
 
