@@ -1,7 +1,7 @@
 """Starts the JVM of a classic Spark session in this process's stead.
 
 PySpark's own way is :func:`pyspark.java_gateway.launch_gateway`, which runs Spark's scripts: why
-not those is told in :mod:`eo_pipeline.jvm.submit`. What follows once the JVM runs is PySpark's.
+not those is told in :mod:`eo_pipeline.spark.jvm`. What follows once the JVM runs is PySpark's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metadata of tables that this process has read or written before.
+"""Catalogs: their connections, commits by SQL and REST, whole puts, and a cache of table metadata.
 
 A table's metadata names every snapshot that is kept. PyIceberg reads and parses all of it for each
 look, and a commit copies it some twenty times. But a file of metadata never changes: each commit

@@ -1,6 +1,6 @@
 """The ledger as a Kafka topic: one partition, one record a version, never deleted.
 
-With several shards there is also a marker for each that followed (:mod:`.ledger_records`). An entry
+With several shards there is also a marker for each that followed. An entry
 counts from the moment on at which all of them are there: until then it is nobody's parent, and
 nobody deletes its staged files.
 

@@ -59,7 +59,7 @@ class KafkaSession(SinkSession):
     """Publishes by transactional producers, kept from checkpoint to checkpoint; one by default.
 
     An entry is *decided* when shard 0, whose transaction holds it, is committed, and committed when
-    the others are too (:mod:`.shards`). One without all its shards is shown to nobody
+    the others are too. One without all its shards is shown to nobody
     (:mod:`.ledger`), so that to a run it looks like a promise that waits to be committed:
     publishing it completes it.
 

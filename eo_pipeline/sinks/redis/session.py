@@ -424,7 +424,7 @@ class RedisSession(SinkSession):
 
 
 class RedisPublication(Publication):
-    """The keys and arguments of one run of the script (:mod:`.script`)."""
+    """The keys and arguments of one run of the script."""
 
     session: RedisSession
 
