@@ -262,16 +262,16 @@ def misfit(text: Column, schema: StructType) -> Column:
     """Why Spark's reader does not take ``text``, one record: the first field of another shape, or
     one sentence for whatever lies deeper.
     """
-    reason = F.when(F.lit(False), "")
+    reasons = []
     for field in schema:
         if isinstance(field.dataType, ArrayType | MapType | StructType):
             is_array = isinstance(field.dataType, ArrayType)
-            found = F.get_json_object(text, f"$['{field.name}']")
-            what = "array" if is_array else "object"
-            reason = reason.when(
-                ~found.startswith("[" if is_array else "{"), f"field {field.name!r} is no {what}"
+            value = F.get_json_object(text, f"$['{field.name}']")
+            opening, shape = ("[", "array") if is_array else ("{", "object")
+            reasons.append(
+                F.when(~value.startswith(opening), f"field {field.name!r} is no {shape}")
             )
-    return reason.otherwise("the value does not fit the schema")
+    return F.coalesce(*reasons, F.lit("the value does not fit the schema"))
 
 
 def _what_it_is_not(wanted: DataType) -> str:

@@ -50,6 +50,8 @@ from eo_pipeline.spark.native_functions import has_function, has_source
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import PACKED_COLUMN, StagedOutput, StagedTable
 
+log = logging.getLogger(__name__)
+
 #: In the place of a column: what is made of the whole row, and the bytes of one column's text. As
 #: ``Staging.java`` has them.
 _WHOLE, _TEXT = -1, -2
@@ -125,8 +127,6 @@ _passed_over: dict[str, int] = {}
 
 #: How tasks share ranges in a Spark, of topics of which so many partitions are known.
 Share = Callable[[SparkSession, Sequence[OffsetRange], Collection[TopicPartition]], Tasks]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

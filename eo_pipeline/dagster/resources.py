@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -57,10 +57,6 @@ class SparkResource(LazyPySparkResource):
         if is_of_one_run():
             this_process_ends()
         self._spark_session = self._settings.session()
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class SparkDefinition(dg.ResourceDefinition):

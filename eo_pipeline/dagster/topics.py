@@ -29,6 +29,9 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.operations.status import Status
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
 
 def will_evaluate(context: dg.OpExecutionContext, key: dg.AssetCheckKey) -> None:
     """Show the check as being evaluated by this run; should the run end without a result, the
@@ -70,8 +73,6 @@ def _target(of: dg.EventLogRecord) -> AssetCheckEvaluationTargetMaterializationD
         storage_id=of.storage_id, run_id=of.run_id, timestamp=of.timestamp
     )
 
-
-log = logging.getLogger(__name__)
 
 _FORMAT = 1
 
@@ -291,8 +292,6 @@ def _positions(topic: Topic) -> dg.MetadataValue:
     ]
     return table(columns, rows)
 
-
-T = TypeVar("T")
 
 #: Seconds for which nobody asks a cluster again that did not answer: about one round of sensors.
 TOLD_SECONDS = 10.0

@@ -20,7 +20,7 @@ from eo_pipeline.errors import ConfigError, SetupError, SourceUnavailableError
 _PARTS = ("ca", "certificate", "key")
 
 #: Settings that Java has under another name, or that are folded into one.
-TRANSLATED = frozenset(
+TLS_TRANSLATED = frozenset(
     {
         *(f"ssl.{part}.{kind}" for part in _PARTS for kind in ("location", "pem")),
         "ssl.key.password",
@@ -92,8 +92,8 @@ def identity(client: Mapping[str, str]) -> Identity | None:
     return _checked(chain, key, client.get("ssl.key.password"))
 
 
-def for_java(client: Mapping[str, str]) -> dict[str, str]:
-    """What Java's client takes in the place of :data:`TRANSLATED`. Holds secrets.
+def tls_for_java(client: Mapping[str, str]) -> dict[str, str]:
+    """What Java's client takes in the place of :data:`TLS_TRANSLATED`. Holds secrets.
 
     Raises:
         ConfigError: something cannot be read, is over, or Java has no such setting.
@@ -364,7 +364,7 @@ def for_librdkafka(bootstrap_servers: str, client: Mapping[str, str]) -> dict[st
 def sasl_for_java(
     bootstrap_servers: str, client: Mapping[str, str], by_hand: Mapping[str, Any]
 ) -> dict[str, str]:
-    """What Java's client takes in the place of :data:`TRANSLATED`. Holds secrets.
+    """What Java's client takes in the place of :data:`SASL_TRANSLATED`. Holds secrets.
 
     Args:
         bootstrap_servers: where the brokers are.

@@ -19,6 +19,8 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.kafka.auth import TokenSource, text_of, token_endpoint
 from eo_pipeline.kafka.client import silent_logger
 
+T = TypeVar("T")
+
 #: Seconds for a look, on the way to an error.
 _CONNECT_TIMEOUT_S = 2.0
 
@@ -29,14 +31,14 @@ _EXPIRED = ("has expired", "not yet valid")
 _MISMATCH = ("mismatch", "is not valid for")
 
 
-class Trouble(NamedTuple):
-    """What is wrong with a server, as a clause, and what to do about it, as a sentence."""
+class Diagnosis(NamedTuple):
+    """Reason of a failure, as a clause, and what to do about it, as a sentence."""
 
     reason: str
     remedy: str
 
 
-def trouble_of_broker(host: str, port: int, settings: Mapping[str, Any]) -> Trouble | None:
+def trouble_of_broker(host: str, port: int, settings: Mapping[str, Any]) -> Diagnosis | None:
     """Why a client of librdkafka with these ``settings`` does not trust the broker there."""
     context = _context(settings, "ssl.ca.location", "ssl.ca.pem")
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
@@ -45,7 +47,7 @@ def trouble_of_broker(host: str, port: int, settings: Mapping[str, Any]) -> Trou
     return None if said is None else _told(f"broker {host}:{port}", said, "ssl.ca.location")
 
 
-def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Trouble | None:
+def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Diagnosis | None:
     """Why no token can be had at ``url``: nobody listens there, or whoever does is not trusted."""
     parts = urlsplit(url)
     tls = parts.scheme == "https"
@@ -56,7 +58,7 @@ def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Trouble | None
         return None
     if isinstance(said, ssl.SSLCertVerificationError):
         return _told(f"token endpoint {url}", said, "https.ca.location")
-    return Trouble(
+    return Diagnosis(
         f"no token can be had at {url}: {said.strerror or said}",
         "Correct sasl.oauthbearer.token.endpoint.url, or see that its server can be reached.",
     )
@@ -91,20 +93,18 @@ def _refusal(host: str, port: int, context: ssl.SSLContext | None) -> OSError | 
     return None
 
 
-def _told(server: str, error: OSError, setting: str) -> Trouble | None:
+def _told(server: str, error: OSError, setting: str) -> Diagnosis | None:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return None
     said = error.verify_message.rstrip(".")
     reason = f"the certificate of the {server} is not accepted: {said}"
     if any(each in said for each in _EXPIRED):
-        return Trouble(reason, "Have a new certificate put there.")
+        return Diagnosis(reason, "Have a new certificate put there.")
     if any(each in said for each in _MISMATCH):
         remedy = "Use a name that the certificate has, or have this one added (subjectAltName)."
-        return Trouble(reason, remedy)
-    return Trouble(reason, f"Name the authority that signed it in {setting}.")
+        return Diagnosis(reason, remedy)
+    return Diagnosis(reason, f"Name the authority that signed it in {setting}.")
 
-
-T = TypeVar("T")
 
 #: Seconds that a cluster may be away of which every known broker fails: told before five are over.
 PATIENCE_S = 3.0
@@ -152,13 +152,6 @@ _REMEDY = "Check that the brokers run, the address, and the client's credentials
 _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 
 
-class Why(NamedTuple):
-    """Why a question has no answer, in a clause, and what to do about it, in a sentence."""
-
-    reason: str
-    remedy: str
-
-
 class NoAnswerError(Exception):
     """Nobody answered in time."""
 
@@ -199,7 +192,7 @@ class AskedClient:
         self._timeout_s = timeout_s
         self._settings = settings
         self._heard = _Heard()
-        self._looked: Trouble | None = None
+        self._looked: Diagnosis | None = None
         self._has_looked = False
         told = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
         if isinstance(tokens := settings.get("oauth_cb"), TokenSource):
@@ -256,53 +249,58 @@ class AskedClient:
         told = error.args[0] if isinstance(error, KafkaException) else None
         return self._heard.said or told if told is None or told.code() in _NO_ANSWER else told
 
-    def why(self, error: Exception) -> Why:
+    def why(self, error: Exception) -> Diagnosis:
         """The same in words, and what to do about it."""
         told = self.meant(error)
         if told is None and self._heard.all_down:  # librdkafka gives no reason for either
             if any(map(hangs_up, str(self._settings["bootstrap.servers"]).split(","))):
-                return Why("who listens there ends each connection at once", _HANGS_UP)
-            return Why("who listens there takes connections and does not answer", _SAYS_NOTHING)
+                return Diagnosis("who listens there ends each connection at once", _HANGS_UP)
+            return Diagnosis(
+                "who listens there takes connections and does not answer", _SAYS_NOTHING
+            )
         unanswered = told is None or told.code() in _NO_ANSWER
         if unanswered and (trouble := self._look_at_endpoint()):
-            return Why(*trouble)
+            return trouble
         if told is None:
-            return Why("no answer in time", _REMEDY)
+            return Diagnosis("no answer in time", _REMEDY)
         reason = _STATE.sub("", told.str()).replace("/bootstrap:", ":").rstrip(".")
-        return self._of_tls(reason) or self._of_login(reason) or Why(reason, _remedy(told, reason))
+        return (
+            self._of_tls(reason)
+            or self._of_login(reason)
+            or Diagnosis(reason, _remedy(told, reason))
+        )
 
-    def _of_tls(self, reason: str) -> Why | None:
+    def _of_tls(self, reason: str) -> Diagnosis | None:
         """Whose certificate is at fault, and for what."""
         if found := _UNTRUSTED.search(reason):
-            trouble = trouble_of_broker(found[1], int(found[2]), self._settings)
-            return None if trouble is None else Why(*trouble)
+            return trouble_of_broker(found[1], int(found[2]), self._settings)
         if not (found := _ALERT.search(reason)):
             return None
         if {"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"} & (
             self._settings.keys()
         ):
-            return Why(
+            return Diagnosis(
                 f"the broker does not take the client's certificate ({found[1]})",
                 _CERTIFICATE_REMEDY,
             )
-        return Why(
+        return Diagnosis(
             "the broker wants a client's certificate, and none is given", _NO_CERTIFICATE_REMEDY
         )
 
-    def _of_login(self, reason: str) -> Why | None:
+    def _of_login(self, reason: str) -> Diagnosis | None:
         """Why there is no token."""
         _, found, said = reason.partition(f"{_TOKENLESS}: ")
         if not found:
             return None
         source = self._settings.get("oauth_cb")
         if isinstance(source, TokenSource):
-            return Why(f"AWS gave no token: {source.failure or said}", _AWS_REMEDY)
+            return Diagnosis(f"AWS gave no token: {source.failure or said}", _AWS_REMEDY)
         if trouble := self._look_at_endpoint():
-            return Why(*trouble)
+            return trouble
         words = " ".join(_TAG.sub(" ", said).split())[:_SHOWN_MAX]
-        return Why(f"{token_endpoint(self._settings)} gave no token: {words}", _CREDENTIALS)
+        return Diagnosis(f"{token_endpoint(self._settings)} gave no token: {words}", _CREDENTIALS)
 
-    def _look_at_endpoint(self) -> Trouble | None:
+    def _look_at_endpoint(self) -> Diagnosis | None:
         """What is wrong with the token endpoint, if there is one; looked at once."""
         url = token_endpoint(self._settings)
         if url and not self._has_looked:

@@ -458,7 +458,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"topic_pattern is not a regular expression: {error}") from None
 
 
-_TRANSLATED = auth.SASL_TRANSLATED | auth.TRANSLATED
+_TRANSLATED = auth.SASL_TRANSLATED | auth.TLS_TRANSLATED
 
 
 def librdkafka_settings(source: KafkaSource) -> dict[str, Any]:
@@ -487,7 +487,7 @@ def spark_settings(source: KafkaSource) -> dict[str, str]:
         for key, value in client.items()
         if key not in _TRANSLATED and not auth.is_foreign(key)
     }
-    java |= auth.for_java(client)
+    java |= auth.tls_for_java(client)
     java |= auth.sasl_for_java(source.bootstrap_servers, client, source.spark_options)
     options = {f"kafka.{key}": value for key, value in java.items()}
     options["kafka.bootstrap.servers"] = source.bootstrap_servers

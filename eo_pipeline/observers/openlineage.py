@@ -22,6 +22,8 @@ from eo_pipeline.observers.failures import kind_of
 from eo_pipeline.runs.report import STARTER, CheckpointReport, ObservedRun, Observer
 from eo_pipeline.sinks.config import Sink
 
+log = logging.getLogger(__name__)
+
 
 class Name(NamedTuple):
     """A dataset's name, and whose name it is."""
@@ -83,7 +85,6 @@ except ImportError as error:
         "installed: pip install 'eo-pipeline[openlineage]'"
     ) from error
 
-log = logging.getLogger(__name__)
 
 #: A name for who made the events: there is no page to point to.
 _PRODUCER = "urn:eo-pipeline"

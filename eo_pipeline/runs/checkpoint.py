@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from eo_pipeline.runs.background import Staging
     from eo_pipeline.staging.attempt import Attempt
 
+log = logging.getLogger(__name__)
+
 #: The most that is little: offsets, and bytes of their values. A cold run of 300,000 records of 200
 #: bytes took a quarter less processor time with the first compiler alone, one of a million 5 %.
 LITTLE_OFFSETS = 300_000
@@ -169,9 +171,6 @@ def staged(entry: LedgerEntry) -> str:
     return (
         f"version {entry.version}: staged {counts.rows:,} rows{dead} of {counts.records:,} records"
     )
-
-
-log = logging.getLogger(__name__)
 
 
 class Promised(NamedTuple):

@@ -57,6 +57,8 @@ from eo_pipeline.sinks.config import StagingFolders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
 #: On one core a commit and a job that run at the same time only make each other slower. On two the
 #: one uses what the other leaves: bench_overlap.
 _CORES_MIN = 2
@@ -172,8 +174,6 @@ def _hole(loss: Loss, resumed_at: int | None) -> dict[str, Any]:
     """
     return {**asdict(loss), "resumed_at": resumed_at, "text": str(loss)}
 
-
-log = logging.getLogger(__name__)
 
 #: Ranges that the line of a plan names.
 RANGES_NAMED = 8

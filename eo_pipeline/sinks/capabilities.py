@@ -6,19 +6,14 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ByteSize, Field, TypeAdapter
 
 from eo_pipeline._lazy import pa, pc
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 
 
 @functools.cache

@@ -25,6 +25,9 @@ from eo_pipeline.progress import Phase, current
 from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.errors import server_is_lost
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
 _LOOK_SECONDS = 1.0
 _UNIT = "Spark tasks done"
 
@@ -71,10 +74,6 @@ def _advance(phase: Phase, stages: list[tuple[int, int]]) -> None:
     if total:
         phase.advance(sum(completed for completed, _ in stages), total, _UNIT)
 
-
-T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 #: Seconds an interrupted job has to end; after them the interruption goes on without it.
 CANCEL_SECONDS = 10.0

@@ -217,7 +217,7 @@ def test_checkpoints_that_were_selected_are_replayed_by_one_run(filled: Shop) ->
     page.get_by_text("2", exact=True).first.click()
     shop.browser.sees("replay")
     shop.browser.open("/assets/orders_checkpoints")
-    shop.browser.sees("after each gap in the selection another one begins")
+    shop.browser.sees("each gap in the selection starts another")
 
 
 def test_a_rewind_is_looked_at_by_a_dry_run_and_then_made(filled: Shop) -> None:

@@ -13,15 +13,13 @@ from random import Random
 from typing import Any, cast
 
 from eo_pipeline.errors import DataLossError, GoingBackError
-from eo_pipeline.kafka import losses, marks, planner
-from eo_pipeline.kafka import partitions as discovery
+from eo_pipeline.kafka import losses, marks, partitions, planner
 from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import START_VERSION, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, contiguity_errors, live_branch
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.operations import plan as rereading
-from eo_pipeline.operations import plan as targets
+from eo_pipeline.operations import plan
 from eo_pipeline.operations.rewind import RewindPlan
 from eo_pipeline.runs import runner
 from tests.explorer.kafka_world import Record, World
@@ -127,7 +125,7 @@ class Explored:
             return None
         if found:
             self._commit(runner.entry_past_losses(self.head, found, cluster, "run", {}))
-        positions = discovery.positions_of(self.head, cluster)
+        positions = partitions.positions_of(self.head, cluster)
         limit = self.random.choice((None, None, 1))
         batch = planner.plan(positions, cluster, limit=limit, turn=self.head.version)
         if batch.is_empty:
@@ -166,18 +164,18 @@ class Explored:
     def rewind(self, target: LedgerEntry) -> None:
         """Back to ``target``, if what leaves the table can be read again."""
         later = self.ledger[target.version + 1 :]
-        ranges = targets.ranges_since(target, self.head, later)
-        ids, cluster = targets.first_topic_ids([target, *later]), self._validated(target)
+        ranges = plan.ranges_since(target, self.head, later)
+        ids, cluster = plan.first_topic_ids([target, *later]), self._validated(target)
         found = checkpoints(later)
         source, admin = _SOURCES[self.pattern, "fail"], cast(Any, _Admin(self.world))
-        check = rereading.Rereading("p", source, admin, cluster)
+        check = plan.Rereading("p", source, admin, cluster)
         try:
             if ranges:
                 check.check("the rewind", ranges, ids, found, accept_compacted=False)
         except GoingBackError:
             return
         removed = set(self._records()) - set(self._records(target.version))
-        plan = RewindPlan(
+        rewind = RewindPlan(
             pipeline="p",
             open_steps=cast(Any, None),
             head=self.head,
@@ -186,7 +184,7 @@ class Explored:
             ranges=ranges,
             topic_ids=ids,
         )
-        self._commit(plan._entry("run", {}))
+        self._commit(rewind._entry("run", {}))
         self._check_readable(removed, source)
 
     def settle(self) -> None:
@@ -203,9 +201,9 @@ class Explored:
                 break
         self.check()
         cluster = self.look()
-        positions = discovery.positions_of(self.head, cluster)
+        positions = partitions.positions_of(self.head, cluster)
         for tp, bounds in cluster.bounds.items():
-            kept = discovery.kept_position(self.head.identity.past_topics, cluster.topic_ids, tp)
+            kept = partitions.kept_position(self.head.identity.past_topics, cluster.topic_ids, tp)
             if positions.get(tp) != bounds.end and not (kept or 0) > bounds.end:
                 raise ViolationError(
                     f"{tp} is never read to its end {bounds.end}: {positions.get(tp)}"

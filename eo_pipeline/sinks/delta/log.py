@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from deltalake import DeltaTable, Schema
@@ -27,8 +27,7 @@ from eo_pipeline.sinks.lake.types import changed, own_columns
 from eo_pipeline.sinks.session import OvertakenError
 from eo_pipeline.storage.paths import BucketPath, Place, identity_of, name_too, write_atomically
 
-if TYPE_CHECKING:
-    pass
+log = logging.getLogger(__name__)
 
 #: Of a table, and below its folder.
 LOG_FOLDER = "_delta_log"
@@ -473,8 +472,6 @@ class Appendable:
         if not is_there or (checkpoint is not None and checkpoint.version > before):
             raise OvertakenError(f"the table went on while version {before + 1} was written")
 
-
-log = logging.getLogger(__name__)
 
 #: Commits between two checkpoints, unless the table says otherwise: a fortieth of the actions that
 #: the last one holds, one for each file, within these bounds. Each holds them all, so that at equal

@@ -32,6 +32,8 @@ from requests.adapters import HTTPAdapter
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 
+T = TypeVar("T")
+
 #: Fields of the metadata in their order: the name in JSON, and how a list of such values is dumped.
 _GROWING: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "snapshots": ("snapshots", TypeAdapter(list[Snapshot])),
@@ -91,8 +93,6 @@ class AsWritten:
             return self._metadata.model_dump_json(exclude_none=False)
         return self._written.json(self._metadata)
 
-
-T = TypeVar("T")
 
 #: Names with a UUID, as everybody gives them who commits through a catalog. Any other name
 #: (``v3.metadata.json``) may be given again.

@@ -30,6 +30,8 @@ from eo_pipeline.sinks.session import target_of
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.paths import fsync
 
+log = logging.getLogger(__name__)
+
 #: ``renameat2(2)``: paths relative to the working folder; both names must be there, and swap.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -124,8 +126,6 @@ def _lock(handle: int, folder: Path, deadline: float, *, exclusive: bool) -> boo
         else:
             return True
 
-
-log = logging.getLogger(__name__)
 
 _MARK = "eo_swap"
 

@@ -33,6 +33,8 @@ from eo_pipeline.spark.jvm import spark_home, submit_command, with_users_argumen
 from eo_pipeline.spark.server.manage import environment
 from eo_pipeline.storage.paths import fsync
 
+log = logging.getLogger(__name__)
+
 _WAIT_S = 600
 
 #: Run by a process of its own: the JVM of this one, if it has one, is somebody's.
@@ -150,8 +152,6 @@ _NICE = 10
 _OUT_OF_MEMORY = "1000"
 #: The parent of whatever has lost its own, and of a container's or a service's command.
 _FIRST_PROCESS = 1
-
-log = logging.getLogger(__name__)
 
 
 def renew(arguments: Sequence[str]) -> bool:

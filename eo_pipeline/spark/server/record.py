@@ -22,6 +22,8 @@ from pathlib import Path
 
 from eo_pipeline._process import start_of
 
+log = logging.getLogger(__name__)
+
 #: Raised when a record means something else than before.
 _FORMAT = 1
 
@@ -224,8 +226,6 @@ def _umask() -> int:
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-
-log = logging.getLogger(__name__)
 
 _INSTEAD = "This run starts a Spark of its own."
 
