@@ -1,16 +1,30 @@
-"""``python -m tests.house``: the figures of the package's files, names and docstrings."""
+"""``python -m tests.house [MODULE]``: the figures of the package's files, names and docstrings.
+
+With a module or room (``eo_pipeline.batch``): its names and docstrings that break a rule.
+"""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
-from tests.house.figures import empty_names, lone_modules, modules, questions, reach_into_jvm
+from tests.house.figures import (
+    empty_names,
+    lone_modules,
+    modules,
+    offenders,
+    questions,
+    reach_into_jvm,
+)
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the figures, or the lines of one room."""
     package = modules()
+    for prefix in sys.argv[1:]:
+        sys.stdout.writelines(f"{line}\n" for line in offenders(package, prefix))
+    if sys.argv[1:]:
+        return
     lines = [module.lines for module in package.values()]
     names, docstrings = empty_names(package), questions(package)
     for line in (

@@ -100,31 +100,56 @@ def lone_modules(package: Mapping[str, Module]) -> list[str]:
     ]
 
 
-def bound_names(module: Module) -> Iterator[str]:
-    """Every name that the module binds: assigned, looped over, or a parameter."""
+def bound_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and name of each assignment, loop variable and parameter."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            yield node.lineno, node.id
         elif isinstance(node, ast.arg):
-            yield node.arg
+            yield node.lineno, node.arg
+
+
+def is_empty_name(name: str) -> bool:
+    """Return whether the name is one of :data:`EMPTY_NAMES`."""
+    return name.lstrip("_") in EMPTY_NAMES
+
+
+def docstrings(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and docstring of each function that has one."""
+    for node in ast.walk(module.tree):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and (text := ast.get_docstring(node)):
+            yield node.lineno, text
+
+
+def is_question(docstring: str) -> bool:
+    """Return whether it begins with a question word, or with "The same"."""
+    return bool(_QUESTION.match(docstring))
 
 
 def empty_names(package: Mapping[str, Module]) -> Share:
-    """How many of the bound names are one of :data:`EMPTY_NAMES`."""
-    names = [name for module in package.values() for name in bound_names(module)]
-    return Share(sum(name.lstrip("_") in EMPTY_NAMES for name in names), len(names))
+    """Share of the bound names that are one of :data:`EMPTY_NAMES`."""
+    names = [name for module in package.values() for _, name in bound_names(module)]
+    return Share(sum(map(is_empty_name, names)), len(names))
 
 
 def questions(package: Mapping[str, Module]) -> Share:
-    """How many docstrings of functions begin with a question word, or with "The same"."""
-    texts = [
-        text
-        for module in package.values()
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (text := ast.get_docstring(node))
-    ]
-    return Share(sum(bool(_QUESTION.match(text)) for text in texts), len(texts))
+    """Share of the functions' docstrings that begin with a question word."""
+    texts = [text for module in package.values() for _, text in docstrings(module)]
+    return Share(sum(map(is_question, texts)), len(texts))
+
+
+def offenders(package: Mapping[str, Module], prefix: str) -> Iterator[str]:
+    """Lines ``path:line: name or docstring`` of the modules below ``prefix``."""
+    for name, module in package.items():
+        if name.startswith(prefix):
+            path = module.path.relative_to(ROOT)
+            for line, bound in bound_names(module):
+                if is_empty_name(bound):
+                    yield f"{path}:{line}: {bound}"
+            for line, text in docstrings(module):
+                if is_question(text):
+                    yield f"{path}:{line}: {text.splitlines()[0]}"
 
 
 def reach_into_jvm(package: Mapping[str, Module]) -> list[str]:

@@ -66,7 +66,9 @@ class TestInsert:
         world.run(TABLE)
         world.run("CREATE TABLE elsewhere (id bigint)")
         trigger(world, when, body)
-        with pytest.raises(RefusedError, match=r"public\.t: sent 3 rows, found [01] .*the trigger acts on t"):
+        with pytest.raises(
+            RefusedError, match=r"public\.t: sent 3 rows, found [01] .*the trigger acts on t"
+        ):
             world.publish(world.sink(), of(1, 1, 2, 3))
         assert world.rows() == []
         assert world.rows("SELECT max(version) FROM eo_ledger") == [{"max": 0}]
