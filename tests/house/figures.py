@@ -115,11 +115,10 @@ def is_empty_name(name: str) -> bool:
 
 
 def docstrings(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and docstring of each function that has one."""
+    """Line and docstring of each function, an empty text if it has none."""
     for node in ast.walk(module.tree):
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and (text := ast.get_docstring(node)):
-            yield node.lineno, text
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, ast.get_docstring(node) or ""
 
 
 def is_question(docstring: str) -> bool:
@@ -135,7 +134,7 @@ def empty_names(package: Mapping[str, Module]) -> Share:
 
 def questions(package: Mapping[str, Module]) -> Share:
     """Share of the functions' docstrings that begin with a question word."""
-    texts = [text for module in package.values() for _, text in docstrings(module)]
+    texts = [text for module in package.values() for _, text in docstrings(module) if text]
     return Share(sum(map(is_question, texts)), len(texts))
 
 
