@@ -115,7 +115,8 @@ def lines(results: Results, size: str) -> Iterator[str]:
     if results.missing:
         yield "\nMissing here, and why:\n"
         yield from (f"- {peer}: {reason}" for peer, reason in results.missing.items())
-    yield from _settings(results, size)
+    if size == "full":  # the peers are the same
+        yield from _settings(results)
 
 
 def _table(
@@ -179,8 +180,8 @@ def plain(fault: str) -> str:
     return re.sub(r"(/[\w.+-]+){2,}/?", "…", fault).replace("|", "/").replace("\n", " ")[:300]
 
 
-def _settings(results: Results, size: str) -> Iterator[str]:
-    yield f"\n### Who they are{_suffix(size)}\n"
+def _settings(results: Results) -> Iterator[str]:
+    yield "\n### Peers\n"
     yield "| who | versions | promises | settings |"
     yield "|---|---|---|---|"
     programs = {told["program"]: told for told in results.peers.values()}
