@@ -22,6 +22,7 @@ from typing import Any
 
 from eo_pipeline._lazy import library
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.formats.base import SchemaKind
 from eo_pipeline.formats.schema_diff import ARRAY, MAP, STRUCT, Shape, is_wider
 from eo_pipeline.ledger.schemas import canonical
 
@@ -383,7 +384,7 @@ _READ_AS = {
 
 
 @dataclass(frozen=True)
-class Protobuf:
+class Protobuf(SchemaKind):
     """One message of each schema: that of the name ``message``, or the first of its file."""
 
     message: str = ""

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import Decoded, decode
 from eo_pipeline.batch.decode_json import read_as
-from eo_pipeline.batch.fast_json import Ordinary, ordinary, trial
+from eo_pipeline.batch.fast_json import FastResult, fast_read, trial
 from eo_pipeline.batch.spark_schema import parsed_schema
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.kafka.source import KafkaSource
@@ -149,9 +149,9 @@ def spark(spark_server: EmbeddedSpark) -> SparkSession:
 def is_read(spark: SparkSession, schema: str, *values: bytes) -> list[bool]:
     """Of each value whether it is read by our function."""
     wanted = parsed_schema(schema)
-    column = ordinary(F.col("value"), wanted, read_as(wanted))
+    column = fast_read(F.col("value"), wanted, read_as(wanted))
     assert column is not None
-    is_read = Ordinary(column).row.isNotNull().alias("is_read")
+    is_read = FastResult(column).row.isNotNull().alias("is_read")
     frame = kafka_frame(spark, values).select("offset", is_read)
     return [row.is_read for row in sorted(frame.collect())]
 
@@ -213,7 +213,7 @@ def test_reading_and_judging_are_one_step_of_sparks_plan(spark: SparkSession) ->
 )
 def test_there_is_no_function_for_other_types(schema: str) -> None:
     wanted = parsed_schema(schema)
-    assert ordinary(F.col("value"), wanted, wanted) is None
+    assert fast_read(F.col("value"), wanted, wanted) is None
 
 
 def test_fields_that_the_schema_does_not_name_are_passed_over_and_told(spark: SparkSession) -> None:

@@ -18,7 +18,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch.decode import ERROR, KEPT, PARSED, UNKNOWN, decode
+from eo_pipeline.batch.decode import ERROR, decode
+from eo_pipeline.batch.decode_json import KEPT
+from eo_pipeline.batch.decoder import PARSED, UNKNOWN
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
 from tests.batch.frames import kafka_frame

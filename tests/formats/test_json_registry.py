@@ -19,7 +19,7 @@ from eo_pipeline.batch.decode import decode
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
-from eo_pipeline.formats.json_schema import fault_of, left_out, self_contained
+from eo_pipeline.formats.json_schema import JsonSchema
 from eo_pipeline.formats.registry import Registry
 from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
 from eo_pipeline.kafka.source import KafkaSource
@@ -237,7 +237,7 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}
     ],
 )
 def test_what_cannot_become_columns_is_said(text: str, said: str | None) -> None:
-    fault = fault_of(text)
+    fault = JsonSchema().fault_of(text)
     assert fault is None if said is None else said in str(fault)
 
 
@@ -247,11 +247,11 @@ def test_a_schema_in_another_document_is_found_by_its_name_or_its_id() -> None:
     by_id = json.dumps(
         {"$id": "http://x/order", **json.loads(schema(at={"$ref": "place.json#/properties/lat"}))}
     )
-    whole = self_contained(named, {"place": place})
-    assert fault_of(whole) is None
+    whole = JsonSchema().self_contained(named, {"place": place})
+    assert JsonSchema().fault_of(whole) is None
     narrower = schema(id=INTEGER, at=json.loads(schema(lon={})))
-    assert left_out(whole, narrower) == ["at.lat"]
-    assert fault_of(self_contained(by_id, {"whatever": place})) is None
+    assert JsonSchema().left_out(whole, narrower) == ["at.lat"]
+    assert JsonSchema().fault_of(JsonSchema().self_contained(by_id, {"whatever": place})) is None
 
 
 def test_a_schema_of_the_registry_that_refers_to_another_is_whole(

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import decode
-from eo_pipeline.batch.decode_json import shown
 from eo_pipeline.batch.schemas import SchemaBook
+from eo_pipeline.batch.unknown_fields import shown
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.formats.schema_diff import ChangeKind, Policy

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.formats.avro import fault_of, left_out
+from eo_pipeline.formats.avro import Avro
 from eo_pipeline.formats.registry import VERSIONS_MAX, Registry, RegistryClient
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.schemas import AVRO, canonical
@@ -80,7 +80,7 @@ def test_what_a_schema_refers_to_is_written_out_in_it(
     assert here["name"] == "shop.Place"
     assert here["fields"][0]["type"]["fields"][0]["type"] == "string"
     assert there == "shop.Place"  # a name stands for what was written out before
-    assert fault_of(json.dumps(found)) is None
+    assert Avro().fault_of(json.dumps(found)) is None
 
 
 def test_a_subject_that_is_not_there_or_is_no_avro_is_said(
@@ -120,7 +120,7 @@ NODE = {
     ],
 )
 def test_what_cannot_become_columns_is_said(schema: str, said: str | None) -> None:
-    fault = fault_of(schema)
+    fault = Avro().fault_of(schema)
     assert fault is None if said is None else said in str(fault)
 
 
@@ -131,15 +131,15 @@ def test_fields_that_the_reader_leaves_out_are_named_by_their_paths() -> None:
     read = {**place, "fields": [lat]}
     writer = record(("id", "long"), ("a", written), ("b", ["null", "Place"]), ("old", "string"))
     reader = record(("id", "long"), ("a", read), ("b", ["null", "Place"]))
-    assert left_out(writer, reader) == ["a.lon", "b.lon", "old"]
-    assert left_out(reader, reader) == []
+    assert Avro().left_out(writer, reader) == ["a.lon", "b.lon", "old"]
+    assert Avro().left_out(reader, reader) == []
     renamed = json.loads(reader)
     renamed["fields"].append({"name": "new", "type": "string", "aliases": ["old"]})
-    assert left_out(writer, json.dumps(renamed)) == ["a.lon", "b.lon"]
+    assert Avro().left_out(writer, json.dumps(renamed)) == ["a.lon", "b.lon"]
     places = ("places", {"type": "map", "values": "shop.Place"})
     several = record(("all", {"type": "array", "items": written}), places)
     fewer = record(("all", {"type": "array", "items": read}), places)
-    assert left_out(several, fewer) == ["all.lon", "places.lon"]
+    assert Avro().left_out(several, fewer) == ["all.lon", "places.lon"]
 
 
 GOOD: dict[str, Any] = {
