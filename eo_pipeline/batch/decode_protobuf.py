@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 from eo_pipeline._lazy import library
 from eo_pipeline.batch import protobuf_worker
 from eo_pipeline.batch.decoder import PARSED, UNKNOWN, SchemaDecoder
-from eo_pipeline.batch.protobuf_worker import Columns, Message, Reading
+from eo_pipeline.batch.protobuf_worker import Columns, Message, WriterPlan
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.protobuf import Protobuf, only, plain_files, prefixes, without
 from eo_pipeline.formats.schema_diff import (
@@ -48,10 +48,10 @@ class ProtobufDecoder(SchemaDecoder):
         library("ptars")
         schemas, branches = self.schemas, self._branches()
         reader = _message_of(self._kind, schemas.reader_text)
-        readings = [branch.reading(self._column_of(i)) for i, branch in enumerate(branches)]
+        plans = [branch.plan(self._column_of(i)) for i, branch in enumerate(branches)]
         columns = Columns(_BODY, schemas.part.column_name("writer"), PARSED, UNKNOWN)
-        decode = protobuf_worker.batches_decoder(reader, readings, columns)
-        extra = [reading.also for reading in readings if reading.also]
+        decode = protobuf_worker.batches_decoder(reader, plans, columns)
+        extra = [plan.extra for plan in plans if plan.extra]
         added = [
             StructField(PARSED, _spark_type(reader)),
             StructField(UNKNOWN, ArrayType(StringType())),
@@ -185,19 +185,19 @@ class _Branch:
         names = {*self.rescued, *self.cast}
         return without(self.kind.descriptor(self.reader), names) if names else self.reader
 
-    def reading(self, column: str) -> Reading:
+    def plan(self, column: str) -> WriterPlan:
         """Return the task of the workers; ``column`` gets the fields in the writer's form."""
         names: dict[tuple[int, ...], str | None] = {}
         names |= self.kind.names_left_out(self.writer, self.reader)
         message = _message_of(self.kind, self.text)
         if not self.in_writer_form:
-            return Reading(message, names)
+            return WriterPlan(message, names)
         writer = self.kind.descriptor(self.writer)
         numbers = {field.name: field.number for field in writer.fields}
         columns = {*self.rescued, *self.cast}
         names |= {(number,): None for name, number in numbers.items() if name in columns}
         written = _message_of(self.kind, only(writer, self.in_writer_form))
-        return Reading(message, names, (column, written))
+        return WriterPlan(message, names, (column, written))
 
     def value(self, struct: Column, written: Column, unknown: Column) -> Column:
         """Return a struct of the reader's fields, of one type in all branches.
