@@ -161,7 +161,9 @@ class Decoded:
             counted.append(_KEY_UNKNOWN)
         if self._has_lost:
             counted.append(LOST)
-        counted += [name for part in self.schemas.parts for name in wire_format.counted(part)]
+        counted += [
+            name for part in self.schemas.parts for name in wire_format.metric_columns(part)
+        ]
         frame = self.flowing.select(*self._columns(), _coordinates(), *counted)
         return Rows(frame, self._is_good(), counted, self.metrics())
 

@@ -19,7 +19,13 @@ from eo_pipeline.errors import SetupError
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.avro import OK_FIELD, Avro, weightless, with_ok_field
 from eo_pipeline.formats.schema_diff import Shape, rescaled, unreadable
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, as_json, fitting, is_scalar
+from eo_pipeline.formats.wire_format import (
+    UNKNOWN_COLUMN,
+    WireSchemas,
+    are_scalars,
+    as_json,
+    exact_cast,
+)
 
 _AVRO = Avro()
 
@@ -27,15 +33,18 @@ _AVRO = Avro()
 class AvroDecoder(SchemaDecoder):
     """Decodes Avro; the struct also has :data:`OK_FIELD`."""
 
-    def _decoded(self, keyed: DataFrame) -> DataFrame:
+    def _decoded(self, records: DataFrame) -> DataFrame:
         schemas = self.schemas
         # a column: otherwise the code of each branch would contain the whole expression
         body = schemas.part.column_name("body")
-        values = wire_format.first_that(
-            (wire_format.writer(schemas) == i, _safe_value(_Branch.of(schemas, key, F.col(body))))
+        values = wire_format.first_match(
+            (
+                wire_format.writer_index(schemas) == i,
+                _safe_value(_Branch.of(schemas, key, F.col(body))),
+            )
             for i, key in enumerate(schemas.writers)
         )
-        with_body = keyed.withColumn(body, wire_format.body(schemas))
+        with_body = records.withColumn(body, wire_format.body(schemas))
         with_values = with_body.withColumn(PARSED, values).drop(body)
         return with_values.withColumn(UNKNOWN, wire_format.left_out(schemas))
 
@@ -43,11 +52,14 @@ class AvroDecoder(SchemaDecoder):
         """Yield the one error that Spark's decoder reports, with the differing fields."""
         schemas = self.schemas
         part, is_broken = schemas.part.name, F.col(PARSED).getField(OK_FIELD).isNull()
-        if not schemas.have_keys:
+        if not schemas.has_keys:
             yield is_broken, F.lit(f"the {part} is cut off, or is not of the schema")
             return
-        differ = wire_format.first_that(
-            (wire_format.writer(schemas) == i, F.lit(f"; they differ: {', '.join(differences)}"))
+        differ = wire_format.first_match(
+            (
+                wire_format.writer_index(schemas) == i,
+                F.lit(f"; they differ: {', '.join(differences)}"),
+            )
             for i, key in enumerate(schemas.writers)
             if (differences := _differences(schemas.texts[key], schemas.reader_text))
         )
@@ -109,13 +121,13 @@ class _Branch:
         if not (self.keeps or self.cast):
             return self._decoded(self.reader)
         columns, written = _fields(self.reader), _fields(self.writer)
-        scalars = [name for name in self.rescued if is_scalar(columns[name], written[name])]
+        scalars = [name for name in self.rescued if are_scalars(columns[name], written[name])]
         direct = [*scalars, *self.cast]
         reader = _AVRO.without(self.reader, {*self.rescued} - {*scalars})
         # in the writer's form, to test whether it fits
         struct = self._decoded(_AVRO.partly(self.writer, reader, direct))
         fits = {
-            name: fitting(struct.getField(name), written[name], columns[name]) for name in direct
+            name: exact_cast(struct.getField(name), written[name], columns[name]) for name in direct
         }
         nulls = {name: F.lit(None).cast(str(columns[name])) for name in self.rescued}
         values = nulls | fits

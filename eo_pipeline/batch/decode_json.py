@@ -20,7 +20,7 @@ from eo_pipeline.batch.json_values import (
     is_marked,
     leaf_type,
     marked,
-    misfit,
+    shape_fault,
     text_faults,
 )
 from eo_pipeline.batch.spark_schema import value_schema
@@ -34,7 +34,7 @@ from eo_pipeline.batch.unknown_fields import (
 )
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.schema_diff import MAP, STRUCT, ChangeKind, Policy, Shape, unreadable
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, first_that
+from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, first_match
 from eo_pipeline.kafka.source import KafkaSource
 
 #: Columns of the text of a record, and of its unknown fields as JSON.
@@ -111,7 +111,7 @@ class JsonDecoder(Decoder):
         schema, marks = self.schema, self._marks
         value, text = F.col("value"), F.col(TEXT)
         if self.schemas is not None:
-            raw, value = wire_format.keyed(raw, self.schemas), wire_format.body(self.schemas)
+            raw, value = wire_format.with_writer(raw, self.schemas), wire_format.body(self.schemas)
         # a column: Spark would copy the bytes for each use of an expression that casts them
         cast = value.cast("string")
         cast = F.concat(F.lit('{"key":'), cast, F.lit("}")) if self.plain else cast
@@ -169,7 +169,7 @@ class JsonDecoder(Decoder):
             error = error.when(condition, reason)
         error = (
             error.when(~braced(text), "the value is not a JSON object")
-            .when(leaves.getField(CORRUPT).isNotNull(), misfit(text, schema))
+            .when(leaves.getField(CORRUPT).isNotNull(), shape_fault(text, schema))
             .when(leaves.isNull(), "the value is not a JSON object")
             .when(self._is_twice, "a field is written twice")
         )
@@ -244,7 +244,7 @@ class JsonDecoder(Decoder):
 
     def _is_writer(self, indexes: list[int]) -> Column:
         assert self.schemas is not None
-        return F.coalesce(wire_format.writer(self.schemas).isin(indexes), F.lit(False))
+        return F.coalesce(wire_format.writer_index(self.schemas).isin(indexes), F.lit(False))
 
     def _read_leaves(self, marks: Column) -> Column:
         """Parse the record as :func:`read_as`; rescued columns are null where the value of such a
@@ -255,7 +255,7 @@ class JsonDecoder(Decoder):
             (self._is_writer(indexes), self._read_without(marks, names))
             for names, indexes in self._rescued.items()
         )
-        return first_that([*chain, (F.lit(True), leaves)]) if self._rescued else leaves
+        return first_match([*chain, (F.lit(True), leaves)]) if self._rescued else leaves
 
     def _read_without(self, marks: Column, names: frozenset[str]) -> Column:
         """Parse the record without the values that the columns ``names`` cannot hold."""
@@ -284,7 +284,7 @@ class JsonDecoder(Decoder):
                 for name in sorted(names)
             ]
             chain.append((self._is_writer(indexes), F.array_compact(F.array(*lost))))
-        return F.coalesce(first_that(chain), F.array().cast("array<string>"))
+        return F.coalesce(first_match(chain), F.array().cast("array<string>"))
 
     def _enum_errors(self) -> Iterator[tuple[Column, Column]]:
         """Yield condition and text for enum values that only their writer has, if the policy
@@ -303,7 +303,7 @@ class JsonDecoder(Decoder):
                     f"field {name!r} has a value that schema {schemas.reader} does not list, and "
                     f"source.schema_changes quarantines those of schema {key}"
                 )
-                is_writer = wire_format.writer(schemas) == i
+                is_writer = wire_format.writer_index(schemas) == i
                 yield is_writer & F.coalesce(is_new, F.lit(False)), F.lit(text)
 
 

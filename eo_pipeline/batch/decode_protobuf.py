@@ -34,7 +34,13 @@ from eo_pipeline.formats.schema_diff import (
     Shape,
     unreadable,
 )
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, as_json, fitting, is_scalar
+from eo_pipeline.formats.wire_format import (
+    UNKNOWN_COLUMN,
+    WireSchemas,
+    are_scalars,
+    as_json,
+    exact_cast,
+)
 
 _BODY = "_eo_message"
 
@@ -44,7 +50,7 @@ cloudpickle.register_pickle_by_value(protobuf_worker)  # type: ignore[no-untyped
 class ProtobufDecoder(SchemaDecoder):
     """Decodes Protobuf."""
 
-    def _decoded(self, keyed: DataFrame) -> DataFrame:
+    def _decoded(self, records: DataFrame) -> DataFrame:
         library("ptars")
         schemas, branches = self.schemas, self._branches()
         reader = _message_of(self._kind, schemas.reader_text)
@@ -57,8 +63,8 @@ class ProtobufDecoder(SchemaDecoder):
             StructField(UNKNOWN, ArrayType(StringType())),
             *(StructField(name, _spark_type(message)) for name, message in extra),
         ]
-        schema = StructType([*keyed.schema.fields, *added])
-        df = keyed.withColumn(_BODY, self._message()).mapInArrow(decode, schema)
+        schema = StructType([*records.schema.fields, *added])
+        df = records.withColumn(_BODY, self._message()).mapInArrow(decode, schema)
         if not extra and not schemas.keeps:
             return df
         return df.withColumn(PARSED, self._value(branches)).drop(*(name for name, _ in extra))
@@ -70,9 +76,9 @@ class ProtobufDecoder(SchemaDecoder):
         for i, (key, branch) in enumerate(zip(schemas.writers, branches, strict=True)):
             if clash := kind.clash(schemas.texts[key], branch.text):
                 text = f"schema {key} cannot be read as schema {schemas.reader}: {clash}"
-                yield wire_format.writer(schemas) == i, F.lit(text)
+                yield wire_format.writer_index(schemas) == i, F.lit(text)
         message = kind.descriptor(schemas.reader_text).full_name
-        if schemas.have_keys:
+        if schemas.has_keys:
             another = F.lit(f"the {part} is not the message {message}, but another one of schema ")
             yield self._message().isNull(), F.concat(another, wire_format.key_text(schemas))
         field = F.concat(F.lit("field '"), F.get(unknown, F.lit(0)))
@@ -88,7 +94,7 @@ class ProtobufDecoder(SchemaDecoder):
                     _has_new_symbol(struct.getField(name), shapes[name]), F.lit(False)
                 )
                 text = f"the {part} has a new value of an enum within {name}, which is quarantined"
-                yield (wire_format.writer(schemas) == i) & is_new, F.lit(text)
+                yield (wire_format.writer_index(schemas) == i) & is_new, F.lit(text)
 
     @property
     def _kind(self) -> Protobuf:
@@ -114,7 +120,7 @@ class ProtobufDecoder(SchemaDecoder):
             if branch.in_writer_form:
                 written = F.col(self._column_of(i))
                 value = F.when(written.isNotNull(), branch.value(struct, written, unknown))
-                is_writer = wire_format.writer(schemas) == i
+                is_writer = wire_format.writer_index(schemas) == i
                 chain = F.when(is_writer, value) if chain is None else chain.when(is_writer, value)
         value = as_read if chain is None else chain.otherwise(as_read)
         return F.when(struct.isNotNull(), value)
@@ -122,11 +128,11 @@ class ProtobufDecoder(SchemaDecoder):
     def _message(self) -> Column:
         """Return the serialized message without its indexes; null if it is another message."""
         schemas, body = self.schemas, wire_format.body(self.schemas)
-        if not schemas.have_keys:
+        if not schemas.has_keys:
             return body
-        return wire_format.first_that(
+        return wire_format.first_match(
             (
-                (wire_format.writer(schemas) == i)
+                (wire_format.writer_index(schemas) == i)
                 & (F.substring(body, 1, len(prefix)) == F.lit(bytearray(prefix))),
                 F.substring(body, len(prefix) + 1, F.length(body)),
             )
@@ -209,9 +215,9 @@ class _Branch:
         """
         columns, shapes = (self.kind.shape_of(text).fields for text in (self.reader, self.writer))
         fits = {
-            name: fitting(written.getField(name), shapes[name], columns[name])
+            name: exact_cast(written.getField(name), shapes[name], columns[name])
             for name in (*self.rescued, *self.cast)
-            if is_scalar(columns[name], shapes[name])
+            if are_scalars(columns[name], shapes[name])
         }
         values = {name: struct.getField(name) for name in columns}
         for name, fit in fits.items():

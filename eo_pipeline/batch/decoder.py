@@ -66,7 +66,7 @@ class SchemaDecoder(Decoder):
         return self.schemas.rescues
 
     def decoded(self, raw: DataFrame) -> DataFrame:
-        df = self._decoded(wire_format.keyed(raw, self.schemas))
+        df = self._decoded(wire_format.with_writer(raw, self.schemas))
         return df.withColumn(LOST, self._lost()) if self.has_lost else df
 
     def columns(self) -> list[Column]:
@@ -82,9 +82,9 @@ class SchemaDecoder(Decoder):
         return error
 
     @abstractmethod
-    def _decoded(self, keyed: DataFrame) -> DataFrame:
+    def _decoded(self, records: DataFrame) -> DataFrame:
         """Add :data:`PARSED` and :data:`UNKNOWN` to the result of
-        :func:`eo_pipeline.formats.wire_format.keyed`.
+        :func:`eo_pipeline.formats.wire_format.with_writer`.
         """
 
     @abstractmethod

@@ -250,7 +250,7 @@ def _faults_within(leaves: Column, wanted: DataType, nullable: bool, path: str) 
         yield Fault(F.exists(leaves, is_wrong), " or ".join(reasons))
 
 
-def misfit(text: Column, schema: StructType) -> Column:
+def shape_fault(text: Column, schema: StructType) -> Column:
     """Return the reason why Spark's reader refuses ``text``, one record: the first field of another
     shape, or a general one for faults in nested values.
     """

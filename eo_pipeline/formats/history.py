@@ -8,7 +8,7 @@ from typing import Any
 
 from eo_pipeline.formats.kinds import kind_of
 from eo_pipeline.formats.parts import KEY, VALUE, Part
-from eo_pipeline.formats.schema_diff import Decided
+from eo_pipeline.formats.schema_diff import DecidedChange
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import ReadWith
 
@@ -26,7 +26,7 @@ class NextReader:
     before: str | None
     new: tuple[str, ...]
     gone: tuple[str, ...]
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[DecidedChange, ...] = ()
     part: Part = VALUE
 
     def __str__(self) -> str:

@@ -197,14 +197,16 @@ class SchemaChanges(Settings):
 
     def decide(self, changes: Iterable[Change]) -> Decisions:
         """Group the changes by column, with their policies."""
-        by_column: dict[str, list[Decided]] = {}
+        by_column: dict[str, list[DecidedChange]] = {}
         for change in changes:
-            by_column.setdefault(change.column, []).append(Decided(change, self.of(change.kind)))
+            by_column.setdefault(change.column, []).append(
+                DecidedChange(change, self.of(change.kind))
+            )
         return Decisions(by_column)
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedChange:
     """A change and its own policy."""
 
     change: Change
@@ -228,13 +230,13 @@ class Decided:
 class Decisions:
     """The changes of a schema by column, with their policies."""
 
-    by_column: Mapping[str, list[Decided]]
+    by_column: Mapping[str, list[DecidedChange]]
 
     def __bool__(self) -> bool:
         return bool(self.by_column)
 
     @property
-    def all(self) -> tuple[Decided, ...]:
+    def all(self) -> tuple[DecidedChange, ...]:
         return tuple(change for decided in self.by_column.values() for change in decided)
 
     def policy(self, column: str) -> Policy:
@@ -248,7 +250,7 @@ class Decisions:
         return tuple(c for c in self.by_column if self.policy(c) is Policy.RESCUE)
 
     @property
-    def frozen(self) -> tuple[Decided, ...]:
+    def frozen(self) -> tuple[DecidedChange, ...]:
         return tuple(decided for decided in self.all if decided.policy is Policy.FREEZE)
 
     @property

@@ -76,7 +76,7 @@ class WireSchemas:
         return kind_of(self.type, self.message)
 
     @property
-    def have_keys(self) -> bool:
+    def has_keys(self) -> bool:
         return self.reader != ALONE
 
     @property
@@ -101,7 +101,7 @@ class WireSchemas:
         """Return the schemas of the records, by the metrics ``seen``, with the texts that are not
         ``held`` by the ledger yet.
         """
-        if not self.have_keys:
+        if not self.has_keys:
             return None
         groups = range(len(_metric_groups(self.writers)))
         bits = [seen[self.part.column_name(f"writers_{n}")] or 0 for n in groups]
@@ -132,22 +132,22 @@ class ReadBy:
     @property
     def writers(self) -> list[tuple[str, ...]]:
         """Keys of the registry's schemas that records are tested for, by part."""
-        return [schemas.writers for schemas in self.parts if schemas.have_keys]
+        return [schemas.writers for schemas in self.parts if schemas.has_keys]
 
 
 #: For records without a registry.
 NOTHING = ReadBy()
 
 
-def keyed(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
+def with_writer(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
     """Add the columns that the other functions use: the key of the schema, the writer's index."""
-    key = _key(schemas) if schemas.have_keys else F.lit(bytearray())
+    key = _key(schemas) if schemas.has_keys else F.lit(bytearray())
     return raw.withColumn(_key_column(schemas), key).withColumn(
-        schemas.part.column_name("writer"), _writer_index(schemas)
+        schemas.part.column_name("writer"), _index_of_writer(schemas)
     )
 
 
-def writer(schemas: WireSchemas) -> Column:
+def writer_index(schemas: WireSchemas) -> Column:
     """Return the index of the record's schema among the writers, null if it is none of them."""
     return F.col(schemas.part.column_name("writer"))
 
@@ -157,7 +157,7 @@ def body(schemas: WireSchemas) -> Column:
     Protobuf's indexes, which follow the key, move from the header to the front.
     """
     whole, header = F.col(schemas.part.name), _header(schemas.part)
-    if not schemas.have_keys:
+    if not schemas.has_keys:
         return whole
     in_header = F.col("headers").isNotNull() & header.isNotNull()
     length = F.length(F.col(_key_column(schemas)))
@@ -171,16 +171,16 @@ def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
     """Yield condition and text of each possible error in the schema of a part that is not null; the
     first condition that holds counts.
     """
-    if schemas.have_keys:
+    if schemas.has_keys:
         part = schemas.part.name
         no_key = f"the {part} does not begin with the number of a schema in a registry"
         yield F.col(_key_column(schemas)).isNull(), F.lit(no_key)
         unknown = F.concat(F.lit(f"the registry has no {schemas.type} schema "), key_text(schemas))
-        yield writer(schemas).isNull(), unknown
+        yield writer_index(schemas).isNull(), unknown
         for i, key in enumerate(schemas.writers):
             if names := quarantined_changes(schemas, key):
                 text = f"schema {key} is quarantined, for what it has or lacks: {', '.join(names)}"
-                yield writer(schemas) == i, F.lit(text)
+                yield writer_index(schemas) == i, F.lit(text)
 
 
 def quarantined_changes(schemas: WireSchemas, key: str) -> list[str]:
@@ -203,9 +203,9 @@ def quarantined_changes(schemas: WireSchemas, key: str) -> list[str]:
 
 def metrics(schemas: WireSchemas | None) -> list[Column]:
     """Return aggregates: bits of the writers met, and two of the keys of other schemas."""
-    if schemas is None or not schemas.have_keys:
+    if schemas is None or not schemas.has_keys:
         return []
-    name_of, index = schemas.part.column_name, writer(schemas)
+    name_of, index = schemas.part.column_name, writer_index(schemas)
     bits = [
         F.bit_or(
             F.when(
@@ -223,16 +223,16 @@ def metrics(schemas: WireSchemas | None) -> list[Column]:
     ]
 
 
-def counted(schemas: WireSchemas) -> list[str]:
+def metric_columns(schemas: WireSchemas) -> list[str]:
     """Return the columns that :func:`metrics` aggregate."""
-    return [_key_column(schemas), schemas.part.column_name("writer")] if schemas.have_keys else []
+    return [_key_column(schemas), schemas.part.column_name("writer")] if schemas.has_keys else []
 
 
 def unknown_keys(schemas: WireSchemas, seen: Mapping[str, Any]) -> set[str]:
     """Return keys of schemas that are no writers, by the metrics ``seen``: all keys if there are at
     most two, otherwise two of them.
     """
-    if not schemas.have_keys:
+    if not schemas.has_keys:
         return set()
     names = map(schemas.part.column_name, ("stranger_first", "stranger_last"))
     return {key_of(bytes.fromhex(digits)) for name in names if (digits := seen.get(name))}
@@ -262,14 +262,14 @@ def key_text(schemas: WireSchemas) -> Column:
 
 def left_out(schemas: WireSchemas) -> Column:
     """Return the paths of the writer's fields that the reader lacks, an array; null if none."""
-    return first_that(
-        (writer(schemas) == i, F.array(*map(F.lit, paths)))
+    return first_match(
+        (writer_index(schemas) == i, F.array(*map(F.lit, paths)))
         for i, key in enumerate(schemas.writers)
         if (paths := schemas.kind.left_out(schemas.texts[key], schemas.reader_text))
     ).cast("array<string>")
 
 
-def first_that(branches: Iterable[tuple[Column, Column]]) -> Column:
+def first_match(branches: Iterable[tuple[Column, Column]]) -> Column:
     """Return the value of the first branch whose condition holds, null if none does."""
     chain: Column | None = None
     for holds, value in branches:
@@ -321,10 +321,10 @@ def _begins(byte: bytes, binary: Column) -> Column:
     return F.substring(binary, 1, 1) == F.lit(bytearray(byte))
 
 
-def _writer_index(schemas: WireSchemas) -> Column:
-    if not schemas.have_keys:
+def _index_of_writer(schemas: WireSchemas) -> Column:
+    if not schemas.has_keys:
         return F.lit(0)
-    return first_that(
+    return first_match(
         (F.col(_key_column(schemas)) == F.lit(bytearray(_bytes_of(key))), F.lit(i))
         for i, key in enumerate(schemas.writers)
     )
@@ -334,7 +334,7 @@ def _is_unknown(schemas: WireSchemas) -> Column:
     """Return whether the schema is neither a writer's nor one of ``schemas.unknown``."""
     key = F.col(_key_column(schemas))
     no_schemas = [F.lit(bytearray(_bytes_of(unknown))) for unknown in schemas.unknown]
-    is_new = key.isNotNull() & writer(schemas).isNull()
+    is_new = key.isNotNull() & writer_index(schemas).isNull()
     return is_new & ~key.isin(*no_schemas) if no_schemas else is_new
 
 
@@ -350,12 +350,12 @@ _JSON_OPTIONS = {
 }
 
 
-def is_scalar(*shapes: Shape) -> bool:
+def are_scalars(*shapes: Shape) -> bool:
     """Return whether values can be compared with their cast."""
     return not any(shape.parts for shape in shapes)
 
 
-def fitting(value: Column, written: Shape, column: Shape) -> Column:
+def exact_cast(value: Column, written: Shape, column: Shape) -> Column:
     """Return ``value`` in the type of its column; null unless that is exact."""
     if column.symbols:
         return F.when(value.isin(*column.symbols), value)
