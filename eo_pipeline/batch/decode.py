@@ -206,12 +206,12 @@ class Decoded:
         """
         if not errors:
             return self
-        schema = "array<struct<topic: string, partition: int, offset: bigint, more: string>>"
-        text = F.lit(json.dumps([{**error, "more": error["error"]} for error in errors]))
-        more = self.all.sparkSession.range(1).select(F.inline(F.from_json(text, schema)))
-        joined = self.all.join(F.broadcast(more), ["topic", "partition", "offset"], "left")
-        error = F.coalesce(F.col(ERROR), F.col("more"))
-        return replace(self, all=joined.withColumn(ERROR, error).drop("more"))
+        schema = "array<struct<topic: string, partition: int, offset: bigint, added: string>>"
+        text = F.lit(json.dumps([{**error, "added": error["error"]} for error in errors]))
+        added = self.all.sparkSession.range(1).select(F.inline(F.from_json(text, schema)))
+        joined = self.all.join(F.broadcast(added), ["topic", "partition", "offset"], "left")
+        error = F.coalesce(F.col(ERROR), F.col("added"))
+        return replace(self, all=joined.withColumn(ERROR, error).drop("added"))
 
     def marks(self) -> DataFrame:
         """Return the coordinates of every record, and if it is ``bad`` or ``skipped``."""
@@ -267,7 +267,7 @@ def _decode_value(
         error = F.when(F.col("value").isNull(), F.lit(TOMBSTONE))
         return Decoded(_with_error(raw, error, source), source)
     if schemas is None and source.value_format != "json":
-        schemas = WireSchemas.alone(source.schema_text, source.schema_type, source.message)
+        schemas = WireSchemas.single(source.schema_text, source.schema_type, source.message)
     if schemas is not None:
         schemas = _with_policy(schemas, source)
     decoder: Decoder
@@ -322,7 +322,7 @@ def _decode_key(
         return df, {KEY_COLUMN: text.alias(KEY_COLUMN)}
     if schemas is None:
         schema_type, message = source.schema_type_of(KEY), source.message_of(KEY)
-        schemas = WireSchemas.alone(source.schema_text_of(KEY), schema_type, message, KEY)
+        schemas = WireSchemas.single(source.schema_text_of(KEY), schema_type, message, KEY)
     decoder = _DECODERS[schemas.type](schemas)
     df, error = decoder.decoded(raw), decoder.error()
     if source.unknown_fields == "fail":

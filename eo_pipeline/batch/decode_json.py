@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -33,8 +33,8 @@ from eo_pipeline.batch.unknown_fields import (
     unknown_fields,
 )
 from eo_pipeline.formats import wire_format
-from eo_pipeline.formats.schema_diff import MAP, STRUCT, ChangeKind, Policy, Shape, unreadable
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, first_match
+from eo_pipeline.formats.schema_diff import ChangeKind, Policy, Shape, unreadable
+from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, first_match, has_new_symbol
 from eo_pipeline.kafka.source import KafkaSource
 
 #: Columns of the text of a record, and of its unknown fields as JSON.
@@ -298,7 +298,7 @@ class JsonDecoder(Decoder):
             changes = unreadable(schemas.kind.shape_of(schemas.texts[key]), reader)
             names = [c.column for c in changes if c.kind is ChangeKind.NEW_ENUM_VALUE]
             for name in dict.fromkeys(names):
-                is_new = _has_new_symbol(F.col(PARSED).getField(name), self._shapes[name])
+                is_new = has_new_symbol(F.col(PARSED).getField(name), self._shapes[name])
                 text = (
                     f"field {name!r} has a value that schema {schemas.reader} does not list, and "
                     f"source.schema_changes quarantines those of schema {key}"
@@ -331,18 +331,3 @@ def _is_text(marks: Column, name: str, leaf: Column) -> Column:
     """Return whether the field is a text; as a leaf an object or an array looks like one."""
     kind = F.schema_of_variant(_field(marks, name, VariantType()))
     return ~is_marked(leaf) & F.coalesce(kind == "STRING", F.lit(False))
-
-
-def _has_new_symbol(value: Column, shape: Shape) -> Column:
-    """Return whether an enum within has a value that its ``shape`` lacks."""
-    if shape.symbols:
-        return ~value.isin(*shape.symbols)
-    if shape.type == STRUCT:
-        conditions = [_has_new_symbol(value.getField(name), part) for name, part in shape.parts]
-        safe = (F.coalesce(condition, F.lit(False)) for condition in conditions)
-        return reduce(Column.__or__, safe, F.lit(False))
-    if not shape.parts:
-        return F.lit(False)
-    part = shape.parts[0][1]
-    values = F.map_values(value) if shape.type == MAP else value
-    return F.exists(values, lambda item: F.coalesce(_has_new_symbol(item, part), F.lit(False)))

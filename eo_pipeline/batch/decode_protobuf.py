@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import or_
+from functools import lru_cache
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
@@ -28,7 +27,6 @@ from eo_pipeline.formats.protobuf import Protobuf, only, plain_files, prefixes, 
 from eo_pipeline.formats.schema_diff import (
     ARRAY,
     MAP,
-    STRUCT,
     ChangeKind,
     Policy,
     Shape,
@@ -40,6 +38,7 @@ from eo_pipeline.formats.wire_format import (
     are_scalars,
     as_json,
     exact_cast,
+    has_new_symbol,
 )
 
 _BODY = "_eo_message"
@@ -91,7 +90,7 @@ class ProtobufDecoder(SchemaDecoder):
         for i, branch in enumerate(branches):
             for name in branch.enums:
                 is_new = F.coalesce(
-                    _has_new_symbol(struct.getField(name), shapes[name]), F.lit(False)
+                    has_new_symbol(struct.getField(name), shapes[name]), F.lit(False)
                 )
                 text = f"the {part} has a new value of an enum within {name}, which is quarantined"
                 yield (wire_format.writer_index(schemas) == i) & is_new, F.lit(text)
@@ -251,20 +250,6 @@ class _Branch:
 
 def _is_within(name: str) -> Callable[[Column], Column]:
     return lambda path: (path == name) | path.startswith(f"{name}.")
-
-
-def _has_new_symbol(value: Column, shape: Shape) -> Column:
-    """Return whether an enum within has a value that its ``shape`` lacks."""
-    if shape.symbols:
-        return ~value.isin(*shape.symbols)
-    if shape.type == STRUCT:
-        conditions = (_has_new_symbol(value.getField(name), part) for name, part in shape.parts)
-        return reduce(or_, (F.coalesce(condition, F.lit(False)) for condition in conditions))
-    if shape.type in (ARRAY, MAP):
-        part = shape.parts[0][1]
-        values = value if shape.type == ARRAY else F.map_values(value)
-        return F.exists(values, lambda item: _has_new_symbol(item, part))
-    return F.lit(False)
 
 
 def _message_of(kind: Protobuf, text: str) -> Message:

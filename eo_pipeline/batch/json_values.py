@@ -327,8 +327,8 @@ def _has_lone_surrogate(text: Column) -> Column:
 
 
 def _has_trailing_text(text: Column, marks: Column) -> Column:
-    """Return whether text follows the first object, which Spark's reader ignores. No such text can
-    leave both an array and an object around the whole valid, each of one element.
+    """Return whether text follows the first object, which Spark's reader ignores. Such text makes
+    an array or an object around the whole invalid, or gives it a second element.
     """
     first = F.octet_length(F.substring_index(text, "}", 1))
     is_last = first == F.octet_length(text) - 1  # nearly all flat records: one brace, at the end

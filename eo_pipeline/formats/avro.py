@@ -99,8 +99,8 @@ class Avro(SchemaKind):
         fields = []
         defined: dict[str, Any] = {}
         present = [field["name"] for field in new["fields"]]
-        gone = [name for name in was if name in as_before and name not in present]
-        for field in [*new["fields"], *(was[name] for name in gone)]:
+        dropped = [name for name in was if name in as_before and name not in present]
+        for field in [*new["fields"], *(was[name] for name in dropped)]:
             kept = field["name"] in as_before
             if kept and field["name"] not in was:
                 continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -19,6 +20,8 @@ from eo_pipeline.formats.base import SchemaKind
 from eo_pipeline.formats.kinds import kind_of
 from eo_pipeline.formats.parts import VALUE, Part
 from eo_pipeline.formats.schema_diff import (
+    MAP,
+    STRUCT,
     ChangeKind,
     Policy,
     SchemaChanges,
@@ -39,7 +42,7 @@ UNKNOWN_COLUMN = "_unknown_fields"
 _BITS = 60
 
 #: Key of the only schema where there is no registry.
-ALONE = ""
+NO_KEY = ""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,11 @@ class WireSchemas:
     keeps: bool = False
 
     @classmethod
-    def alone(
+    def single(
         cls, text: str, schema_type: str = AVRO, message: str = "", part: Part = VALUE
     ) -> WireSchemas:
         """Return the one schema of all records, which have no id of it."""
-        return cls(ALONE, (ALONE,), {ALONE: text}, (), schema_type, message, part)
+        return cls(NO_KEY, (NO_KEY,), {NO_KEY: text}, (), schema_type, message, part)
 
     @property
     def kind(self) -> SchemaKind:
@@ -77,7 +80,7 @@ class WireSchemas:
 
     @property
     def has_keys(self) -> bool:
-        return self.reader != ALONE
+        return self.reader != NO_KEY
 
     @property
     def reader_text(self) -> str:
@@ -156,15 +159,15 @@ def body(schemas: WireSchemas) -> Column:
     """Return the bytes after the schema's key; all bytes if a header has the key, or there is none.
     Protobuf's indexes, which follow the key, move from the header to the front.
     """
-    whole, header = F.col(schemas.part.name), _header(schemas.part)
+    payload, header = F.col(schemas.part.name), _header(schemas.part)
     if not schemas.has_keys:
-        return whole
+        return payload
     in_header = F.col("headers").isNotNull() & header.isNotNull()
     length = F.length(F.col(_key_column(schemas)))
-    rest = F.substring(whole, length + 1, F.length(whole))
+    rest = F.substring(payload, length + 1, F.length(payload))
     if schemas.type == PROTOBUF:
-        whole = F.concat(F.substring(header, length + 1, F.length(header)), whole)
-    return F.when(in_header, whole).otherwise(rest)
+        payload = F.concat(F.substring(header, length + 1, F.length(header)), payload)
+    return F.when(in_header, payload).otherwise(rest)
 
 
 def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
@@ -303,18 +306,18 @@ def _header(part: Part) -> Column:
 
 def _key(schemas: WireSchemas) -> Column:
     """Return the bytes of the schema's key; null without a key in one of the forms."""
-    whole, header = F.col(schemas.part.name), _header(schemas.part)
+    payload, header = F.col(schemas.part.name), _header(schemas.part)
     in_header = F.when(F.col("headers").isNotNull() & header.isNotNull(), header)
     if schemas.type == PROTOBUF:  # the message's indexes may follow
         number, guid = (F.substring(in_header, 1, n) for n in (_NUMBER_BYTES, _GUID_BYTES))
         in_header = F.when(_begins(_NUMBER, in_header), number).otherwise(guid)
-    in_front = F.when(_begins(_NUMBER, whole), F.substring(whole, 1, _NUMBER_BYTES)).when(
-        _begins(_GUID, whole), F.substring(whole, 1, _GUID_BYTES)
+    in_front = F.when(_begins(_NUMBER, payload), F.substring(payload, 1, _NUMBER_BYTES)).when(
+        _begins(_GUID, payload), F.substring(payload, 1, _GUID_BYTES)
     )
     key = F.coalesce(in_header, in_front)
     length = F.when(_begins(_NUMBER, key), _NUMBER_BYTES).otherwise(_GUID_BYTES)
     is_key = _begins(_NUMBER, key) | _begins(_GUID, key)
-    return F.when(whole.isNotNull() & (F.length(key) == length) & is_key, key)
+    return F.when(payload.isNotNull() & (F.length(key) == length) & is_key, key)
 
 
 def _begins(byte: bytes, binary: Column) -> Column:
@@ -371,3 +374,18 @@ def as_json(fields: Sequence[Column]) -> Column:
         return F.lit(None).cast("string")
     text = F.to_json(F.struct(*fields), _JSON_OPTIONS)
     return F.when(text != "{}", text)
+
+
+def has_new_symbol(value: Column, shape: Shape) -> Column:
+    """Return whether an enum within has a value that its ``shape`` lacks."""
+    if shape.symbols:
+        return ~value.isin(*shape.symbols)
+    if shape.type == STRUCT:
+        conditions = [has_new_symbol(value.getField(name), part) for name, part in shape.parts]
+        safe = (F.coalesce(condition, F.lit(False)) for condition in conditions)
+        return reduce(Column.__or__, safe, F.lit(False))
+    if not shape.parts:
+        return F.lit(False)
+    part = shape.parts[0][1]
+    values = F.map_values(value) if shape.type == MAP else value
+    return F.exists(values, lambda item: F.coalesce(has_new_symbol(item, part), F.lit(False)))

@@ -195,7 +195,7 @@ def test_a_field_with_the_name_of_the_column_of_what_is_rescued_is_refused() -> 
         }
     )
     with pytest.raises(ConfigError, match="has a field of that name"):
-        _with_policy(WireSchemas.alone(text), source)
+        _with_policy(WireSchemas.single(text), source)
 
 
 def test_one_word_is_for_all_kinds() -> None:
