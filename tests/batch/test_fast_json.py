@@ -183,14 +183,14 @@ def counted(decoded: Decoded) -> list[Row]:
 def test_ordinary_values_of_each_type_are_read(spark: SparkSession) -> None:
     assert has_function(spark, trial)
     values = [f'{{"v": {value}}}'.encode() for _, value in READ]
-    found = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(READ, values, strict=True)]
-    assert [case for case, done in zip(READ, found, strict=True) if not done] == []
+    results = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(READ, values, strict=True)]
+    assert [case for case, done in zip(READ, results, strict=True) if not done] == []
 
 
 def test_what_is_not_sure_is_left_to_sparks_reader(spark: SparkSession) -> None:
     values = [f'{{"v": {value}}}'.encode() for _, value in LEFT]
-    found = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(LEFT, values, strict=True)]
-    assert [case for case, done in zip(LEFT, found, strict=True) if done] == []
+    results = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(LEFT, values, strict=True)]
+    assert [case for case, done in zip(LEFT, results, strict=True) if done] == []
     whole = is_read(spark, "v BIGINT", *LEFT_WHOLE)
     assert [case for case, done in zip(LEFT_WHOLE, whole, strict=True) if done] == []
 

@@ -28,9 +28,9 @@ def decoded(text: str, *bodies: bytes | None) -> list[dict[str, Any]]:
     batch = pa.record_batch(
         {"body": pa.array(bodies, pa.binary()), "writer": pa.array(writers, pa.int32())}
     )
-    (made,) = decode([batch])
-    assert made.schema.names == ["writer", "row", "unknown"]
-    return [{**row, "writer": None} for row in made.to_pylist()]
+    (result,) = decode([batch])
+    assert result.schema.names == ["writer", "row", "unknown"]
+    return [{**row, "writer": None} for row in result.to_pylist()]
 
 
 def told(row: Any = None, unknown: Any = None) -> dict[str, Any]:

@@ -75,12 +75,12 @@ def test_what_a_schema_refers_to_is_written_out_in_it(
     at_place = [SchemaReference("shop.Place", "place", 1)]
     order = record(("id", "long"), ("here", "shop.Place"), ("there", "shop.Place"))
     store.register_schema("orders-value", Schema(order, "AVRO", at_place))
-    found = json.loads(registry.latest("orders-value").text)
-    here, there = (field["type"] for field in found["fields"][1:])
+    schema = json.loads(registry.latest("orders-value").text)
+    here, there = (field["type"] for field in schema["fields"][1:])
     assert here["name"] == "shop.Place"
     assert here["fields"][0]["type"]["fields"][0]["type"] == "string"
     assert there == "shop.Place"  # a name stands for what was written out before
-    assert Avro().fault_of(json.dumps(found)) is None
+    assert Avro().fault_of(json.dumps(schema)) is None
 
 
 def test_a_subject_that_is_not_there_or_is_no_avro_is_said(
@@ -119,9 +119,9 @@ NODE = {
         (record(("_kafka", "string")), "has a field _kafka, a name that is taken"),
     ],
 )
-def test_what_cannot_become_columns_is_said(schema: str, said: str | None) -> None:
+def test_what_cannot_become_columns_is_said(schema: str, expected: str | None) -> None:
     fault = Avro().fault_of(schema)
-    assert fault is None if said is None else said in str(fault)
+    assert fault is None if expected is None else expected in str(fault)
 
 
 def test_fields_that_the_reader_leaves_out_are_named_by_their_paths() -> None:
@@ -167,8 +167,8 @@ GOOD: dict[str, Any] = {
         ({"registry": {"url": "http://h", "client": {"url": "x"}}}, "stands beside client"),
     ],
 )
-def test_a_source_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as raised:
+def test_a_source_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
         KafkaSource(**{**GOOD, **changes})
     assert "secret" not in str(raised.value)
 

@@ -82,16 +82,16 @@ def between(before: Any, now: Any) -> list[Change]:
     return list(changes(AVRO.shape_of(record(*before)), AVRO.shape_of(record(*now))))
 
 
-@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda case: str(case)[:60])
 def test_a_change_is_of_one_kind(before: Any, now: Any, kind: ChangeKind, path: str) -> None:
-    found = between(before, now)
-    assert [(each.kind, ".".join(each.path)) for each in found] == [(kind, path)]
-    assert path in str(found[0])
-    assert kind.replace("_", " ") in str(found[0])
+    result = between(before, now)
+    assert [(change.kind, ".".join(change.path)) for change in result] == [(kind, path)]
+    assert path in str(result[0])
+    assert kind.replace("_", " ") in str(result[0])
 
 
 @pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda case: str(case)[:60])
 def test_each_kind_has_a_policy_of_its_own(
     before: Any, now: Any, kind: ChangeKind, path: str, policy: Policy
 ) -> None:
@@ -103,13 +103,15 @@ def test_each_kind_has_a_policy_of_its_own(
     decided = SETTING.validate_python({kind.value: policy.value}).decide(between(before, now))
     column = path.partition(".")[0]
     assert decided.policy(column) is policy
-    assert [str(each.change.kind) for each in decided.frozen] == [kind] * (policy is Policy.FREEZE)
+    assert [str(decided_change.change.kind) for decided_change in decided.frozen] == [kind] * (
+        policy is Policy.FREEZE
+    )
     assert decided.as_before == ({column} if policy is not Policy.EVOLVE else set())
     fields = kind in (ChangeKind.NEW_FIELD, ChangeKind.NEW_NESTED_FIELD, ChangeKind.DROPPED_FIELD)
     assert decided.quarantined == ((path,) if policy is Policy.QUARANTINE and fields else ())
-    made = AVRO.shape_of(AVRO.partly(record(*before), record(*now), decided.as_before))
+    shape = AVRO.shape_of(AVRO.partly(record(*before), record(*now), decided.as_before))
     expected = record(*now) if policy is Policy.EVOLVE else record(*before)
-    assert made.fields == AVRO.shape_of(expected).fields
+    assert shape.fields == AVRO.shape_of(expected).fields
 
 
 def test_decimals_with_another_number_of_places_are_cast_where_that_can_be_looked_at() -> None:
@@ -120,7 +122,7 @@ def test_decimals_with_another_number_of_places_are_cast_where_that_can_be_looke
     assert cast(decimal(5, 2), decimal(9, 4)) == cast(decimal(9, 4), decimal(5, 2)) == {"x": True}
     within = [place(("d", decimal(5, 2))), place(("d", decimal(9, 4)))]
     assert cast(*within) == {"x": True}
-    assert cast(*({"type": "map", "values": each} for each in within)) == {"x": False}
+    assert cast(*({"type": "map", "values": values} for values in within)) == {"x": False}
     assert cast(within[0], place(("d", decimal(9, 4)), ("e", "int"))) == {"x": False}
 
 
@@ -135,8 +137,8 @@ def test_the_columns_of_a_json_schema_are_compared_alike() -> None:
     before = properties(id=integer, at=at, x=inner, m=of, gone=text)
     now = properties(id=text, at=at, x=json.loads(properties(lat=integer)), m=of, new=integer)
     kind = JsonSchema()
-    found = {str(each) for each in changes(kind.shape_of(before), kind.shape_of(now))}
-    assert found == {
+    texts = {str(change) for change in changes(kind.shape_of(before), kind.shape_of(now))}
+    assert texts == {
         *("changed type: id from bigint to string", "dropped field: x.on (date)"),
         *("dropped field: gone (string)", "new field: new (bigint)"),
     }
@@ -157,7 +159,7 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
     before = message("int32 id = 1; repeated string tags = 2; map<string, int32> m = 3;", "S")
     now = message("int64 id = 1; repeated string tags = 2; uint64 n = 4;", "S", "L")
     shape_of = Protobuf("Order").shape_of
-    assert {str(each) for each in changes(shape_of(before), shape_of(now))} == {
+    assert {str(change) for change in changes(shape_of(before), shape_of(now))} == {
         *("widened type: id from int to bigint", "dropped field: m (map<string,int>)"),
         *("new enum value: size (L)", "new field: n (decimal(20,0))"),
     }
@@ -175,11 +177,11 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
     ],
 )
 def test_what_a_format_does_not_know_is_said_when_a_document_is_read(
-    value_format: str, policy: Any, said: str
+    value_format: str, policy: Any, message: str
 ) -> None:
     source = {"bootstrap_servers": "h:1", "topics": ["t"], "registry": {"url": "http://h:2"}}
     more = {"value_format": value_format, "schema_changes": policy}
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=message):
         KafkaSource.model_validate(source | more)
 
 
@@ -219,8 +221,10 @@ def test_the_strictest_of_a_columns_changes_decides_and_other_columns_go_their_w
         "z": Policy.QUARANTINE,
         "id": Policy.EVOLVE,
     }
-    made = AVRO.partly(record(*before), record(*now), decided.as_before)
-    assert AVRO.shape_of(made) == AVRO.shape_of(record(("x", OLD), ("y", "long"), ("z", "int"), ID))
+    evolved = AVRO.partly(record(*before), record(*now), decided.as_before)
+    assert AVRO.shape_of(evolved) == AVRO.shape_of(
+        record(("x", OLD), ("y", "long"), ("z", "int"), ID)
+    )
 
 
 def test_a_type_of_one_name_that_two_columns_need_in_two_forms_is_told() -> None:
@@ -237,8 +241,8 @@ def test_a_type_that_is_defined_in_a_field_that_goes_is_defined_where_it_is_met_
     assert AVRO.shape_of(AVRO.without(schema, {"x"})) == AVRO.shape_of(
         record(("y", OLD), ("s", enum("S")))
     )
-    made = json.loads(AVRO.partly(schema, record(("y", OLD)), {"s"}))
-    assert "default" not in made["fields"][1]["type"]  # it would hide a symbol that is new
+    evolved = json.loads(AVRO.partly(schema, record(("y", OLD)), {"s"}))
+    assert "default" not in evolved["fields"][1]["type"]  # it would hide a symbol that is new
 
 
 def test_a_writers_type_that_is_within_itself_is_looked_into_once() -> None:
@@ -248,7 +252,7 @@ def test_a_writers_type_that_is_within_itself_is_looked_into_once() -> None:
     assert unreadable(AVRO.shape_of(json.dumps(schema)), AVRO.shape_of(json.dumps(plain))) == []
     kind = Protobuf("")
     file = 'syntax = "proto3"; message Row { int64 id = 1; Row next = 2; }'
-    files = [kind.self_contained(each, {}) for each in (file, file.replace("Row next = 2;", ""))]
+    files = [kind.self_contained(text, {}) for text in (file, file.replace("Row next = 2;", ""))]
     written, read = map(kind.shape_of, files)
     assert unreadable(written, read) == []
 
