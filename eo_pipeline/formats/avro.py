@@ -41,7 +41,6 @@ class Avro(SchemaKind):
     """Avro schemas."""
 
     def fault_of(self, text: str) -> str | None:
-        """See :class:`SchemaKind`."""
         try:
             schema = json.loads(text)
         except ValueError as error:
@@ -71,24 +70,20 @@ class Avro(SchemaKind):
         return None
 
     def field_names(self, text: str) -> list[str]:
-        """See :class:`SchemaKind`."""
         return [field["name"] for field in json.loads(text)["fields"]]
 
     def left_out(self, writer: str, reader: str) -> list[str]:
-        """See :class:`SchemaKind`."""
         written, read = (_qualified(json.loads(text), "") for text in (writer, reader))
         types = dict(_named_types(written)), dict(_named_types(read))
         return sorted(set(_left_out(written, read, *types, ())))
 
     def shape_of(self, text: str) -> Shape:
-        """See :class:`SchemaKind`. A writer may have a type within itself, which no column can
-        have: it is followed once.
-        """
+        """Return the columns. A type within itself, which a writer may have, is followed once."""
         schema = _qualified(json.loads(text), "")
         return _shape(schema, dict(_named_types(schema)))
 
     def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
-        """See :class:`SchemaKind`. A kept enum has no default: a value it lacks is an error.
+        """Merge two schemas. A kept enum has no default: a value that it lacks is an error.
 
         Raises:
             ValueError: both define a type of one name differently, and both types are needed.
@@ -119,7 +114,6 @@ class Avro(SchemaKind):
         return json.dumps({**record, "fields": [f for f in record["fields"] if f["name"] in kept]})
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
-        """See :class:`SchemaKind`."""
         if not references:
             return canonical(text)
         named = {name: json.loads(reference) for name, reference in references.items()}
@@ -127,7 +121,7 @@ class Avro(SchemaKind):
         return canonical(json.dumps(_without_hints(avro.parse_schema_with_repo(text, named))))
 
     def as_record(self, text: str) -> str:
-        """See :class:`SchemaKind`. The values of both schemas have equal bytes."""
+        """Return a record whose values have the same bytes."""
         try:
             schema = text if text in _PRIMITIVE else json.loads(text)
         except ValueError:
@@ -137,7 +131,6 @@ class Avro(SchemaKind):
         return json.dumps({**_PLAIN, "fields": [{"name": "key", "type": schema}]})
 
     def is_plain(self, text: str) -> bool:
-        """See :class:`SchemaKind`."""
         schema = json.loads(text)
         return all(schema.get(name) == value for name, value in _PLAIN.items())
 

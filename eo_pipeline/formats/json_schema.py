@@ -35,7 +35,6 @@ class JsonSchema(SchemaKind):
     """JSON Schemas."""
 
     def fault_of(self, text: str) -> str | None:
-        """See :class:`SchemaKind`."""
         try:
             names = self.field_names(text)
         except _UnfitError as error:
@@ -49,15 +48,13 @@ class JsonSchema(SchemaKind):
         return None
 
     def field_names(self, text: str) -> list[str]:
-        """See :class:`SchemaKind`."""
         return list(self.shape_of(text).fields)
 
     def left_out(self, writer: str, reader: str) -> list[str]:
-        """See :class:`SchemaKind`."""
         return sorted(set(_paths_not_in(self.shape_of(writer), self.shape_of(reader), ())))
 
     def shape_of(self, text: str) -> Shape:
-        """See :class:`SchemaKind`. An enum of texts has its values."""
+        """Return the columns; an enum of texts has its values."""
         try:
             root = json.loads(text)
         except ValueError as error:
@@ -74,7 +71,7 @@ class JsonSchema(SchemaKind):
         return shape
 
     def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
-        """See :class:`SchemaKind`. The result has types and the values of enums, nothing else."""
+        """Merge two schemas; the result has types and the values of enums, nothing else."""
         was, fields = self.shape_of(before).fields, self.shape_of(now).fields
         for name in as_before:
             if name in was:
@@ -84,14 +81,13 @@ class JsonSchema(SchemaKind):
         return json.dumps(_declared(Shape(STRUCT, tuple(fields.items()))))
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
-        """See :class:`SchemaKind`."""
         if not references:
             return canonical(text)
         named = {name: json.loads(reference) for name, reference in references.items()}
         return canonical(json.dumps({**json.loads(text), _BUNDLED: named}))
 
     def as_record(self, text: str) -> str:
-        """See :class:`SchemaKind`: an object with the one property ``key``."""
+        """Return an object with the one property ``key``."""
         try:
             schema = json.loads(text)
             self.shape_of(text)
@@ -106,7 +102,6 @@ class JsonSchema(SchemaKind):
         return text
 
     def is_plain(self, text: str) -> bool:
-        """See :class:`SchemaKind`."""
         return json.loads(text).get(_PLAIN) is True
 
 

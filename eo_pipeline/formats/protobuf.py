@@ -359,7 +359,6 @@ class Protobuf(SchemaKind):
     message: str = ""
 
     def fault_of(self, text: str) -> str | None:
-        """See :class:`SchemaKind`."""
         try:
             message = self.descriptor(text)
         except ProtoError as error:
@@ -376,11 +375,10 @@ class Protobuf(SchemaKind):
         return None
 
     def field_names(self, text: str) -> list[str]:
-        """See :class:`SchemaKind`."""
         return [field.name for field in self._message(text).fields]
 
     def left_out(self, writer: str, reader: str) -> list[str]:
-        """See :class:`SchemaKind`. Fields match by number; the paths have the writer's names."""
+        """Match the fields by number; the paths have the writer's names."""
         return sorted(set(self.names_left_out(writer, reader).values()))
 
     def names_left_out(self, writer: str, reader: str) -> dict[tuple[int, ...], str]:
@@ -389,14 +387,14 @@ class Protobuf(SchemaKind):
         return dict(_left_out(written, read, (), ())) if written and read else {}
 
     def shape_of(self, text: str) -> Shape:
-        """See :class:`SchemaKind`. A writer's file may lack the message, or have one that contains
-        itself, which is followed once.
+        """Return the columns. A writer's file may lack the message; one within itself is followed
+        once.
         """
         message = self.descriptor(text)
         return _shape_of(message, frozenset()) if message else Shape(STRUCT)
 
     def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
-        """See :class:`SchemaKind`.
+        """Merge two messages.
 
         Raises:
             ValueError: a field of either has the number of one of the other, or they are written
@@ -420,7 +418,6 @@ class Protobuf(SchemaKind):
         return _message_text(new_message, fields)
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
-        """See :class:`SchemaKind`."""
         file = _descriptor(text)
         name = str(file.name) if file is not None and file.name else _DEFAULT_NAME
         return canonical(json.dumps({"file": name, "files": {**references, name: text}}))

@@ -258,8 +258,8 @@ def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
 
 
 def test_of_twenty_writers_whole_steps_are_compiled(spark: SparkSession) -> None:
-    """In a step that is not, each task reads Hadoop's settings for each writer; and Java compiles no
-    method of more bytes.
+    """In a step that is not, each task reads Hadoop's settings for each writer; and Java compiles
+    no method of more bytes.
     """
     fields: list[Any] = [("id", "long"), *((f"f{n}", "long", n) for n in range(20))]
     texts = {str(n): record(*fields[: n + 1]) for n in range(1, 21)}
