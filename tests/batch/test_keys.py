@@ -92,7 +92,7 @@ def test_an_avro_key_is_a_record_or_a_plain_value(bench: Bench, inline_records: 
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ({"key_format": "json"}, "key_schema belongs to key_format json, avro and protobuf"),
         ({"key_schema": "id INT"}, "key_schema belongs to key_format json, avro and protobuf"),

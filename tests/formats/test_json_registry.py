@@ -220,7 +220,7 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (FIRST, None),
         ("nonsense", "is not JSON"),

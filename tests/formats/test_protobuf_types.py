@@ -259,7 +259,7 @@ def test_each_writer_is_read_by_the_latest_message_or_not_at_all(spark: SparkSes
 
 
 @pytest.mark.parametrize(
-    ("fields", "more", "said"),
+    ("fields", "more", "expected"),
     [
         ("int32 a = 1;", "", None),
         ("nonsense", "", "cannot be compiled: schema.proto:1:"),
@@ -280,7 +280,7 @@ def test_what_cannot_become_columns_is_said(fields: str, more: str, expected: st
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"message": "Other"}, "a .proto file, has no message Other"),
         ({"value_schema": "message {"}, "a .proto file, cannot be compiled"),

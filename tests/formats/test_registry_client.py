@@ -101,7 +101,7 @@ NODE = {
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "expected"),
     [
         (ORDER, None),
         ('"string"', "is not a record"),
@@ -151,7 +151,7 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"registry": None}, "needs either registry or value_schema"),
         ({"value_schema": ORDER}, "needs either registry or value_schema"),

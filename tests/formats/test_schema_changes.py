@@ -168,7 +168,7 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value_format", "policy", "said"),
+    ("value_format", "policy", "message"),
     [
         ("json", {"dropped_field": "rescue"}, "dropped_field"),
         ("protobuf", {"dropped_field": "rescue"}, "dropped_field"),
