@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode_avro import AvroDecoder
-from eo_pipeline.batch.decode_json import TEXT, WORKING, json_decoder
+from eo_pipeline.batch.decode_json import TEXT, WORKING, JsonDecoder
 from eo_pipeline.batch.decode_protobuf import ProtobufDecoder
 from eo_pipeline.batch.decoder import LOST, PARSED, TOMBSTONE, UNKNOWN, Decoder, SchemaDecoder
 from eo_pipeline.batch.json_values import FIRST_MICROS, LAST_MICROS
@@ -275,7 +275,7 @@ def _decode_value(
         decoder = _DECODERS[schemas.type](schemas)
     else:
         use_fast = has_ordinary and schemas is None and not source.keeps_unknown
-        decoder = json_decoder(source, schemas, use_fast=use_fast)
+        decoder = JsonDecoder(source, schemas, use_fast=use_fast)
     df, error = decoder.decoded(raw), decoder.error()
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
@@ -343,7 +343,7 @@ def _decode_json_key(
     value = KEY.column_name("value")
     df = raw.withColumn(value, F.col("value")).withColumn("value", F.col("key"))
     try:
-        decoder = json_decoder(key_source, schemas, plain=plain)
+        decoder = JsonDecoder(key_source, schemas, plain=plain)
         df, error = decoder.decoded(df), decoder.error()
     except ConfigError as error_of_value:
         raise ConfigError(

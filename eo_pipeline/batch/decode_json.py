@@ -66,26 +66,14 @@ def read_as(schema: StructType) -> StructType:
     return StructType([*leaves, StructField(CORRUPT, StringType())])
 
 
-def json_decoder(
-    source: KafkaSource,
-    schemas: WireSchemas | None,
-    *,
-    plain: bool = False,
-    use_fast: bool = False,
-) -> JsonDecoder:
-    """Return the decoder of ``source.value_schema``; or of the reader of ``schemas``, to which the
-    fields of every writer belong by their names.
-    """
-    if schemas is not None:
-        source = source.model_copy(update={"value_schema": schemas.reader_text})
-    return JsonDecoder(source, schemas, plain, use_fast)
-
-
 @dataclass(frozen=True)
 class JsonDecoder(Decoder):
-    """Decodes JSON. Texts are parsed by Spark's reader, or by the Java function of
-    :mod:`~eo_pipeline.batch.fast_json` (``use_fast``), which leaves records that may be bad to it.
-    With ``plain`` each value is that of the one field.
+    """Decodes JSON by ``source.value_schema``; or by the reader of ``schemas``, whose fields match
+    those of every writer by name.
+
+    Spark's reader parses the texts, or the Java function of :mod:`~eo_pipeline.batch.fast_json`
+    (``use_fast``), which leaves records that may be bad to it. With ``plain`` each value is that of
+    the one field.
     """
 
     source: KafkaSource
@@ -96,7 +84,10 @@ class JsonDecoder(Decoder):
     @cached_property
     def schema(self) -> StructType:
         """Types of the columns."""
-        return value_schema(self.source)
+        source = self.source
+        if self.schemas is not None:
+            source = source.model_copy(update={"value_schema": self.schemas.reader_text})
+        return value_schema(source)
 
     @property
     def names(self) -> list[str]:
