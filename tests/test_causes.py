@@ -28,7 +28,7 @@ from eo_pipeline.errors import (
     TransformError,
     UnexpectedError,
 )
-from eo_pipeline.formats.avro import fault_of
+from eo_pipeline.formats.avro import Avro
 from eo_pipeline.formats.schema_diff import SchemaChanges
 from eo_pipeline.runs.recovery import _or_later
 from eo_pipeline.sinks.files import refuse_file
@@ -204,7 +204,7 @@ def test_two_fields_of_avro_that_differ_only_in_case_are_refused_by_name() -> No
         [{"name": "id", "type": "long"}, {"name": "ID", "type": "string"}],
         [{"name": "in", "type": {"type": "array", "items": inner}}],
     ):
-        fault = fault_of(json.dumps({"type": "record", "name": "r", "fields": fields}))
+        fault = Avro().fault_of(json.dumps({"type": "record", "name": "r", "fields": fields}))
         assert re.search("differs from (id|a) only in case", fault or "")
 
 

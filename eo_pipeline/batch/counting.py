@@ -24,8 +24,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch import decode_json
 from eo_pipeline.batch.decode import Decoded, Rows
+from eo_pipeline.batch.unknown_fields import shown
 from eo_pipeline.errors import SetupError, SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark import ACTION, Observed, interruptible
@@ -122,7 +122,7 @@ class Seen:
     @classmethod
     def of(cls, counted: dict[str, Any]) -> Self:
         """From the job's metrics."""
-        named = {"unknown_fields": decode_json.shown(counted), "metrics": counted}
+        named = {"unknown_fields": shown(counted), "metrics": counted}
         return cls(**{each.name: (counted | named)[each.name] for each in fields(cls)})
 
 

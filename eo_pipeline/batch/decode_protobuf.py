@@ -1,18 +1,16 @@
 """Protobuf to columns: one pass of Spark's Python workers over Arrow batches, no job of its own.
 
-Protobuf resolves by itself: fields have numbers, and the latest version of a message reads what
-older ones wrote. Where a number means something else in a writer's, the field is read as that
-writer has it: what can be a value of the column becomes one, and by policy the rest goes into a
-column of JSON. Where that cannot be, records of that writer are bad.
+Protobuf resolves schemas by field numbers: the latest version of a message reads older records.
+Where a number means something else in a writer's schema, the field is read in the writer's form:
+values that the column can hold are cast, and by policy the others go into a column of JSON. Where
+neither is possible, records of that writer are bad.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import or_
-from typing import Any
+from functools import lru_cache
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
@@ -22,92 +20,134 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from eo_pipeline._lazy import library
 from eo_pipeline.batch import protobuf_worker
-from eo_pipeline.batch.protobuf_worker import Columns, Message, Reading
+from eo_pipeline.batch.decoder import PARSED, UNKNOWN, SchemaDecoder
+from eo_pipeline.batch.protobuf_worker import Columns, Message, WriterPlan
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.protobuf import Protobuf, only, plain_files, prefixes, without
 from eo_pipeline.formats.schema_diff import (
     ARRAY,
     MAP,
-    STRUCT,
     ChangeKind,
     Policy,
     Shape,
     unreadable,
 )
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, as_json, fitting, is_scalar
+from eo_pipeline.formats.wire_format import (
+    UNKNOWN_COLUMN,
+    WireSchemas,
+    are_scalars,
+    as_json,
+    exact_cast,
+    has_new_symbol,
+)
 
 _BODY = "_eo_message"
 
 cloudpickle.register_pickle_by_value(protobuf_worker)  # type: ignore[no-untyped-call]
 
 
-def parsed(keyed: DataFrame, schemas: WireSchemas, name: str, unknown: str) -> DataFrame:
-    """See :class:`eo_pipeline.batch.decode.Decoder`; the struct has
-    :data:`~eo_pipeline.formats.wire_format.UNKNOWN_COLUMN` besides, if that is to be kept.
-    """
-    library("ptars")
-    branches = [_Branch.of(schemas, key) for key in schemas.writers]
-    whole = _message_of(_kind(schemas), schemas.reader_text)
-    readings = [each.reading(schemas.part.own(f"as_{i}")) for i, each in enumerate(branches)]
-    columns = Columns(_BODY, schemas.part.own("writer"), name, unknown)
-    decode = protobuf_worker.batches_decoder(whole, readings, columns)
-    also = [each.also for each in readings if each.also]
-    made = [
-        StructField(name, _spark_type(whole)),
-        StructField(unknown, ArrayType(StringType())),
-        *(StructField(each, _spark_type(message)) for each, message in also),
-    ]
-    shape = StructType([*keyed.schema.fields, *made])
-    read = keyed.withColumn(_BODY, _message(schemas)).mapInArrow(decode, shape)
-    if not also and not schemas.keeps:
-        return read
-    value = _value(schemas, branches, F.col(name), F.col(unknown))
-    return read.withColumn(name, value).drop(*(each for each, _ in also))
+class ProtobufDecoder(SchemaDecoder):
+    """Decodes Protobuf."""
 
+    def _decoded(self, records: DataFrame) -> DataFrame:
+        library("ptars")
+        schemas, branches = self.schemas, self._branches()
+        reader = _message_of(self._kind, schemas.reader_text)
+        plans = [branch.plan(self._column_of(i)) for i, branch in enumerate(branches)]
+        columns = Columns(_BODY, schemas.part.column_name("writer"), PARSED, UNKNOWN)
+        decode = protobuf_worker.batches_decoder(reader, plans, columns)
+        extra = [plan.extra for plan in plans if plan.extra]
+        added = [
+            StructField(PARSED, _spark_type(reader)),
+            StructField(UNKNOWN, ArrayType(StringType())),
+            *(StructField(name, _spark_type(message)) for name, message in extra),
+        ]
+        schema = StructType([*records.schema.fields, *added])
+        df = records.withColumn(_BODY, self._message()).mapInArrow(decode, schema)
+        if not extra and not schemas.keeps:
+            return df
+        return df.withColumn(PARSED, self._value(branches)).drop(*(name for name, _ in extra))
 
-def columns(schemas: WireSchemas, struct: Column) -> list[Column]:
-    """The reader's fields of what :func:`parsed` made."""
-    names = schemas.kind.field_names(schemas.reader_text)
-    kept = [UNKNOWN_COLUMN] if schemas.keeps else []
-    return [struct.getField(name).alias(name) for name in [*names, *kept]]
+    def _errors(self) -> Iterator[tuple[Column, Column]]:
+        """Yield errors of the writer's schema, then those of the record."""
+        schemas, kind, part = self.schemas, self._kind, self.schemas.part.name
+        struct, unknown, branches = F.col(PARSED), F.col(UNKNOWN), self._branches()
+        for i, (key, branch) in enumerate(zip(schemas.writers, branches, strict=True)):
+            if clash := kind.clash(schemas.texts[key], branch.text):
+                text = f"schema {key} cannot be read as schema {schemas.reader}: {clash}"
+                yield wire_format.writer_index(schemas) == i, F.lit(text)
+        message = kind.descriptor(schemas.reader_text).full_name
+        if schemas.has_keys:
+            another = F.lit(f"the {part} is not the message {message}, but another one of schema ")
+            yield self._message().isNull(), F.concat(another, wire_format.key_text(schemas))
+        field = F.concat(F.lit("field '"), F.get(unknown, F.lit(0)))
+        reason = F.lit(
+            "' is a time outside the years 1 to 9999, or a duration of more than 10,000 years"
+        )
+        yield struct.isNull() & unknown.isNotNull(), F.concat(field, reason)
+        yield struct.isNull(), F.lit(f"the {part} is cut off, or is no message {message}")
+        shapes = kind.shape_of(schemas.reader_text).fields
+        for i, branch in enumerate(branches):
+            for name in branch.enums:
+                is_new = F.coalesce(
+                    has_new_symbol(struct.getField(name), shapes[name]), F.lit(False)
+                )
+                text = f"the {part} has a new value of an enum within {name}, which is quarantined"
+                yield (wire_format.writer_index(schemas) == i) & is_new, F.lit(text)
 
+    @property
+    def _kind(self) -> Protobuf:
+        kind = self.schemas.kind
+        assert isinstance(kind, Protobuf)
+        return kind
 
-def errors(
-    schemas: WireSchemas, struct: Column, unknown: Column
-) -> Iterator[tuple[Column, Column]]:
-    """By the writer's schema, then by the record."""
-    kind, part = _kind(schemas), schemas.part.name
-    branches = [_Branch.of(schemas, key) for key in schemas.writers]
-    for i, (key, branch) in enumerate(zip(schemas.writers, branches, strict=True)):
-        if clash := kind.clash(schemas.texts[key], branch.text):
-            said = f"schema {key} cannot be read as schema {schemas.reader}: {clash}"
-            yield wire_format.writer(schemas) == i, F.lit(said)
-    message = kind.descriptor(schemas.reader_text).full_name
-    if schemas.have_keys:
-        another = F.lit(f"the {part} is not the message {message}, but another one of schema ")
-        yield _message(schemas).isNull(), F.concat(another, wire_format.key_text(schemas))
-    where = F.concat(F.lit("field '"), F.get(unknown, F.lit(0)))
-    reason = F.lit(
-        "' is a time outside the years 1 to 9999, or a duration of more than 10,000 years"
-    )
-    yield struct.isNull() & unknown.isNotNull(), F.concat(where, reason)
-    yield struct.isNull(), F.lit(f"the {part} is cut off, or is no message {message}")
-    whole = kind.shape_of(schemas.reader_text).fields
-    for i, branch in enumerate(branches):
-        for name in branch.enums:
-            stranger = _has_stranger(struct.getField(name), whole[name])
-            said = f"the {part} has a new value of an enum within {name}, which is quarantined"
-            yield (
-                (wire_format.writer(schemas) == i) & F.coalesce(stranger, F.lit(False)),
-                F.lit(said),
+    def _branches(self) -> list[_Branch]:
+        return [_Branch.of(self._kind, self.schemas, key) for key in self.schemas.writers]
+
+    def _column_of(self, i: int) -> str:
+        """Return the name of the column of fields in the form of that writer."""
+        return self.schemas.part.column_name(f"as_{i}")
+
+    def _value(self, branches: list[_Branch]) -> Column:
+        """Return the structs of all writers; null where a record could not be decoded."""
+        schemas, struct, unknown = self.schemas, F.col(PARSED), F.col(UNKNOWN)
+        names = schemas.kind.field_names(schemas.reader_text)
+        kept = [F.lit(None).cast("string").alias(UNKNOWN_COLUMN)] if schemas.keeps else []
+        as_read = F.struct(*(struct.getField(name).alias(name) for name in names), *kept)
+        chain: Column | None = None
+        for i, branch in enumerate(branches):
+            if branch.in_writer_form:
+                written = F.col(self._column_of(i))
+                value = F.when(written.isNotNull(), branch.value(struct, written, unknown))
+                is_writer = wire_format.writer_index(schemas) == i
+                chain = F.when(is_writer, value) if chain is None else chain.when(is_writer, value)
+        value = as_read if chain is None else chain.otherwise(as_read)
+        return F.when(struct.isNotNull(), value)
+
+    def _message(self) -> Column:
+        """Return the serialized message without its indexes; null if it is another message."""
+        schemas, body = self.schemas, wire_format.body(self.schemas)
+        if not schemas.has_keys:
+            return body
+        return wire_format.first_match(
+            (
+                (wire_format.writer_index(schemas) == i)
+                & (F.substring(body, 1, len(prefix)) == F.lit(bytearray(prefix))),
+                F.substring(body, len(prefix) + 1, F.length(body)),
             )
+            for i, key in enumerate(schemas.writers)
+            for prefix in prefixes(self._kind.indexes(schemas.texts[key]))
+        ).cast("binary")
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """The records of one writer. ``rescued`` columns of the reader's cannot hold all of what it
-    writes; those ``cast`` hold it in another form; of ``unread`` fields the reader has nothing, or
-    not all; ``enums`` are columns whose new values are quarantined.
+    """The records of one writer.
+
+    ``rescued``: the reader's columns that cannot hold all values of the writer; ``cast``: those
+    that hold them in another form; ``unread``: the writer's fields that the reader lacks at least
+    in part; ``enums``: columns whose new values are quarantined; ``keeps``: values outside of the
+    columns are kept as JSON.
     """
 
     kind: Protobuf
@@ -120,18 +160,17 @@ class _Branch:
     enums: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, schemas: WireSchemas, key: str) -> _Branch:
-        kind, writer, reader = _kind(schemas), schemas.texts[key], schemas.reader_text
-        plain = cls(kind, writer, reader, schemas.keeps)
+    def of(cls, kind: Protobuf, schemas: WireSchemas, key: str) -> _Branch:
+        writer, reader = schemas.texts[key], schemas.reader_text
         if writer == reader or kind.descriptor(writer) is None:
-            return plain
-        decided = schemas.policy.decide(unreadable(kind.shape_of(writer), kind.shape_of(reader)))
-        rescued = decided.rescued
+            return cls(kind, writer, reader, schemas.keeps)
+        decisions = schemas.policy.decide(unreadable(kind.shape_of(writer), kind.shape_of(reader)))
+        rescued = decisions.rescued
         enums = tuple(
             column
-            for column, found in decided.by_column.items()
-            if decided.policy(column) is Policy.QUARANTINE
-            and any(each.change.kind is ChangeKind.NEW_ENUM_VALUE for each in found)
+            for column, decided in decisions.by_column.items()
+            if decisions.policy(column) is Policy.QUARANTINE
+            and any(d.change.kind is ChangeKind.NEW_ENUM_VALUE for d in decided)
         )
         cast = tuple(c for c in kind.castable(writer, reader) if c not in rescued)
         unread: tuple[str, ...] = ()
@@ -141,122 +180,76 @@ class _Branch:
         return cls(kind, writer, reader, schemas.keeps, rescued, cast, unread, enums)
 
     @property
-    def own(self) -> tuple[str, ...]:
-        """What is read as the writer has it."""
+    def in_writer_form(self) -> tuple[str, ...]:
+        """Fields that are read in the writer's form."""
         return tuple(dict.fromkeys((*self.rescued, *self.cast, *self.unread)))
 
     @property
     def text(self) -> str:
-        """The reader's, but for the columns that are read otherwise."""
+        """The reader's schema without the columns that are read in the writer's form."""
         names = {*self.rescued, *self.cast}
         return without(self.kind.descriptor(self.reader), names) if names else self.reader
 
-    def reading(self, column: str) -> Reading:
-        """What the workers do; what is read as the writer has it becomes that ``column``."""
+    def plan(self, column: str) -> WriterPlan:
+        """Return the task of the workers; ``column`` gets the fields in the writer's form."""
         names: dict[tuple[int, ...], str | None] = {}
         names |= self.kind.names_left_out(self.writer, self.reader)
         message = _message_of(self.kind, self.text)
-        if not self.own:
-            return Reading(message, names)
-        written = self.kind.descriptor(self.writer)
-        numbers = {field.name: field.number for field in written.fields}
-        read = {*self.rescued, *self.cast}
-        names |= {(number,): None for name, number in numbers.items() if name in read}
-        return Reading(message, names, (column, _message_of(self.kind, only(written, self.own))))
+        if not self.in_writer_form:
+            return WriterPlan(message, names)
+        writer = self.kind.descriptor(self.writer)
+        numbers = {field.name: field.number for field in writer.fields}
+        columns = {*self.rescued, *self.cast}
+        names |= {(number,): None for name, number in numbers.items() if name in columns}
+        written = _message_of(self.kind, only(writer, self.in_writer_form))
+        return WriterPlan(message, names, (column, written))
 
-    def value(self, read: Column, own: Column, unknown: Column) -> Column:
-        """A struct of the reader's fields; those of all branches have one type."""
-        whole, written = (self.kind.shape_of(text).fields for text in (self.reader, self.writer))
+    def value(self, struct: Column, written: Column, unknown: Column) -> Column:
+        """Return a struct of the reader's fields, of one type in all branches.
+
+        Args:
+            struct: the fields in the reader's form.
+            written: those of :attr:`in_writer_form`.
+            unknown: the paths of the unknown fields.
+        """
+        columns, shapes = (self.kind.shape_of(text).fields for text in (self.reader, self.writer))
         fits = {
-            name: fitting(own.getField(name), written[name], whole[name])
+            name: exact_cast(written.getField(name), shapes[name], columns[name])
             for name in (*self.rescued, *self.cast)
-            if is_scalar(whole[name], written[name])
+            if are_scalars(columns[name], shapes[name])
         }
-        made = {name: read.getField(name) for name in whole}
+        values = {name: struct.getField(name) for name in columns}
         for name, fit in fits.items():
-            absent = self.kind.when_absent(self.reader, name)
-            nothing = F.lit(absent).cast(str(whole[name]))
-            made[name] = F.when(own.getField(name).isNull(), nothing).otherwise(fit)
-        fields = [column.alias(name) for name, column in made.items()]
+            default = F.lit(self.kind.when_absent(self.reader, name)).cast(str(columns[name]))
+            values[name] = F.when(written.getField(name).isNull(), default).otherwise(fit)
+        fields = [column.alias(name) for name, column in values.items()]
         if self.keeps:
-            fields.append(self._kept(own, unknown, written, fits).alias(UNKNOWN_COLUMN))
+            fields.append(self._kept(written, unknown, shapes, fits).alias(UNKNOWN_COLUMN))
         return F.struct(*fields)
 
     def _kept(
         self,
-        own: Column,
+        written: Column,
         unknown: Column,
-        written: Mapping[str, Shape],
+        shapes: Mapping[str, Shape],
         fits: Mapping[str, Column],
     ) -> Column:
-        """JSON of the fields that are not in the columns, or not as they are; null if none is."""
+        """Return JSON of fields that columns lack or hold changed; null if there are none."""
         fields = []
         for name in dict.fromkeys((*self.unread, *self.rescued)):
-            value = own.getField(name)
+            value = written.getField(name)
             if name in fits:
-                lost = fits[name].isNull()
+                is_lost = fits[name].isNull()
             elif name in self.rescued:
-                lost = F.size(value) > 0 if written[name].type in (ARRAY, MAP) else F.lit(True)
+                is_lost = F.size(value) > 0 if shapes[name].type in (ARRAY, MAP) else F.lit(True)
             else:
-                lost = F.exists(unknown, _is_of(name))
-            fields.append(F.when(lost, value).alias(name))
+                is_lost = F.exists(unknown, _is_within(name))
+            fields.append(F.when(is_lost, value).alias(name))
         return as_json(fields)
 
 
-def _is_of(name: str) -> Any:
+def _is_within(name: str) -> Callable[[Column], Column]:
     return lambda path: (path == name) | path.startswith(f"{name}.")
-
-
-def _value(schemas: WireSchemas, branches: list[_Branch], read: Column, unknown: Column) -> Column:
-    """What the records of each writer become; null for none."""
-    names = schemas.kind.field_names(schemas.reader_text)
-    nothing = [F.lit(None).cast("string").alias(UNKNOWN_COLUMN)] if schemas.keeps else []
-    plain = F.struct(*(read.getField(name).alias(name) for name in names), *nothing)
-    chain: Column | None = None
-    for i, branch in enumerate(branches):
-        if branch.own:
-            own = F.col(schemas.part.own(f"as_{i}"))
-            made = F.when(own.isNotNull(), branch.value(read, own, unknown))
-            ours = wire_format.writer(schemas) == i
-            chain = F.when(ours, made) if chain is None else chain.when(ours, made)
-    return F.when(read.isNotNull(), plain if chain is None else chain.otherwise(plain))
-
-
-def _has_stranger(value: Column, shape: Shape) -> Column:
-    """Whether an enum within has a value that its ``shape`` has not."""
-    if shape.symbols:
-        return ~value.isin(*shape.symbols)
-    if shape.type == STRUCT:
-        found = (_has_stranger(value.getField(name), part) for name, part in shape.parts)
-        return reduce(or_, (F.coalesce(each, F.lit(False)) for each in found))
-    if shape.type in (ARRAY, MAP):
-        part = shape.parts[0][1]
-        values = value if shape.type == ARRAY else F.map_values(value)
-        return F.exists(values, lambda each: _has_stranger(each, part))
-    return F.lit(False)
-
-
-def _kind(schemas: WireSchemas) -> Protobuf:
-    kind = schemas.kind
-    assert isinstance(kind, Protobuf)
-    return kind
-
-
-def _message(schemas: WireSchemas) -> Column:
-    """The serialized message, without what says which of its file's it is; null if another."""
-    body = wire_format.body(schemas)
-    if not schemas.have_keys:
-        return body
-    kind = _kind(schemas)
-    return wire_format.first_that(
-        (
-            (wire_format.writer(schemas) == i)
-            & (F.substring(body, 1, len(prefix)) == F.lit(bytearray(prefix))),
-            F.substring(body, len(prefix) + 1, F.length(body)),
-        )
-        for i, key in enumerate(schemas.writers)
-        for prefix in prefixes(kind.indexes(schemas.texts[key]))
-    ).cast("binary")
 
 
 def _message_of(kind: Protobuf, text: str) -> Message:

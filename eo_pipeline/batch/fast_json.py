@@ -1,7 +1,7 @@
-"""Most records are ordinary, and one function reads them in one pass; see ``OrdinaryJson.java``.
+"""Call of the Java function that reads ordinary JSON in one pass, see ``OrdinaryJson.java``.
 
-It is Java, in the Spark that has it (:mod:`eo_pipeline.spark.native_jar`), and leaves whatever is
-not ordinary to :mod:`eo_pipeline.batch.decode`, which judges it as ever. Lazy expressions only.
+Spark has it if :mod:`eo_pipeline.spark.native_jar` gave it the jar. It leaves all other records to
+:mod:`eo_pipeline.batch.decode_json`, which judges them. Lazy expressions only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from eo_pipeline.batch.decode_json import MARKS
+from eo_pipeline.batch.json_values import MARKS
 from eo_pipeline.config.settings import FUNCTION_CATALOG
 
 _PLAIN = (
@@ -38,37 +38,35 @@ _PLAIN = (
 
 
 @dataclass(frozen=True)
-class Ordinary:
-    """What the function gives of a record, a struct."""
+class FastResult:
+    """The function's result for a record, a struct."""
 
     struct: Column
 
     @property
     def row(self) -> Column:
-        """The record; null if something of it may be wrong, by some rule."""
+        """The record; null if it may break a rule."""
         return self.struct.getField("row")
 
     @property
     def unknown(self) -> Column:
-        """The names of fields that the schema does not have, an array; null if there are none, or
-        :attr:`row` is null.
-        """
+        """Names of unknown fields, an array; null if there are none, or :attr:`row` is null."""
         return self.struct.getField("unknown")
 
     @property
     def leaves(self) -> Column:
-        """By what it is judged if :attr:`row` is null: what from_json makes of :attr:`marks`."""
+        """If :attr:`row` is null: the struct that from_json makes of :attr:`marks`."""
         return self.struct.getField("leaves")
 
     @property
     def marks(self) -> Column:
-        """Its text, :func:`eo_pipeline.batch.decode_json.marked`, if :attr:`row` is null."""
+        """If :attr:`row` is null: the :func:`eo_pipeline.batch.json_values.marked` text."""
         return self.struct.getField("marked")
 
 
-def ordinary(value: Column, wanted: StructType, read: StructType) -> Column | None:
-    """``value``, bytes, of the schema ``wanted``, as the struct of an :class:`Ordinary`; ``read``
-    are its leaves, with the column for corrupt records. None if there is no function for it.
+def fast_read(value: Column, wanted: StructType, read: StructType) -> Column | None:
+    """Read the bytes ``value`` by the schema ``wanted`` into the struct of a :class:`FastResult`;
+    None if the function lacks one of the types. ``read``: leaves and column of corrupt records.
     """
     if not _is_read(wanted):
         return None
@@ -76,7 +74,7 @@ def ordinary(value: Column, wanted: StructType, read: StructType) -> Column | No
 
 
 def trial() -> Column:
-    """What can be analysed by a Spark that has the functions, and by no other."""
+    """Return an expression that only a Spark with the function can analyse."""
     schema, read = StructType().add("id", LongType()), StructType().add("id", StringType())
     return F.call_function(_function(schema, read.add("corrupt", StringType())), F.lit(b""))
 
@@ -86,12 +84,12 @@ def _function(wanted: StructType, read: StructType) -> str:
 
 
 def named(wanted: StructType, read: StructType) -> str:
-    """The function's name in its catalog: all that it is told."""
-    return "\n".join([wanted.json(), read.json(), *(each for mark in MARKS for each in mark)])
+    """Return the function's name in its catalog, which carries all of its parameters."""
+    return "\n".join([wanted.json(), read.json(), *(text for mark in MARKS for text in mark)])
 
 
 def is_plain(wanted: StructType) -> bool:
-    """Whether no column of ``wanted`` has parts, and ordinary records of it are read."""
+    """Return whether all columns are flat, of types that the function reads."""
     return all(isinstance(f.dataType, _PLAIN) or f.dataType == StringType() for f in wanted)
 
 
@@ -102,5 +100,5 @@ def _is_read(wanted: DataType) -> bool:
         return _is_read(wanted.elementType)
     if isinstance(wanted, MapType):
         return wanted.keyType == StringType() and _is_read(wanted.valueType)
-    # a text of another collation, or of a length, is a StringType, too
+    # other collations and lengths are subclasses of StringType
     return isinstance(wanted, _PLAIN) or wanted == StringType()

@@ -1,10 +1,9 @@
-"""Protobuf to Arrow, in Spark's Python workers, which need ``ptars`` and ``protobuf`` but nothing
-of this package: the module is sent along.
+"""Protobuf to Arrow, in Spark's Python workers. They need ``ptars`` and ``protobuf``, and not this
+package: the module is sent with the task.
 
-Google's own decoder says whether bytes are a message, and writes them anew; what it makes of a
-field that is there twice, or of two members of a oneof, other decoders do not all agree on. Of
-that ptars makes columns. Both take a batch at once: its messages are one field of one message that
-is made for that.
+Google's decoder checks that bytes are a message and serializes them again, since decoders disagree
+about duplicate fields and about two members of a oneof. Then ptars makes columns of the result.
+Both take a batch at once: its messages are the elements of a repeated field of one message.
 """
 
 from __future__ import annotations
@@ -16,79 +15,81 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Microseconds since 1970 of the first moment of year 1, and of the last of year 9999.
+#: First microsecond of year 1 and last of year 9999, since 1970.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 #: Microseconds of Protobuf's longest duration, 10,000 years and nearly a second.
 _LONGEST = 315_576_000_000_999_999
 
-#: Bytes that are decoded at once: a message of Protobuf's has two gigabytes at most.
+#: Bytes that are decoded at once; a Protobuf message may have two gigabytes.
 _AT_ONCE = 32 << 20
 
-#: What stands in front of each element of field number 1 of a message, and then how long it is.
+#: Tag of an element of field number 1; the length of the element follows.
 _ELEMENT = b"\x0a"
 
-#: Names of unknown fields by the numbers that lead to them; None for those that nobody counts.
+#: Names of unknown fields by the numbers that lead to them; None for fields that are not counted.
 Names = Mapping[tuple[int, ...], str | None]
 
 
 @dataclass(frozen=True)
 class Message:
-    """One of ``files``, serialized FileDescriptorProtos, by its full ``name``."""
+    """A message of ``files``, serialized FileDescriptorProtos, by its full ``name``."""
 
     files: tuple[bytes, ...]
     name: str
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How records of one writer are read: as ``message``, whose fields are some of the columns or
-    all, with ``names`` for what it has not. What it ``also`` is becomes the column of that name.
-    """
+class WriterPlan:
+    """Instructions for the records of one writer."""
 
+    #: its fields are all columns of the reader, or some
     message: Message
+    #: of unknown fields
     names: Names
-    also: tuple[str, Message] | None = None
+    #: a further column, and the message to decode into it
+    extra: tuple[str, Message] | None = None
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the column of serialized messages, which is left out, of the one that holds the
-    place of the writer's schema, and of two that are added: the message, null if it cannot be read,
-    and the names of its unknown fields, null if there are none. Of a message that is null because
-    of a time in it the one name is that of its field.
-    """
+    """Names of columns."""
 
+    #: of the serialized messages; it is dropped
     body: str
+    #: of the writer's index
     writer: str
+    #: added: the message, null if it cannot be decoded
     struct: str
+    #: added: the names of unknown fields, null if there are none; of a message that is null because
+    #: of an invalid time, the name of its field
     unknown: str
 
 
 def arrow_type(message: Message) -> pa.StructType:
-    """What a ``message`` becomes."""
+    """Return the Arrow type of a message."""
     import ptars
 
-    found = ptars.get_schema(_pool(message.files).FindMessageTypeByName(message.name), _config())
-    return pa.struct([pa.field(f.name, _fitted(f.type)) for f in found])
+    schema = ptars.get_schema(_pool(message.files).FindMessageTypeByName(message.name), _config())
+    return pa.struct([pa.field(f.name, _spark_compatible(f.type)) for f in schema])
 
 
 def batches_decoder(
-    whole: Message, readings: Sequence[Reading], columns: Columns
+    reader: Message, plans: Sequence[WriterPlan], columns: Columns
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """For ``mapInArrow``: ``whole`` has all columns, ``readings`` are by the place of the writer's
-    schema. What a reading ``also`` is comes last, in their order.
+    """Return the function for ``mapInArrow``. ``reader`` has all columns; ``plans`` are by the
+    index of the writer. Their further columns come last, in this order.
     """
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = _Decoder(whole, readings)
+        decoder = _Decoder(reader, plans)
         for batch in batches:
             rest = [name for name in batch.schema.names if name != columns.body]
             bodies, writers = batch.column(columns.body), batch.column(columns.writer)
-            made = decoder.decoded(bodies, writers)
-            also = [each.also[0] for each in readings if each.also]
-            names = [*rest, columns.struct, columns.unknown, *also]
-            yield pa.RecordBatch.from_arrays([*map(batch.column, rest), *made], names)
+            decoded = decoder.decoded(bodies, writers)
+            extra = [plan.extra[0] for plan in plans if plan.extra]
+            names = [*rest, columns.struct, columns.unknown, *extra]
+            yield pa.RecordBatch.from_arrays([*map(batch.column, rest), *decoded], names)
 
     return decode
 
@@ -96,53 +97,53 @@ def batches_decoder(
 class _Decoder:
     """Decodes messages of several writers."""
 
-    def __init__(self, whole: Message, readings: Sequence[Reading]) -> None:
-        self._readings = readings
-        self._type = arrow_type(whole)
-        wanted = {whole, *(each.message for each in readings)}
-        wanted |= {each.also[1] for each in readings if each.also}
-        self._readers = {message: _Reader(message) for message in wanted}
+    def __init__(self, reader: Message, plans: Sequence[WriterPlan]) -> None:
+        self._plans = plans
+        self._type = arrow_type(reader)
+        messages = {reader, *(plan.message for plan in plans)}
+        messages |= {plan.extra[1] for plan in plans if plan.extra}
+        self._readers = {message: _Reader(message) for message in messages}
 
     def decoded(self, bodies: pa.Array, writers: pa.Array) -> list[pa.Array]:
-        """The messages, the names of their unknown fields, and what they are besides."""
-        # the place of the writer is null where there is no body either
+        """Return the messages, the names of their unknown fields, and the further columns."""
+        # the index of the writer is null only where the body is null
         present = [i for i in pc.unique(writers).to_pylist() if i is not None]
-        messages = {self._readings[i].message for i in present}
+        messages = {self._plans[i].message for i in present}
         if len(messages) == 1:
-            names = [self._readings[i or 0].names for i in range(len(self._readings))]
+            names = [self._plans[i or 0].names for i in range(len(self._plans))]
             values, unknown = self._readers[messages.pop()].read(bodies, names, writers)
-            made = [self._whole(values), unknown]
+            arrays = [self._all_columns(values), unknown]
         else:
-            made = self._by_message(bodies, writers, present)
-        for i, each in enumerate(self._readings):
-            if each.also:
-                here = pc.fill_null(pc.equal(writers, i), False)
-                own = pc.if_else(here, bodies, pa.scalar(None, bodies.type))
-                made.append(self._readers[each.also[1]].read(own, (), writers)[0])
-        return made
+            arrays = self._by_message(bodies, writers, present)
+        for i, plan in enumerate(self._plans):
+            if plan.extra:
+                is_writer = pc.fill_null(pc.equal(writers, i), False)
+                selected = pc.if_else(is_writer, bodies, pa.scalar(None, bodies.type))
+                arrays.append(self._readers[plan.extra[1]].read(selected, (), writers)[0])
+        return arrays
 
     def _by_message(
         self, bodies: pa.Array, writers: pa.Array, present: Sequence[int]
     ) -> list[pa.Array]:
-        """The first two, of readings as several messages, or of none."""
+        """Return messages and unknown fields where several messages, or none, are decoded."""
         values = pa.nulls(len(bodies), self._type)
         unknown = pa.nulls(len(bodies), pa.list_(pa.string()))
-        names = [each.names for each in self._readings]
-        for message in {self._readings[i].message: None for i in present}:
-            ours = [i for i in present if self._readings[i].message == message]
-            here = pc.fill_null(pc.is_in(writers, pa.array(ours, writers.type)), False)
-            own = pc.if_else(here, bodies, pa.scalar(None, bodies.type))
-            read, more = self._readers[message].read(own, names, writers)
-            values = pc.if_else(here, self._whole(read), values)
-            unknown = pc.if_else(here, more, unknown)
+        names = [plan.names for plan in self._plans]
+        for message in {self._plans[i].message: None for i in present}:
+            indexes = [i for i in present if self._plans[i].message == message]
+            is_message = pc.fill_null(pc.is_in(writers, pa.array(indexes, writers.type)), False)
+            selected = pc.if_else(is_message, bodies, pa.scalar(None, bodies.type))
+            new_values, new_unknown = self._readers[message].read(selected, names, writers)
+            values = pc.if_else(is_message, self._all_columns(new_values), values)
+            unknown = pc.if_else(is_message, new_unknown, unknown)
         return [values, unknown]
 
-    def _whole(self, values: pa.Array) -> pa.Array:
-        """With a null for each column that is not there."""
+    def _all_columns(self, values: pa.Array) -> pa.Array:
+        """Add nulls for the missing columns."""
         if values.type == self._type:
             return values
-        there = dict(zip((f.name for f in values.type), values.flatten(), strict=True))
-        arrays = [there.get(f.name, pa.nulls(len(values), f.type)) for f in self._type]
+        present = dict(zip((f.name for f in values.type), values.flatten(), strict=True))
+        arrays = [present.get(f.name, pa.nulls(len(values), f.type)) for f in self._type]
         return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=values.is_null())
 
 
@@ -159,7 +160,7 @@ class _Reader:
         batch = pool.FindMessageTypeByName("eo.Batch")
         self._message = message_factory.GetMessageClass(descriptor)
         self._batch = message_factory.GetMessageClass(batch)
-        self._refused = messages.DecodeError
+        self._decode_error = messages.DecodeError
         self._handler = ptars.HandlerPool([batch.file], config=_config()).get_for_message(batch)
         self._type = arrow_type(message)
         self._requires = _requires(descriptor)
@@ -167,107 +168,106 @@ class _Reader:
     def read(
         self, bodies: pa.Array, names: Sequence[Names], writers: pa.Array
     ) -> tuple[pa.Array, pa.Array]:
-        """The messages, null for null and for what is none, and the names of unknown fields."""
-        starts = self._starts(bodies)
-        read = [
+        """Return the messages, null for null and other bytes, and names of unknown fields."""
+        parts = [
             self._read(bodies.slice(start, n), names, writers.slice(start, n))
-            for start, n in starts
+            for start, n in self._slices(bodies)
         ]
-        if len(read) == 1:
-            return read[0]
-        values, unknown = zip(*read, strict=True)
+        if len(parts) == 1:
+            return parts[0]
+        values, unknown = zip(*parts, strict=True)
         return pa.concat_arrays(values), pa.concat_arrays(unknown)
 
-    def _starts(self, bodies: pa.Array) -> list[tuple[int, int]]:
-        """Of parts of at most so many bytes, or of one message, and how long each is."""
+    def _slices(self, bodies: pa.Array) -> list[tuple[int, int]]:
+        """Return start and length of slices: at most :data:`_AT_ONCE` bytes, or one message."""
         if bodies.nbytes <= _AT_ONCE:
             return [(0, len(bodies))]
-        found, start, size = [], 0, 0
+        slices, start, size = [], 0, 0
         for i, length in enumerate(pc.binary_length(bodies).to_pylist()):
             if size and size + (length or 0) > _AT_ONCE:
-                found.append((start, i - start))
+                slices.append((start, i - start))
                 start, size = i, 0
             size += length or 0
-        return [*found, (start, len(bodies) - start)]
+        return [*slices, (start, len(bodies) - start)]
 
     def _read(
         self, bodies: pa.Array, names: Sequence[Names], writers: pa.Array
     ) -> tuple[pa.Array, pa.Array]:
-        places = pc.indices_nonzero(bodies.is_valid()).cast(pa.int64())
-        given = bodies.drop_null()
-        found = self._parsed(given)
-        if found is None:  # some are none
-            good = pa.array([self._is_message(each.as_py()) for each in given], pa.bool_())
-            places, given = places.filter(good), given.filter(good)
-            found = self._parsed(given)
-        assert found is not None
-        whole = found.SerializePartialToString()
-        found.DiscardUnknownFields()
-        known = found.SerializePartialToString()  # quicker than to ask how long it is
-        values, beyond = self._columns(known, len(given))
+        rows = pc.indices_nonzero(bodies.is_valid()).cast(pa.int64())
+        present = bodies.drop_null()
+        batch = self._parsed(present)
+        if batch is None:  # some are no messages
+            good = pa.array([self._is_message(body.as_py()) for body in present], pa.bool_())
+            rows, present = rows.filter(good), present.filter(good)
+            batch = self._parsed(present)
+        assert batch is not None
+        all_fields = batch.SerializePartialToString()
+        batch.DiscardUnknownFields()
+        known_fields = batch.SerializePartialToString()  # faster than ByteSize()
+        values, invalid = self._columns(known_fields, len(present))
         unknown: list[list[str] | None] = [None] * len(bodies)
-        if len(known) != len(whole):
-            again = self._batch.FromString(whole)
-            for place, left, every in zip(places.to_pylist(), found.m, again.m, strict=True):
-                if left.ByteSize() != every.ByteSize():
-                    named = names[writers[place].as_py()] if names else {}
-                    told = {named.get(at, name) for at, name in _unknown(every, (), "")}
-                    unknown[place] = sorted(name for name in told if name is not None) or None
-        for place, name in zip(places.to_pylist(), beyond, strict=True):
+        if len(known_fields) != len(all_fields):
+            complete = self._batch.FromString(all_fields)
+            for row, stripped, message in zip(rows.to_pylist(), batch.m, complete.m, strict=True):
+                if stripped.ByteSize() != message.ByteSize():
+                    by_numbers = names[writers[row].as_py()] if names else {}
+                    paths = {by_numbers.get(at, name) for at, name in _unknown(message, (), "")}
+                    unknown[row] = sorted(name for name in paths if name is not None) or None
+        for row, name in zip(rows.to_pylist(), invalid, strict=True):
             if name is not None:
-                unknown[place] = [name]
-        if len(places) < len(bodies):
+                unknown[row] = [name]
+        if len(rows) < len(bodies):
             back: list[int | None] = [None] * len(bodies)
-            for i, place in enumerate(places.to_pylist()):
-                back[place] = i
+            for i, row in enumerate(rows.to_pylist()):
+                back[row] = i
             values = values.take(pa.array(back, pa.int64()))
         return values, pa.array(unknown, pa.list_(pa.string()))
 
-    def _parsed(self, given: pa.Array) -> Any:
-        """All as one message; None if one of them is none."""
-        lengths = pc.binary_length(given).dictionary_encode()
-        fronts = [_ELEMENT + _varint(each) for each in lengths.dictionary.to_pylist()]
-        front = pa.array(fronts, given.type).take(lengths.indices)
-        joined = pc.binary_join_element_wise(front, given, pa.scalar(b"", given.type))
+    def _parsed(self, bodies: pa.Array) -> Any:
+        """Parse all as one ``eo.Batch``; None if one of them is no message."""
+        lengths = pc.binary_length(bodies).dictionary_encode()
+        prefixes = [_ELEMENT + _varint(length) for length in lengths.dictionary.to_pylist()]
+        prefix = pa.array(prefixes, bodies.type).take(lengths.indices)
+        joined = pc.binary_join_element_wise(prefix, bodies, pa.scalar(b"", bodies.type))
         try:
-            found = self._batch.FromString(b"".join(joined.to_pylist()))
-        except self._refused:
+            batch = self._batch.FromString(b"".join(joined.to_pylist()))
+        except self._decode_error:
             return None
-        return found if not self._requires or found.IsInitialized() else None
+        return batch if not self._requires or batch.IsInitialized() else None
 
     def _is_message(self, body: bytes) -> bool:
         try:
             return bool(self._message.FromString(body).IsInitialized())
-        except self._refused:
+        except self._decode_error:
             return False
 
-    def _columns(self, whole: bytes, count: int) -> tuple[pa.Array, list[str | None]]:
-        """Of so many messages; null if a time in one is none that Protobuf allows, and the names of
-        the fields that this is so of.
+    def _columns(self, batch: bytes, count: int) -> tuple[pa.Array, list[str | None]]:
+        """Return the messages of a serialized ``eo.Batch`` of ``count``, null for those with a time
+        that Protobuf does not allow; and the name of the field of such a time.
         """
-        batch = self._handler.array_to_record_batch(pa.array([whole], pa.binary()))
-        read = batch.column(0).flatten()
-        columns = read.flatten()
-        beyond: list[str | None] = [None] * count
-        for field, column in zip(read.type, columns, strict=True):
-            if _is_beyond(column):
+        decoded = self._handler.array_to_record_batch(pa.array([batch], pa.binary()))
+        messages = decoded.column(0).flatten()
+        columns = messages.flatten()
+        invalid: list[str | None] = [None] * count
+        for field, column in zip(messages.type, columns, strict=True):
+            if _has_invalid_time(column):
                 for i in range(count):
-                    if beyond[i] is None and _is_beyond(column.slice(i, 1)):
-                        beyond[i] = field.name
+                    if invalid[i] is None and _has_invalid_time(column.slice(i, 1)):
+                        invalid[i] = field.name
         arrays = [a.cast(f.type) for a, f in zip(columns, self._type, strict=True)]
         if not arrays:
-            return pa.array([{}] * count, self._type), beyond
-        mask = pa.array([name is not None for name in beyond], pa.bool_())
-        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask), beyond
+            return pa.array([{}] * count, self._type), invalid
+        mask = pa.array([name is not None for name in invalid], pa.bool_())
+        return pa.StructArray.from_arrays(arrays, fields=list(self._type), mask=mask), invalid
 
 
 def _batch_file(message: Message) -> bytes:
-    """Of a message ``eo.Batch`` with many of that one."""
+    """Return a serialized file with the message ``eo.Batch``, a repeated field of ``message``."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
     file = FileDescriptorProto(name="eo/batch.proto", package="eo", syntax="proto3")
-    for each in message.files:
-        file.dependency.append(FileDescriptorProto.FromString(each).name)
+    for serialized in message.files:
+        file.dependency.append(FileDescriptorProto.FromString(serialized).name)
     file.message_type.add(name="Batch").field.add(
         name="m",
         number=1,
@@ -279,7 +279,7 @@ def _batch_file(message: Message) -> bytes:
 
 
 def _requires(descriptor: Any) -> bool:
-    """Whether a message has fields that must be there, also in others; none is within itself."""
+    """Return whether a message, which is not recursive, has required fields at any depth."""
     return any(
         field.is_required or (field.message_type is not None and _requires(field.message_type))
         for field in descriptor.fields
@@ -287,19 +287,19 @@ def _requires(descriptor: Any) -> bool:
 
 
 def _varint(number: int) -> bytes:
-    made = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*made, number])
+    return bytes([*encoded, number])
 
 
 def _pool(files: Sequence[bytes]) -> Any:
     from google.protobuf.descriptor_pool import DescriptorPool
 
     pool = DescriptorPool()
-    for each in files:
-        pool.AddSerializedFile(each)
+    for file in files:
+        pool.AddSerializedFile(file)
     return pool
 
 
@@ -312,11 +312,11 @@ def _config() -> Any:
 def _unknown(
     message: Any, numbers: tuple[int, ...], path: str
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """The numbers that lead to each field that a message has and its schema has not, and a name."""
+    """Yield for each unknown field the numbers that lead to it, and a name."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    for each in UnknownFieldSet(message):
-        yield (*numbers, each.field_number), f"{path}#{each.field_number}"
+    for unknown in UnknownFieldSet(message):
+        yield (*numbers, unknown.field_number), f"{path}#{unknown.field_number}"
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -325,31 +325,32 @@ def _unknown(
 
 
 def _messages(field: Any, value: Any) -> Iterable[Any]:
+    """Return the messages within the value of a field."""
     if not field.is_repeated:
         return [value]
     if not field.message_type.GetOptions().map_entry:
         return value  # type: ignore[no-any-return]
-    held = field.message_type.fields_by_name["value"]
-    return value.values() if held.message_type is not None else ()
+    value_field = field.message_type.fields_by_name["value"]
+    return value.values() if value_field.message_type is not None else ()
 
 
-def _fitted(kind: pa.DataType) -> pa.DataType:
-    """The narrowest type of Spark's that holds all of ``kind``."""
+def _spark_compatible(kind: pa.DataType) -> pa.DataType:
+    """Return the narrowest type of Spark that holds all values of ``kind``."""
     if pa.types.is_uint32(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
         return pa.int64()
     if pa.types.is_uint64(kind):
         return pa.decimal128(20, 0)
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _fitted(f.type)) for f in kind])
+        return pa.struct([pa.field(f.name, _spark_compatible(f.type)) for f in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_fitted(kind.key_type), _fitted(kind.item_type))
+        return pa.map_(_spark_compatible(kind.key_type), _spark_compatible(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(_fitted(kind.value_type))
+        return pa.list_(_spark_compatible(kind.value_type))
     return kind
 
 
-def _is_beyond(array: pa.Array) -> bool:
-    """Whether a time in it is none that Protobuf allows."""
+def _has_invalid_time(array: pa.Array) -> bool:
+    """Return whether a time or duration within is outside Protobuf's range."""
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         first, last = (_FIRST, _LAST) if pa.types.is_timestamp(kind) else (-_LONGEST, _LONGEST)
@@ -357,7 +358,7 @@ def _is_beyond(array: pa.Array) -> bool:
         low, high = numbers["min"].as_py(), numbers["max"].as_py()
         return low is not None and (low < first or high > last)
     if pa.types.is_struct(kind):
-        return any(_is_beyond(each) for each in array.flatten())
+        return any(map(_has_invalid_time, array.flatten()))
     if pa.types.is_map(kind):
-        return _is_beyond(array.items)
-    return pa.types.is_list(kind) and _is_beyond(array.flatten())
+        return _has_invalid_time(array.items)
+    return pa.types.is_list(kind) and _has_invalid_time(array.flatten())

@@ -179,10 +179,10 @@ class SchemaBook:
         """Keys that the metrics name; if there may be more of them, those that a second look at
         the records finds.
         """
-        keys = wire_format.strangers(schemas, seen.metrics)
+        keys = wire_format.unknown_keys(schemas, seen.metrics)
         if len(keys) > 1:
             most = self.source.dead_letter_limit + 1
-            listed = wire_format.listed_strangers(decoded.all, schemas, most)
+            listed = wire_format.all_unknown_keys(decoded.all, schemas, most)
             rows = interruptible(listed.sparkSession, listed.toArrow).to_pylist()
             keys = {wire_format.key_of(bytes.fromhex(row["key"])) for row in rows}
         return sorted(keys)

@@ -1,6 +1,4 @@
-"""Schema history of a pipeline: the registry schemas of its columns with their changes, and the
-columns that its rows were written as.
-"""
+"""Schema history of a pipeline: schemas that records were read with, columns of written rows."""
 
 from __future__ import annotations
 
@@ -10,16 +8,17 @@ from typing import Any
 
 from eo_pipeline.formats.kinds import kind_of
 from eo_pipeline.formats.parts import KEY, VALUE, Part
-from eo_pipeline.formats.schema_diff import Decided
+from eo_pipeline.formats.schema_diff import DecidedChange
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import ReadWith
 
 
 @dataclass(frozen=True)
 class NextReader:
-    """The ``schema`` of ``subject`` that the next run's columns are of, the one ``before``, and the
-    paths of fields that are ``new`` in it and ``gone`` from it; what is ``decided`` about each
-    change, which may be that the columns do not follow it. ``part`` of a record they are of.
+    """The reader's schema of the next run for one ``part`` of records: ``schema`` of ``subject``.
+
+    ``before``: the previous one; ``new``, ``gone``: paths of the fields that differ; ``decided``:
+    the changes with their policies, by which columns may not follow them.
     """
 
     subject: str
@@ -27,16 +26,16 @@ class NextReader:
     before: str | None
     new: tuple[str, ...]
     gone: tuple[str, ...]
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[DecidedChange, ...] = ()
     part: Part = VALUE
 
     def __str__(self) -> str:
-        whose = "the key's columns" if self.part == KEY else "the columns"
-        said = f"{whose} are those of {self.subject}, schema {self.schema}"
+        subject = "the key's columns" if self.part == KEY else "the columns"
+        text = f"{subject} are those of {self.subject}, schema {self.schema}"
         if self.before in (None, self.schema):
-            return said
-        said += f"; it was {self.before} before ({what_changed(self.new, self.gone)})"
-        return "; ".join([said, *map(str, self.decided)])
+            return text
+        text += f"; it was {self.before} before ({_changes(self.new, self.gone)})"
+        return "; ".join([text, *map(str, self.decided)])
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -46,20 +45,20 @@ class NextReader:
             "before": self.before,
             "new_fields": list(self.new),
             "left_out": list(self.gone),
-            "changes": [each.to_json() for each in self.decided],
+            "changes": [decided.to_json() for decided in self.decided],
         }
 
 
 def next_columns(readers: Iterable[NextReader]) -> dict[str, Any]:
-    """Plain values: ``columns`` and ``key_columns``, each if it is there."""
+    """Return plain values: ``columns`` and ``key_columns``, if present."""
     names = {VALUE: "columns", KEY: "key_columns"}
-    return {names[each.part]: each.to_json() for each in readers}
+    return {names[reader.part]: reader.to_json() for reader in readers}
 
 
 @dataclass(frozen=True)
 class ReaderChange:
-    """``entry`` is the first that was read as ``schema``: ``new`` and ``gone`` are paths of fields
-    by which it differs from the one before; None for the very first.
+    """The first ``entry`` that was read as ``schema``. ``new``, ``gone``: paths of the fields that
+    differ from the schema before; None for the very first.
     """
 
     entry: LedgerEntry
@@ -69,7 +68,7 @@ class ReaderChange:
     gone: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        return "" if self.new is None else what_changed(self.new, self.gone or ())
+        return "" if self.new is None else _changes(self.new, self.gone or ())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -86,8 +85,8 @@ class ReaderChange:
 
 @dataclass(frozen=True)
 class WrittenChange:
-    """``entry`` is the first whose rows were written as ``columns``, with ``registered`` schemas;
-    ``before`` are the columns until then, None for the very first.
+    """The first ``entry`` whose rows were written as ``columns``, with ``registered`` schemas.
+    ``before``: the previous columns, None for the very first.
     """
 
     entry: LedgerEntry
@@ -97,7 +96,7 @@ class WrittenChange:
 
     @property
     def schema(self) -> str:
-        """The registry's numbers, if it has any."""
+        """Ids of the registered schemas, if any."""
         return ", ".join(f"{part} {key}" for part, key in sorted(self.registered.items()))
 
     @property
@@ -110,7 +109,7 @@ class WrittenChange:
 
     @property
     def other_types(self) -> dict[str, tuple[str, str]]:
-        """Before and now."""
+        """Old and new type of the columns whose type changed."""
         both = [name for name in self.before or {} if name in self.columns]
         types = {name: ((self.before or {})[name], self.columns[name]) for name in both}
         return {name: kinds for name, kinds in types.items() if kinds[0] != kinds[1]}
@@ -121,7 +120,7 @@ class WrittenChange:
         types = [f"{name} from {was} to {now}" for name, (was, now) in self.other_types.items()]
         if types and not (self.new or self.gone):
             return "; ".join(types)
-        return "; ".join([what_changed(self.new, self.gone, "the same columns"), *types])
+        return "; ".join([_changes(self.new, self.gone, "the same columns"), *types])
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -133,13 +132,13 @@ class WrittenChange:
             "registered": dict(self.registered),
             "new_columns": None if self.before is None else self.new,
             "left_out": None if self.before is None else self.gone,
-            "other_types": {name: list(each) for name, each in self.other_types.items()},
+            "other_types": {name: list(types) for name, types in self.other_types.items()},
         }
 
 
 def written_changes(history: Sequence[LedgerEntry]) -> Iterator[WrittenChange]:
-    """The entries of a ledger, all that it keeps, oldest first, whose rows were written as other
-    columns than those before, or with other schemas of a registry.
+    """Yield the entries whose rows were written as other columns than those before, or with other
+    schemas of a registry. ``history``: all entries that the ledger keeps, oldest first.
     """
     columns = _columns(history)
     before: WrittenChange | None = None
@@ -149,7 +148,7 @@ def written_changes(history: Sequence[LedgerEntry]) -> Iterator[WrittenChange]:
             continue
         now = columns.get(written.since)
         if now is None:
-            continue  # those that had them were pruned
+            continue  # the entries that had them were pruned
         if before is None or (now, written.registered) != (before.columns, before.registered):
             was = before.columns if before else None
             before = WrittenChange(entry, now, written.registered, was)
@@ -157,31 +156,30 @@ def written_changes(history: Sequence[LedgerEntry]) -> Iterator[WrittenChange]:
 
 
 def _columns(history: Sequence[LedgerEntry]) -> dict[int, Mapping[str, str]]:
-    """By the version since which rows were written with them. The entry of a floor has those of one
-    below it, for the entries before itself and, under its own version, for those behind it.
+    """Return the columns by the version since which rows were written with them. The first entry
+    after a prune carries those of an entry below: later entries refer to it by either version.
     """
-    found: dict[int, Mapping[str, str]] = {}
+    columns: dict[int, Mapping[str, str]] = {}
     for entry in history:
         if (written := entry.counts.written) and written.columns:
-            found[written.since] = found[entry.version] = written.columns
-    return found
+            columns[written.since] = columns[entry.version] = written.columns
+    return columns
 
 
-def what_changed(
-    new: Iterable[str], gone: Iterable[str], otherwise: str = "the same fields"
-) -> str:
-    """``new: a, b; no longer: c``."""
+def _changes(new: Iterable[str], gone: Iterable[str], otherwise: str = "the same fields") -> str:
+    """Return a text like ``new: a, b; no longer: c``."""
     changes = [f"new: {', '.join(new)}"] if new else []
     changes += [f"no longer: {', '.join(gone)}"] if gone else []
     return "; ".join(changes) or otherwise
 
 
 def reader_changes(history: Sequence[LedgerEntry], part: Part = VALUE) -> Iterator[ReaderChange]:
-    """The entries of a ledger, all that it keeps, oldest first, of which that ``part`` of records
-    was read as another schema than those before; what a replay reads as then is no change.
+    """Yield the entries that read this ``part`` of records as another schema than those before.
+    Replays, which read as their target did, are no change. ``history``: all entries that the ledger
+    keeps, oldest first.
     """
     texts, types = dict[str, str](), dict[str, str]()
-    # not as they come: the entry of a floor has those of entries below it
+    # before the loop: the first entry after a prune carries the texts of entries below it
     for read in (_read(entry, part) for entry in history):
         texts |= read.texts if read else {}
         types |= {key: read.type_of(key) for key in read.texts} if read else {}
@@ -193,7 +191,7 @@ def reader_changes(history: Sequence[LedgerEntry], part: Part = VALUE) -> Iterat
         if not entry.ranges or entry.target is not None or read.reader == before:
             continue
         schema_type = types[read.reader]
-        # of another type: another format, of which nothing can be compared
+        # schemas of another type, which is another format, cannot be compared
         old = texts.get(before or "") if types.get(before or "") == schema_type else None
         text, left_out = texts[read.reader], kind_of(schema_type, read.message).left_out
         new = None if old is None else tuple(left_out(text, old))

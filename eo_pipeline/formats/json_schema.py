@@ -1,4 +1,4 @@
-"""JSON Schemas as texts: conversion to columns, and differences between two schemas. Pure."""
+"""JSON Schemas: conversion to columns, and comparison of two schemas. Pure."""
 
 from __future__ import annotations
 
@@ -8,180 +8,164 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin
 
+from eo_pipeline.formats.base import SchemaKind
 from eo_pipeline.formats.schema_diff import ARRAY, MAP, STRUCT, Shape
 from eo_pipeline.ledger.schemas import canonical
 
 _TAKEN = frozenset({"_kafka", "_eo_corrupt"})
 
-#: The type of what has no type that a column could have: the JSON text as it stands.
+#: Column of a value that fits no other type: its JSON text, unchanged.
 _ANY = Shape("string")
 _SCALARS = {"boolean": "boolean", "integer": "bigint", "number": "double", "string": "string"}
 _TEXTS = {"date-time": "timestamp", "date": "date"}
 
-#: In the key of a record that is no object: whether :func:`as_object` made one of it.
+#: Mark of a key's schema that :meth:`JsonSchema.as_record` made an object.
 _PLAIN = "x-plain-key"
 _DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
 
-#: Where the schemas that one refers to are kept in it, by the names it has for them.
+#: Property with the referenced schemas by name.
 _BUNDLED = "x-references"
 
 
 class _UnfitError(ValueError):
-    """The text says why."""
+    """The text is the reason."""
 
 
-def fault_of(text: str) -> str | None:
-    """Why the fields of ``text`` cannot become columns; None if they can."""
-    try:
-        names = field_names(text)
-    except _UnfitError as error:
-        return str(error)
-    except RecursionError:
-        return "is nested too deeply"
-    if not names:
-        return "is not an object with properties, which would be the table's columns"
-    if taken := _TAKEN.intersection(names):
-        return f"has a field {min(taken)}, a name that is taken"
-    return None
+class JsonSchema(SchemaKind):
+    """JSON Schemas."""
+
+    def fault_of(self, text: str) -> str | None:
+        try:
+            names = self.field_names(text)
+        except _UnfitError as error:
+            return str(error)
+        except RecursionError:
+            return "is nested too deeply"
+        if not names:
+            return "is not an object with properties, which would be the table's columns"
+        if taken := _TAKEN.intersection(names):
+            return f"has a field {min(taken)}, a name that is taken"
+        return None
+
+    def field_names(self, text: str) -> list[str]:
+        return list(self.shape_of(text).fields)
+
+    def left_out(self, writer: str, reader: str) -> list[str]:
+        return sorted(set(_paths_not_in(self.shape_of(writer), self.shape_of(reader), ())))
+
+    def shape_of(self, text: str) -> Shape:
+        """Return the columns; an enum of texts has its values."""
+        try:
+            root = json.loads(text)
+        except ValueError as error:
+            raise _UnfitError(f"is not JSON: {error}") from None
+        others = root.get(_BUNDLED, {}) if isinstance(root, dict) else {}
+        try:
+            shape = _Types(_Documents(root, others)).of(root, root, (), ())
+        except (TypeError, AttributeError, KeyError, IndexError) as error:
+            raise _UnfitError(f"is no JSON Schema: {type(error).__name__} {error}") from None
+        if shape.type != STRUCT:
+            raise _UnfitError(
+                "is not an object with properties, which would be the table's columns"
+            )
+        return shape
+
+    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+        """Merge two schemas; the result has types and the values of enums, nothing else."""
+        was, fields = self.shape_of(before).fields, self.shape_of(now).fields
+        for name in as_before:
+            if name in was:
+                fields[name] = was[name]
+            else:
+                fields.pop(name)
+        return json.dumps(_declared(Shape(STRUCT, tuple(fields.items()))))
+
+    def self_contained(self, text: str, references: Mapping[str, str]) -> str:
+        if not references:
+            return canonical(text)
+        named = {name: json.loads(reference) for name, reference in references.items()}
+        return canonical(json.dumps({**json.loads(text), _BUNDLED: named}))
+
+    def as_record(self, text: str) -> str:
+        """Return an object with the one property ``key``."""
+        try:
+            schema = json.loads(text)
+            self.shape_of(text)
+        except _UnfitError:
+            if isinstance(schema, dict) and _is_scalar(schema):
+                kept = {name: schema[name] for name in _DEFINITIONS if name in schema}
+                return json.dumps(
+                    {**kept, _PLAIN: True, "type": "object", "properties": {"key": schema}}
+                )
+        except ValueError:
+            pass  # fault_of reports it
+        return text
+
+    def is_plain(self, text: str) -> bool:
+        return json.loads(text).get(_PLAIN) is True
 
 
 def is_one(text: str) -> bool:
-    """Whether ``text`` is meant as a JSON Schema, and not as a ``StructType`` in its JSON form or
-    as DDL.
+    """Return whether ``text`` is a JSON Schema, and neither DDL nor the JSON form of a
+    ``StructType``.
     """
     if not text.lstrip().startswith("{"):
         return False
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
-        return True  # fault_of tells
-    return isinstance(found, dict) and found.get("type") != STRUCT
-
-
-def as_object(text: str) -> str:
-    """``text``; or, of what is no object with properties, one with that as its only property
-    ``key``.
-    """
-    try:
-        schema = json.loads(text)
-        _struct(text)
-    except _UnfitError:
-        if isinstance(schema, dict) and _is_scalar(schema):
-            kept = {name: schema[name] for name in _DEFINITIONS if name in schema}
-            return json.dumps(
-                {**kept, _PLAIN: True, "type": "object", "properties": {"key": schema}}
-            )
-    except ValueError:
-        pass  # fault_of tells
-    return text
-
-
-def is_plain(text: str) -> bool:
-    """Whether :func:`as_object` made it."""
-    return json.loads(text).get(_PLAIN) is True
-
-
-def field_names(text: str) -> list[str]:
-    """The names of the properties, in order."""
-    return list(_struct(text).fields)
+        return True  # fault_of reports it
+    return isinstance(document, dict) and document.get("type") != STRUCT
 
 
 def spark_type(text: str) -> str:
-    """The columns of ``text``, of which :func:`fault_of` finds nothing, as the JSON of Spark's
-    ``StructType``.
+    """Return the columns as the JSON form of Spark's ``StructType``. ``text`` has passed
+    :meth:`JsonSchema.fault_of`.
     """
-    return json.dumps(_spark_type(_struct(text)))
-
-
-def left_out(writer: str, reader: str) -> list[str]:
-    """The paths of the properties that ``writer`` has and ``reader``, of which :func:`fault_of`
-    finds nothing, does not read.
-    """
-    return sorted(set(_paths_not_in(_struct(writer), _struct(reader), ())))
-
-
-def shape_of(text: str) -> Shape:
-    """The columns; an enum of texts has its values."""
-    return _struct(text)
-
-
-def partly(before: str, now: str, as_before: Collection[str]) -> str:
-    """See :class:`eo_pipeline.formats.kinds.SchemaKind`; the types, and the values of enums, and
-    nothing else.
-    """
-    was, made = _struct(before).fields, _struct(now).fields
-    for name in as_before:
-        if name in was:
-            made[name] = was[name]
-        else:
-            made.pop(name)
-    return json.dumps(_declared(Shape(STRUCT, tuple(made.items()))))
-
-
-def self_contained(text: str, references: Mapping[str, str]) -> str:
-    """``text`` with the schemas that it refers to by name kept in it."""
-    if not references:
-        return canonical(text)
-    named = {name: json.loads(each) for name, each in references.items()}
-    return canonical(json.dumps({**json.loads(text), _BUNDLED: named}))
+    return json.dumps(_spark_type(JsonSchema().shape_of(text)))
 
 
 @dataclass(frozen=True)
 class _Documents:
-    """What ``$ref`` may lead to: the ``root``, and the ``others`` by the names it has for them."""
+    """Targets of ``$ref``: the ``root``, and ``others`` by the names that it has for them."""
 
     root: Any
     others: Mapping[str, Any]
 
-    def found(self, ref: str, base: Any) -> tuple[Any, Any]:
-        """The schema, and the document that it is in."""
-        where, _, inside = ref.partition("#")
-        document = self._document(where, base) if where else base
+    def resolve(self, ref: str, base: Any) -> tuple[Any, Any]:
+        """Return the schema, and the document that it is in. ``base``: document of the ``ref``."""
+        uri, _, inside = ref.partition("#")
+        document = self._document(uri, base) if uri else base
         schema = document
         for step in filter(None, unquote(inside).split("/")):
             name = step.replace("~1", "/").replace("~0", "~")
-            place = schema[int(name)] if isinstance(schema, list) else None
-            schema = schema.get(name) if isinstance(schema, dict) else place
+            item = schema[int(name)] if isinstance(schema, list) else None
+            schema = schema.get(name) if isinstance(schema, dict) else item
         if schema is None or (inside and not inside.startswith("/")):
             raise _UnfitError(f"refers to {ref}, which it does not hold")
         return schema, document
 
-    def _document(self, where: str, base: Any) -> Any:
-        own = base.get("$id", "") if isinstance(base, dict) else ""
-        for name in (where, urljoin(own, where)):
+    def _document(self, uri: str, base: Any) -> Any:
+        base_uri = base.get("$id", "") if isinstance(base, dict) else ""
+        for name in (uri, urljoin(base_uri, uri)):
             if name in self.others:
                 return self.others[name]
-            for each in (self.root, *self.others.values()):
-                if isinstance(each, dict) and each.get("$id") == name:
-                    return each
-        raise _UnfitError(
-            f"refers to {where}, which the registry does not name among its references"
-        )
-
-
-def _struct(text: str) -> Shape:
-    try:
-        root = json.loads(text)
-    except ValueError as error:
-        raise _UnfitError(f"is not JSON: {error}") from None
-    others = root.get(_BUNDLED, {}) if isinstance(root, dict) else {}
-    try:
-        found = _Types(_Documents(root, others)).of(root, root, (), ())
-    except (TypeError, AttributeError, KeyError, IndexError) as error:
-        raise _UnfitError(f"is no JSON Schema: {type(error).__name__} {error}") from None
-    if found.type != STRUCT:
-        raise _UnfitError("is not an object with properties, which would be the table's columns")
-    return found
+            for document in (self.root, *self.others.values()):
+                if isinstance(document, dict) and document.get("$id") == name:
+                    return document
+        raise _UnfitError(f"refers to {uri}, which the registry does not name among its references")
 
 
 @dataclass(frozen=True)
 class _Types:
-    """What becomes of the schemas in ``documents``."""
+    """Column types of the schemas in ``documents``."""
 
     documents: _Documents
 
     def of(self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]) -> Shape:
-        """``base`` is the document that ``schema`` is in, ``around`` are those that it is in."""
+        """Return the type. ``base``: document of ``schema``; ``around``: ids of the enclosing
+        schemas.
+        """
         if not isinstance(schema, dict):
             return _ANY
         if id(schema) in around:
@@ -191,7 +175,7 @@ class _Types:
             )
         around = (*around, id(schema))
         if "$ref" in schema:
-            return self.of(*self.documents.found(schema["$ref"], base), path, around)
+            return self.of(*self.documents.resolve(schema["$ref"], base), path, around)
         if "properties" in schema or "allOf" in schema:
             return self._object(schema, base, path, around)
         for choice in ("oneOf", "anyOf"):
@@ -213,15 +197,15 @@ class _Types:
     def _object(
         self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]
     ) -> Shape:
-        """Its own properties, and those of ``allOf`` together."""
+        """Return the properties, with those of ``allOf``."""
         fields: dict[str, Shape] = {}
-        for each in schema.get("allOf", ()):
-            part = self.of(each, base, path, around)
+        for member in schema.get("allOf", ()):
+            part = self.of(member, base, path, around)
             if part.type != STRUCT:
                 return part if len(schema["allOf"]) == 1 and "properties" not in schema else _ANY
             fields |= part.fields
-        for name, each in schema.get("properties", {}).items():
-            fields[name] = self.of(each, base, (*path, name), around)
+        for name, value in schema.get("properties", {}).items():
+            fields[name] = self.of(value, base, (*path, name), around)
         lower: dict[str, str] = {}
         for name in fields:
             if (first := lower.setdefault(name.lower(), name)) != name:
@@ -236,13 +220,11 @@ class _Types:
         return Shape(ARRAY, (("", element),))
 
     def _map(self, schema: Any, base: Any, path: tuple[str, ...], around: tuple[int, ...]) -> Shape:
-        """An object without properties of its own: whatever its names, all are of one type; or
-        nothing is known of it.
-        """
-        more = schema.get("additionalProperties")
-        if not isinstance(more, dict) or "patternProperties" in schema:
+        """Return the type of an object without properties: a map if all values have one type."""
+        value = schema.get("additionalProperties")
+        if not isinstance(value, dict) or "patternProperties" in schema:
             return _ANY
-        return Shape(MAP, (("", self.of(more, base, path, around)),))
+        return Shape(MAP, (("", self.of(value, base, path, around)),))
 
 
 def _null(schema: Any) -> bool:
@@ -250,33 +232,33 @@ def _null(schema: Any) -> bool:
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:
-    """Those of an enum, or the one of a ``const``."""
+    """Return the values of an ``enum``, or that of a ``const``."""
     return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
 
 
 def _implied(schema: Mapping[str, Any]) -> Any:
-    """The type of what says its values only."""
+    """Return the type of a schema that lists values only; None if they differ in type."""
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    found = {kinds.get(type(value)) for value in _values(schema) if value is not None}
-    return found.pop() if len(found) == 1 else None
+    types = {kinds.get(type(value)) for value in _values(schema) if value is not None}
+    return types.pop() if len(types) == 1 else None
 
 
 def _symbols(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts that there may be; none if there may be any."""
+    """Return the allowed texts; none if any text is allowed."""
     if schema.get("format") in _TEXTS:
         return ()
-    return tuple(each for each in _values(schema) if isinstance(each, str))
+    return tuple(value for value in _values(schema) if isinstance(value, str))
 
 
 def _common(kinds: list[Shape]) -> Shape:
-    """The one type of all; the wider number; all values of several enums; otherwise the text."""
+    """Return the type of all; the wider number; the union of enums; otherwise the JSON text."""
     different = list(dict.fromkeys(kinds))
     if len(different) == 1:
         return different[0]
-    types = {each.type for each in different}
+    types = {shape.type for shape in different}
     if types == {"bigint", "double"}:
         return Shape("double")
-    if different and all(each.symbols for each in different):
+    if different and all(shape.symbols for shape in different):
         return Shape(
             "string", symbols=tuple(dict.fromkeys(s for e in different for s in e.symbols))
         )
@@ -284,10 +266,10 @@ def _common(kinds: list[Shape]) -> Shape:
 
 
 def _is_scalar(schema: Mapping[str, Any]) -> bool:
-    """One of a number, a text or a truth value, or null."""
+    """Return whether values are numbers, texts or booleans, or null."""
     kind = schema.get("type", _implied(schema))
     kinds = kind if isinstance(kind, list) else [kind]
-    return all(each in (*_SCALARS, "null") for each in kinds) and any(k in _SCALARS for k in kinds)
+    return all(k in (*_SCALARS, "null") for k in kinds) and any(k in _SCALARS for k in kinds)
 
 
 def _paths_not_in(writer: Shape, reader: Shape, path: tuple[str, ...]) -> Iterator[str]:
@@ -306,7 +288,7 @@ def _paths_not_in(writer: Shape, reader: Shape, path: tuple[str, ...]) -> Iterat
 
 
 def _spark_type(shape: Shape) -> str | dict[str, Any]:
-    """In Spark's own JSON: a name, or an object."""
+    """Return the type in Spark's JSON form: a name, or an object."""
     if shape.type == STRUCT:
         fields = [
             {"name": name, "type": _spark_type(part), "nullable": True, "metadata": {}}
@@ -315,14 +297,14 @@ def _spark_type(shape: Shape) -> str | dict[str, Any]:
         return {"type": "struct", "fields": fields}
     if not shape.parts:
         return "long" if shape.type == "bigint" else shape.type
-    held = _spark_type(shape.parts[0][1])
+    inner = _spark_type(shape.parts[0][1])
     if shape.type == ARRAY:
-        return {"type": "array", "elementType": held, "containsNull": True}
-    return {"type": "map", "keyType": "string", "valueType": held, "valueContainsNull": True}
+        return {"type": "array", "elementType": inner, "containsNull": True}
+    return {"type": "map", "keyType": "string", "valueType": inner, "valueContainsNull": True}
 
 
 def _declared(shape: Shape) -> dict[str, Any]:
-    """A schema that becomes just this."""
+    """Return a schema of this shape."""
     if shape.type == STRUCT:
         properties = {name: _declared(part) for name, part in shape.parts}
         return {"type": "object", "properties": properties}
@@ -334,5 +316,5 @@ def _declared(shape: Shape) -> dict[str, Any]:
     formats = {name: text for text, name in _TEXTS.items()}
     if shape.type in formats:
         return {"type": "string", "format": formats[shape.type]}
-    kind = next(name for name, each in _SCALARS.items() if each == shape.type)
+    kind = next(name for name, spark in _SCALARS.items() if spark == shape.type)
     return {"type": kind, **({"enum": list(shape.symbols)} if shape.symbols else {})}

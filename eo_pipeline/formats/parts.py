@@ -1,4 +1,4 @@
-"""Key and value: the two parts of a record that a schema may describe. Pure, no I/O."""
+"""Key and value: the parts of a record that schemas describe. Pure."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Part:
-    """One of them, named as Spark's Kafka column."""
+    """A part of a record, named as Spark's Kafka column."""
 
     name: Literal["key", "value"]
 
     @property
     def header(self) -> str:
-        """In which newer producers say which schema it was written with."""
+        """The header in which newer producers send the id of the writer's schema."""
         return f"__{self.name}_schema_id"
 
     @property
     def subject_field(self) -> str:
-        """Of a registry in a document: who says otherwise says it there."""
+        """The field of a document's registry that overrides :meth:`subject`."""
         return "key_subject" if self.name == "key" else "subject"
 
     def subject(self, topic: str) -> str:
-        """Under which a registry has its schemas, if nobody says otherwise."""
+        """Return the default subject of the part's schemas."""
         return f"{topic}-{self.name}"
 
-    def own(self, name: str) -> str:
-        """A column's or a metric's name that no other part has."""
+    def column_name(self, name: str) -> str:
+        """Return the name of a column or metric of this part."""
         return f"_eo_{self.name}_{name}"
 
 
 KEY, VALUE = Part("key"), Part("value")
 
-#: The column of a key that is no record.
+#: Column of a key without fields.
 KEY_COLUMN = "key"

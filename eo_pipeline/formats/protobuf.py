@@ -1,8 +1,8 @@
-"""Protobuf schemas as texts: compilation, conversion to columns, and differences between schemas.
+"""Protobuf schemas: compilation, conversion to columns, and comparison of two schemas.
 
-A text is JSON: ``{"file": name, "files": {name: content}}``, the schema's own file and all its
-imports except those of Google and Confluent. A content is the form in which a registry returns it:
-a .proto file, or a serialized FileDescriptorProto in base64, as confluent-kafka registers it.
+A text is JSON: ``{"file": name, "files": {name: content}}``, the schema's file and all its imports
+except those of Google and Confluent. The content is in a form of the registry: a .proto file, or a
+serialized FileDescriptorProto in base64, which confluent-kafka registers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Any
 
 from eo_pipeline._lazy import library
 from eo_pipeline.errors import ConfigError
+from eo_pipeline.formats.base import SchemaKind
 from eo_pipeline.formats.schema_diff import ARRAY, MAP, STRUCT, Shape, is_wider
 from eo_pipeline.ledger.schemas import canonical
 
-#: The name of a file that nobody named.
-_OWN = "schema.proto"
+#: Name of a schema's file that has none.
+_DEFAULT_NAME = "schema.proto"
 
-#: Files that every reader of Protobuf has: their modules are installed with the libraries.
+#: Packages of files that are installed with the libraries, by their folders.
 _BUILT_IN = {
     "google/": "google.",
     "confluent/": "confluent_kafka.schema_registry.confluent.",
@@ -36,57 +37,49 @@ _BUILT_IN = {
 
 _COMPILE_TIMEOUT_S = 60
 
-#: Messages that ptars takes for one value and changes on the way: a date without a day has one.
+#: Package of messages that ptars makes one value, with changes: a date without a day gets one.
 _PLAIN = "google.type"
 
 
 class ProtoError(ConfigError):
-    """The text says what is wrong with a schema."""
-
-
-def self_contained(text: str, references: Mapping[str, str]) -> str:
-    """One text of the schema's own file and those that it imports, by name."""
-    own = _descriptor(text)
-    name = str(own.name) if own is not None and own.name else _OWN
-    return canonical(json.dumps({"file": name, "files": {**references, name: text}}))
+    """The text is the fault of a schema."""
 
 
 @lru_cache(maxsize=64)
 def files_of(text: str) -> tuple[bytes, ...]:
-    """The serialized FileDescriptorProtos, what is imported before what imports it; the last one is
-    the schema's own.
+    """Return the serialized FileDescriptorProtos, imports first; the last one is the schema's file.
 
     Raises:
-        ProtoError: it cannot be compiled.
+        ProtoError: they cannot be compiled.
         SetupError: a package is not installed.
     """
-    whole = json.loads(text)
+    schema = json.loads(text)
     files: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    for name, content in whole["files"].items():
-        found = _descriptor(content)
-        if found is None:
+    for name, content in schema["files"].items():
+        file = _descriptor(content)
+        if file is None:
             texts[name] = content
         else:
-            found.name = name
-            files[name] = found
+            file.name = name
+            files[name] = file
     if texts:
         files |= _compiled(texts, files)
-    return tuple(each.SerializeToString() for each in _in_order(whole["file"], files, {}))
+    return tuple(file.SerializeToString() for file in _in_order(schema["file"], files, {}))
 
 
 @lru_cache(maxsize=64)
 def pool_of(text: str) -> Any:
-    """A ``DescriptorPool`` of :func:`files_of`.
+    """Return a ``DescriptorPool`` of :func:`files_of`.
 
     Raises:
         ProtoError: the files do not fit together.
         SetupError: a package is not installed.
     """
     pool = library("google.protobuf.descriptor_pool").DescriptorPool()
-    for each in files_of(text):
+    for file in files_of(text):
         try:
-            pool.AddSerializedFile(each)
+            pool.AddSerializedFile(file)
         except TypeError as error:
             raise ProtoError(f"does not fit together: {error}") from error
     return pool
@@ -94,48 +87,48 @@ def pool_of(text: str) -> Any:
 
 @lru_cache(maxsize=64)
 def plain_files(text: str) -> tuple[bytes, ...]:
-    """:func:`files_of` with other names for the messages of :data:`_PLAIN`, so that they are
-    messages as any.
+    """Return :func:`files_of` with the messages of :data:`_PLAIN` renamed, for ptars to decode them
+    as any message.
     """
     return tuple(map(_renamed, files_of(text)))
 
 
 def _renamed(file: bytes) -> bytes:
-    found = library("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString(file)
-    if found.package == _PLAIN:
-        found.package = f"eo.{_PLAIN}"
-    messages: list[Any] = [*found.message_type]
+    descriptor = library("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString(file)
+    if descriptor.package == _PLAIN:
+        descriptor.package = f"eo.{_PLAIN}"
+    messages: list[Any] = [*descriptor.message_type]
     while messages:
         message = messages.pop()
         messages.extend(message.nested_type)
         for field in message.field:
             if field.type_name.startswith(f".{_PLAIN}."):
                 field.type_name = f".eo{field.type_name}"
-    return bytes(found.SerializeToString())
+    return bytes(descriptor.SerializeToString())
 
 
-def own_file(text: str) -> Any:
-    """The descriptor of the schema's own file."""
+def _schema_file(text: str) -> Any:
+    """Return the descriptor of the schema's file."""
     return pool_of(text).FindFileByName(json.loads(text)["file"])
 
 
 def _descriptor(content: str) -> Any:
-    """The FileDescriptorProto that ``content`` is in base64; None if it is a .proto file."""
+    """Return the FileDescriptorProto that is ``content`` in base64; None for a .proto file."""
     try:
         serialized = base64.b64decode(content.strip(), validate=True)
     except (binascii.Error, ValueError):
         return None
     library("google.protobuf.message")
-    found = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
     try:
-        found.ParseFromString(serialized)
+        file.ParseFromString(serialized)
     except library("google.protobuf.message").DecodeError:
         return None
-    return found
+    return file
 
 
-def _compiled(texts: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """By protoc; ``known`` are files that have been compiled already."""
+def _compiled(texts: Mapping[str, str], compiled: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile with protoc. ``compiled``: files that need no compilation."""
     tools = Path(library("grpc_tools").__file__).parent
     descriptors = library("google.protobuf.descriptor_pb2")
     with tempfile.TemporaryDirectory(prefix="eo-proto-") as folder:
@@ -147,37 +140,37 @@ def _compiled(texts: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, A
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{sources}"]
-        if known:
-            given = descriptors.FileDescriptorSet(file=_in_order(None, known, {}))
-            Path(folder, "known").write_bytes(given.SerializeToString())
+        if compiled:
+            imports = descriptors.FileDescriptorSet(file=_in_order(None, compiled, {}))
+            Path(folder, "known").write_bytes(imports.SerializeToString())
             command.append(f"--descriptor_set_in={Path(folder, 'known')}")
-        command += [f"-I{tools / '_proto'}", *(f"-I{each}" for each in _common_protos())]
+        command += [f"-I{tools / '_proto'}", *(f"-I{path}" for path in _common_protos())]
         command += ["--include_imports", f"--descriptor_set_out={out}", *texts]
         run = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_COMPILE_TIMEOUT_S
         )
         if run.returncode != 0:
-            said = " ".join(run.stderr.replace(f"{sources}/", "").split())
-            raise ProtoError(f"cannot be compiled: {said}")
-        compiled = descriptors.FileDescriptorSet.FromString(out.read_bytes())
-    return {each.name: each for each in compiled.file}
+            message = " ".join(run.stderr.replace(f"{sources}/", "").split())
+            raise ProtoError(f"cannot be compiled: {message}")
+        result = descriptors.FileDescriptorSet.FromString(out.read_bytes())
+    return {file.name: file for file in result.file}
 
 
 def _common_protos() -> Iterator[Path]:
-    """Where Google's and Confluent's own .proto files are installed."""
+    """Yield the folders of the .proto files of Google and Confluent."""
     for path in library("google.type").__path__:
         yield Path(path).parents[1]
 
 
-def _in_order(own: str | None, files: Mapping[str, Any], done: dict[str, Any]) -> list[Any]:
-    """``own``, or all there are, after what they import."""
-    for name in [own] if own is not None else list(files):
+def _in_order(root: str | None, files: Mapping[str, Any], done: dict[str, Any]) -> list[Any]:
+    """Return the file ``root``, or all files, each after its imports."""
+    for name in [root] if root is not None else list(files):
         if name in done:
             continue
-        found = files[name] if name in files else _built_in(name)
-        for needed in found.dependency:
+        file = files[name] if name in files else _built_in(name)
+        for needed in file.dependency:
             _in_order(needed, files, done)
-        done[name] = found
+        done[name] = file
     return list(done.values())
 
 
@@ -191,97 +184,74 @@ def _built_in(name: str) -> Any:
     raise ProtoError(f"imports {name}, which the registry does not name among its references")
 
 
-#: Files that no text holds.
-_BUILT_IN_PREFIXES = ("google/", "confluent/")
-
-
-def partly(before: Any, now: Any, as_before: Collection[str]) -> str:
-    """The message ``now``, but that the fields ``as_before`` are what they are in ``before``, or
-    are not there if they were not; both are descriptors.
-
-    Raises:
-        ValueError: a field of either has the number of one of the other, or they are written in
-            another syntax.
-    """
-    was = {field.name: field for field in before.fields}
-    present = [field.name for field in now.fields]
-    chosen = [field for field in now.fields if field.name not in as_before]
-    kept = [name for name in (*present, *was) if name in as_before and name in was]
-    old = [was[name] for name in dict.fromkeys(kept)]
-    numbers = {field.number: field.name for field in chosen}
-    for field in old:
-        if field.number in numbers:
-            both = f"{field.name} and {numbers[field.number]}"
-            raise ValueError(f"the number {field.number} of {both}")
-    if old and chosen and _syntax(before) != _syntax(now):
-        raise ValueError(f"the message {now.full_name}, in another syntax")
-    names = {name: n for n, name in enumerate(dict.fromkeys((*present, *was)))}
-    return made(now, sorted([*chosen, *old], key=lambda field: names[field.name]))
+_BUILT_IN_PREFIXES = tuple(_BUILT_IN)
 
 
 def without(message: Any, names: Collection[str]) -> str:
-    """The message of that descriptor without some of its fields."""
-    return made(message, [field for field in message.fields if field.name not in names])
+    """Return the text of the message without some of its fields."""
+    return _message_text(message, [field for field in message.fields if field.name not in names])
 
 
 def only(message: Any, names: Collection[str]) -> str:
-    """Some of its fields, of which each tells whether it is there."""
+    """Return the text of the message with some of its fields, each with presence."""
     chosen = [field for field in message.fields if field.name in names]
-    return made(message, chosen, told=True)
+    return _message_text(message, chosen, presence=True)
 
 
-def made(like: Any, fields: Sequence[Any], *, told: bool = False) -> str:
-    """A text with a message of that name and place, with these ``fields``; each tells whether it is
-    there, if that is to be ``told``.
+def _message_text(like: Any, fields: Sequence[Any], *, presence: bool = False) -> str:
+    """Return the text of a message with ``fields``, and with the full name of ``like``. With
+    ``presence`` all fields tell an absent value from the default.
     """
     descriptors = library("google.protobuf.descriptor_pb2")
     file = descriptors.FileDescriptorProto(
         name="made.proto", package=like.file.package, syntax=_syntax(like)
     )
-    around: list[str] = []
-    each = like
-    while each is not None:
-        around.insert(0, each.name)
-        each = each.containing_type
-    message = file.message_type.add(name=around[0])
-    for name in around[1:]:
+    names: list[str] = []
+    level = like
+    while level is not None:
+        names.insert(0, level.name)
+        level = level.containing_type
+    message = file.message_type.add(name=names[0])
+    for name in names[1:]:
         message = message.nested_type.add(name=name)
     package = f".{file.package}" if file.package else ""
-    _Copying(file).fill(message, fields, f"{package}.{'.'.join(around)}", told=told)
+    _Copier(file).fill(message, fields, f"{package}.{'.'.join(names)}", presence=presence)
     content = b64encode(file.SerializeToString(deterministic=True)).decode()
     return json.dumps({"file": file.name, "files": {file.name: content}})
 
 
-class _Copying:
-    """Puts copies of fields into messages of one ``file``."""
+class _Copier:
+    """Copies fields into messages of one ``file``."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._field = library("google.protobuf.descriptor_pb2").FieldDescriptorProto
 
-    def fill(self, message: Any, fields: Sequence[Any], scope: str, *, told: bool = False) -> None:
-        """Into the empty ``message``, whose full name is ``scope``."""
+    def fill(
+        self, message: Any, fields: Sequence[Any], scope: str, *, presence: bool = False
+    ) -> None:
+        """Copy into the empty ``message``, whose full name is ``scope``."""
         oneofs: dict[str, int] = {}
         for field in fields:
-            one = _oneof(field)
-            if one and one not in oneofs:
-                oneofs[one] = len(message.oneof_decl)
-                message.oneof_decl.add(name=one)
+            oneof = _oneof(field)
+            if oneof and oneof not in oneofs:
+                oneofs[oneof] = len(message.oneof_decl)
+                message.oneof_decl.add(name=oneof)
         for field in fields:
             copy = message.field.add()
             copy.CopyFrom(_proto(field))
             copy.ClearField("oneof_index")
             self._type(copy, field, message, scope)
-            if one := _oneof(field):
-                copy.oneof_index = oneofs[one]
-            elif copy.proto3_optional or (told and self._says_nothing(field)):
-                self._tell(copy, message)
+            if oneof := _oneof(field):
+                copy.oneof_index = oneofs[oneof]
+            elif copy.proto3_optional or (presence and self._lacks_presence(field)):
+                self._make_optional(copy, message)
 
-    def _says_nothing(self, field: Any) -> bool:
-        """Whether it is not known if it is there."""
+    @staticmethod
+    def _lacks_presence(field: Any) -> bool:
         return not field.is_repeated and (not field.has_presence or field.is_required)
 
-    def _tell(self, copy: Any, message: Any) -> None:
+    def _make_optional(self, copy: Any, message: Any) -> None:
         copy.label = self._field.LABEL_OPTIONAL
         if self._file.syntax == "proto3":
             copy.proto3_optional = True
@@ -297,7 +267,7 @@ class _Copying:
                 self._file.dependency.append(kind.file.name)
             return
         if field.enum_type is not None:
-            # its values are names beside it: it stands in a message of its own
+            # an enum's values are names in the scope around it: a message isolates them
             holder = message.nested_type.add(name=_free(message, f"Values{field.number}"))
             enum = holder.enum_type.add()
             kind.CopyToProto(enum)
@@ -311,29 +281,29 @@ class _Copying:
         if not is_entry:
             self.fill(inner, kind.fields, copy.type_name)
             return
-        for each in kind.fields:  # the value's type stands beside the entry, which holds none
-            part = inner.field.add()
-            part.CopyFrom(_proto(each))
-            self._type(part, each, message, scope)
+        for part in kind.fields:  # types go beside the entry: no message may be within one
+            part_copy = inner.field.add()
+            part_copy.CopyFrom(_proto(part))
+            self._type(part_copy, part, message, scope)
 
 
 def _free(message: Any, name: str) -> str:
-    taken = {each.name for each in (*message.field, *message.nested_type)}
+    taken = {member.name for member in (*message.field, *message.nested_type)}
     while name in taken:
         name += "_"
     return name
 
 
 def _proto(field: Any) -> Any:
-    whole = library("google.protobuf.descriptor_pb2").DescriptorProto()
-    field.containing_type.CopyToProto(whole)
-    return whole.field[field.index]
+    message = library("google.protobuf.descriptor_pb2").DescriptorProto()
+    field.containing_type.CopyToProto(message)
+    return message.field[field.index]
 
 
 def _oneof(field: Any) -> str | None:
-    """The name of a oneof that somebody wrote."""
-    found = field.containing_oneof
-    return None if found is None or _proto(field).proto3_optional else str(found.name)
+    """Return the name of the field's oneof; None without one, or for that of an optional field."""
+    oneof = field.containing_oneof
+    return None if oneof is None or _proto(field).proto3_optional else str(oneof.name)
 
 
 def _syntax(message: Any) -> str:
@@ -358,7 +328,7 @@ _VALUES = frozenset(
     }
 )
 
-#: FieldDescriptor's numbers of types, and the names they have in a .proto file.
+#: Names of types in a .proto file by FieldDescriptor's numbers.
 _TYPES = dict(
     enumerate(
         (
@@ -370,7 +340,7 @@ _TYPES = dict(
     )
 )
 
-#: Written as the one, what the other reads is the same value.
+#: Types that read a value of another type unchanged, by the written type.
 _READ_AS = {
     "int32": {"int64"},
     "uint32": {"int64", "uint64"},
@@ -383,87 +353,104 @@ _READ_AS = {
 
 
 @dataclass(frozen=True)
-class Protobuf:
-    """One message of each schema: that of the name ``message``, or the first of its file."""
+class Protobuf(SchemaKind):
+    """Protobuf schemas: of each the message named ``message``, or the first of its file."""
 
     message: str = ""
 
     def fault_of(self, text: str) -> str | None:
-        """See :class:`eo_pipeline.formats.kinds.SchemaKind`."""
         try:
-            found = self.descriptor(text)
+            message = self.descriptor(text)
         except ProtoError as error:
             return str(error)
-        if found is None:
+        if message is None:
             return f"has no message {self.message}" if self.message else "has no message"
-        names = [field.name for field in found.fields]
+        names = [field.name for field in message.fields]
         if not names:
-            return f"has the message {found.full_name} without fields: they would be the columns"
+            return f"has the message {message.full_name} without fields: they would be the columns"
         if taken := _TAKEN.intersection(names):
             return f"has a field {min(taken)}, a name that is taken"
-        for path, reason in _faults(found, (), frozenset()):
+        for path, reason in _faults(message, (), frozenset()):
             return f"has a field {'.'.join(path)} that {reason}"
         return None
 
     def field_names(self, text: str) -> list[str]:
-        """See :class:`eo_pipeline.formats.kinds.SchemaKind`."""
-        return [field.name for field in self._found(text).fields]
+        return [field.name for field in self._message(text).fields]
 
     def left_out(self, writer: str, reader: str) -> list[str]:
-        """The same; fields are told by their numbers, and named as the writer names them."""
+        """Match the fields by number; the paths have the writer's names."""
         return sorted(set(self.names_left_out(writer, reader).values()))
 
     def names_left_out(self, writer: str, reader: str) -> dict[tuple[int, ...], str]:
-        """The same paths, by the numbers of the fields that lead to each."""
+        """Return the paths of :meth:`left_out` by the numbers of the fields that lead to each."""
         written, read = self.descriptor(writer), self.descriptor(reader)
         return dict(_left_out(written, read, (), ())) if written and read else {}
 
     def shape_of(self, text: str) -> Shape:
-        """See :class:`eo_pipeline.formats.kinds.SchemaKind`. A writer's file may not have the
-        message, or one that is within itself, which is looked into once.
+        """Return the columns. A writer's file may lack the message; one within itself is followed
+        once.
         """
-        found = self.descriptor(text)
-        return _shape_of(found, frozenset()) if found else Shape(STRUCT)
+        message = self.descriptor(text)
+        return _shape_of(message, frozenset()) if message else Shape(STRUCT)
 
     def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
-        """See :class:`eo_pipeline.formats.kinds.SchemaKind`."""
-        return partly(self._found(before), self._found(now), as_before)
+        """Merge two messages.
+
+        Raises:
+            ValueError: a field of either has the number of one of the other, or they are written
+                in different syntaxes.
+        """
+        old_message, new_message = self._message(before), self._message(now)
+        was = {field.name: field for field in old_message.fields}
+        present = [field.name for field in new_message.fields]
+        chosen = [field for field in new_message.fields if field.name not in as_before]
+        kept = [name for name in (*present, *was) if name in as_before and name in was]
+        old = [was[name] for name in dict.fromkeys(kept)]
+        numbers = {field.number: field.name for field in chosen}
+        for field in old:
+            if field.number in numbers:
+                both = f"{field.name} and {numbers[field.number]}"
+                raise ValueError(f"the number {field.number} of {both}")
+        if old and chosen and _syntax(old_message) != _syntax(new_message):
+            raise ValueError(f"the message {new_message.full_name}, in another syntax")
+        order = {name: i for i, name in enumerate(dict.fromkeys((*present, *was)))}
+        fields = sorted([*chosen, *old], key=lambda field: order[field.name])
+        return _message_text(new_message, fields)
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:
-        """See :class:`eo_pipeline.formats.kinds.SchemaKind`."""
-        return self_contained(text, references)
+        file = _descriptor(text)
+        name = str(file.name) if file is not None and file.name else _DEFAULT_NAME
+        return canonical(json.dumps({"file": name, "files": {**references, name: text}}))
 
     def clash(self, writer: str, reader: str) -> str | None:
-        """Why what was written by ``writer`` means something else to ``reader``; None if not."""
+        """Return the reason why ``reader`` misreads records of ``writer``; None if it does not."""
         written = self.descriptor(writer)
         if written is None:
             return None
-        return next(_clashes(written, self._found(reader), ()), None)
+        return next(_clashes(written, self._message(reader), ()), None)
 
     def castable(self, writer: str, reader: str) -> list[str]:
-        """Columns whose bytes mean something else to ``reader``, but whose values are all ones that
-        it could have.
-        """
-        read = self._found(reader).fields_by_name
-        found = []
-        for field in self._found(writer).fields:
+        """Return the columns whose bytes ``reader`` misreads, although it could hold all values."""
+        read = self._message(reader).fields_by_name
+        names = []
+        for field in self._message(writer).fields:
             other = read.get(field.name)
             if other is None or other.number != field.number or _reads(field, other):
                 continue
-            was, now = (_of_field(each, frozenset()) for each in (field, other))
+            was, now = (_of_field(either, frozenset()) for either in (field, other))
             if not (was.parts or now.parts) and (was == now or is_wider(now.type, was.type)):
-                found.append(field.name)
-        return found
+                names.append(field.name)
+        return names
 
     def presentable(self, text: str) -> list[str]:
-        """The names of the fields that could be columns."""
-        found = self._found(text)
-        faulty = {path[0] for path, _ in _faults(found, (), frozenset())}
-        return [field.name for field in found.fields if field.name not in faulty]
+        """Return the names of the fields that could be columns."""
+        message = self._message(text)
+        faulty = {path[0] for path, _ in _faults(message, (), frozenset())}
+        return [field.name for field in message.fields if field.name not in faulty]
 
     def when_absent(self, text: str, name: str) -> Any:
-        """What a scalar field is that is not there."""
-        field = self._found(text).fields_by_name[name]
+        """Return the value of an absent scalar field."""
+        field = self._message(text).fields_by_name[name]
         if field.has_presence:
             return None
         if field.enum_type is not None:
@@ -471,52 +458,52 @@ class Protobuf:
         return field.default_value
 
     def indexes(self, text: str) -> tuple[int, ...] | None:
-        """Where in its file the message is: its place, or those of the messages that it is in and
-        then its own; None if it is not there.
+        """Return the index of the message in its file, after those of the enclosing messages; None
+        if the file lacks it.
         """
-        found, place = self.descriptor(text), list[int]()
-        while found is not None:
-            around = found.containing_type
-            beside = around.nested_types if around else found.file.message_types_by_name.values()
-            place.insert(0, list(beside).index(found))
-            found = around
-        return tuple(place) or None
+        message, indexes = self.descriptor(text), list[int]()
+        while message is not None:
+            outer = message.containing_type
+            siblings = outer.nested_types if outer else message.file.message_types_by_name.values()
+            indexes.insert(0, list(siblings).index(message))
+            message = outer
+        return tuple(indexes) or None
 
     def descriptor(self, text: str) -> Any:
-        """The message's, None if the file has none of that name.
+        """Return the message's descriptor; None if the file lacks it.
 
         Raises:
             ProtoError: the files cannot be compiled.
             SetupError: a package is not installed.
         """
-        file = own_file(text)
+        file = _schema_file(text)
         if not self.message:
             return next(iter(file.message_types_by_name.values()), None)
         inside = self.message.removeprefix(f"{file.package}.") if file.package else self.message
-        first, *more = inside.split(".")
-        found = file.message_types_by_name.get(first)
-        for name in more:
-            found = None if found is None else found.nested_types_by_name.get(name)
-        return found
+        first, *nested = inside.split(".")
+        message = file.message_types_by_name.get(first)
+        for name in nested:
+            message = None if message is None else message.nested_types_by_name.get(name)
+        return message
 
-    def _found(self, text: str) -> Any:
-        found = self.descriptor(text)
-        assert found is not None, "fault_of was asked before"
-        return found
+    def _message(self, text: str) -> Any:
+        message = self.descriptor(text)
+        assert message is not None, "text has passed fault_of"
+        return message
 
 
 def is_value(message: Any) -> bool:
-    """Whether the message is read as one value."""
+    """Return whether the message becomes one value."""
     return message.full_name in _VALUES
 
 
 def is_map(field: Any) -> bool:
-    """Whether a repeated message is a map's entry."""
+    """Return whether the field is a map."""
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _inner(field: Any) -> Any:
-    """The message whose fields a field's value has; None if it has none."""
+    """Return the message whose fields become those of a struct; None for other values."""
     message = field.message_type
     return None if message is None or is_value(message) else message
 
@@ -559,13 +546,13 @@ def _left_out(
         written, read = _inner(field), _inner(wanted[field.number])
         if written is not None and read is not None:
             if is_map(field) and is_map(wanted[field.number]):
-                written, read = _held(written), _held(read)
+                written, read = _value_message(written), _value_message(read)
             if written is not None and read is not None:
                 yield from _left_out(written, read, leading, below)
 
 
-def _held(entry: Any) -> Any:
-    """The message that a map's values are, if they are messages."""
+def _value_message(entry: Any) -> Any:
+    """Return the message of a map's values; None if they are none."""
     return _inner(entry.fields_by_name["value"])
 
 
@@ -579,14 +566,14 @@ def _clashes(writer: Any, reader: Any, path: tuple[str, ...]) -> Iterator[str]:
         written, read = _inner(field), _inner(other)
         if not _reads(field, other):
             was = f"{'repeated ' if field.is_repeated else ''}{type_of(field)}"
-            said = f"is {was} in it, not {type_of(other)}"
-            yield f"field {'.'.join(below)}, number {field.number}, {said}"
+            reason = f"is {was} in it, not {type_of(other)}"
+            yield f"field {'.'.join(below)}, number {field.number}, {reason}"
         elif written is not None and read is not None:
             yield from _clashes(written, read, below)
 
 
 def _reads(field: Any, other: Any) -> bool:
-    """Whether what was written as the one is the same value to the other, messages aside."""
+    """Return whether ``other`` reads the values of ``field`` unchanged, messages aside."""
     was, now = type_of(field), type_of(other)
     if field.is_repeated and not other.is_repeated:
         return False
@@ -594,7 +581,7 @@ def _reads(field: Any, other: Any) -> bool:
 
 
 def type_of(field: Any) -> str:
-    """The type as a .proto file names it; of one value by its full name."""
+    """Return the type's name in a .proto file; the full name of a message that is one value."""
     message = field.message_type
     if message is not None and is_value(message):
         return str(message.full_name)
@@ -603,7 +590,7 @@ def type_of(field: Any) -> str:
     return _TYPES[field.type]
 
 
-#: What a scalar becomes, by :data:`_TYPES`; the others by their own names.
+#: Spark's types of scalars; the others have one name in both.
 _SPARK = {
     **dict.fromkeys(("sint32", "sfixed32", "int32"), "int"),
     **dict.fromkeys(("uint32", "fixed32", "int64", "sint64", "sfixed64"), "bigint"),
@@ -624,58 +611,58 @@ def _shape_of(message: Any, around: frozenset[str]) -> Shape:
 def _of_field(field: Any, around: frozenset[str]) -> Shape:
     if is_map(field):
         value = field.message_type.fields_by_name["value"]
-        return Shape(MAP, (("", _of_one(value, around)),))
-    one = _of_one(field, around)
-    return Shape(ARRAY, (("", one),)) if field.is_repeated else one
+        return Shape(MAP, (("", _of_item(value, around)),))
+    item = _of_item(field, around)
+    return Shape(ARRAY, (("", item),)) if field.is_repeated else item
 
 
-def _of_one(field: Any, around: frozenset[str]) -> Shape:
+def _of_item(field: Any, around: frozenset[str]) -> Shape:
     message = field.message_type
     if message is not None and is_value(message):
         if message.name in ("Timestamp", "Duration"):
             return Shape("timestamp" if message.name == "Timestamp" else "bigint")
-        return _of_one(message.fields_by_name["value"], around)
+        return _of_item(message.fields_by_name["value"], around)
     if message is not None:
         return _shape_of(message, around)
     kind = _TYPES[field.type]
     if kind == "enum":
-        return Shape("string", symbols=tuple(each.name for each in field.enum_type.values))
+        return Shape("string", symbols=tuple(value.name for value in field.enum_type.values))
     return Shape(_SPARK.get(kind, kind))
 
 
 def prefixes(indexes: Sequence[int] | None) -> list[bytes]:
-    """What says in front of a message which of its file's it is, in all forms: how many indexes,
-    and the indexes; or for the first one, which comes first, one zero. None is none.
+    """Return all encodings of a message's indexes: their count, then the indexes. The first message
+    may also be one zero, which is the usual form and comes first.
     """
     if indexes is None:
         return []
-    written = b"".join(_varint(each) for each in (len(indexes), *indexes))
+    written = b"".join(map(_varint, (len(indexes), *indexes)))
     return [b"\x00", written] if tuple(indexes) == (0,) else [written]
 
 
 def messages_named(text: str, values: Iterable[bytes | None]) -> list[str]:
-    """Names of the messages of a schema's own file that ``values`` say they are, which begin with a
-    registry's number: as ``message`` takes them, in the file's order.
+    """Return the names of the messages, for :class:`Protobuf`, of ``values`` in Confluent's wire
+    format with an id, in the order of the schema's file.
     """
     bodies = [value[5:] for value in values if value and value[:1] == b"\x00"]
-    named = []
-    for name in _names(own_file(text).message_types_by_name.values()):
+    names = []
+    for name in _names(_schema_file(text).message_types_by_name.values()):
         begins = tuple(prefixes(Protobuf(name).indexes(text)))
         if any(body.startswith(begins) for body in bodies):
-            named.append(name)
-    return named
+            names.append(name)
+    return names
 
 
 def _names(messages: Iterable[Any], outer: str = "") -> Iterator[str]:
-    for each in messages:
-        yield outer + each.name
-        yield from _names(each.nested_types, f"{outer}{each.name}.")
+    for message in messages:
+        yield outer + message.name
+        yield from _names(message.nested_types, f"{outer}{message.name}.")
 
 
 def _varint(number: int) -> bytes:
-    """Zigzag, of a number that is not negative."""
-    rest, made = number << 1, bytearray()
+    """Encode a number that is not negative as a zigzag varint."""
+    rest, encoded = number << 1, bytearray()
     while rest > 0x7F:
-        made.append(rest & 0x7F | 0x80)
+        encoded.append(rest & 0x7F | 0x80)
         rest >>= 7
-    return bytes([*made, rest])
+    return bytes([*encoded, rest])

@@ -17,10 +17,10 @@ from eo_pipeline.ledger.schemas import AVRO
 
 _T = TypeVar("_T")
 
-#: Of a subject that is seen for the first time so many versions are looked at, the newest.
+#: Number of versions of a new subject that are read, the newest first.
 VERSIONS_MAX = 20
 
-#: Settings of the client that are numbers.
+#: Client settings that are numbers.
 _NUMBERS = frozenset(
     {
         *("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries"),
@@ -28,21 +28,21 @@ _NUMBERS = frozenset(
     }
 )
 
-#: What a registry says of a subject, a version or a schema that it does not have.
+#: HTTP status for a missing subject, version or schema.
 _NOT_FOUND = 404
-_OF_A_LOGIN = frozenset({401, 403})
+_LOGIN_REFUSED = frozenset({401, 403})
 
 
 class Registry(Settings):
-    """A schema registry that speaks Confluent's interface.
+    """A schema registry with Confluent's interface.
 
     Args:
         url: ``http://host:port``, several with commas.
-        subject, key_subject: whose latest schemas give the columns; ``<topic>-value`` and
+        subject, key_subject: subjects whose latest schemas give the columns; ``<topic>-value`` and
             ``<topic>-key`` if absent.
         client: settings of ``confluent_kafka.schema_registry`` (``basic.auth.user.info``,
             ``bearer.auth.*``, ``ssl.*``, ``max.retries`` ...).
-        timeout: seconds to wait for an answer, each time.
+        timeout: of each request, in seconds.
     """
 
     url: str = Field(min_length=1)
@@ -54,8 +54,8 @@ class Registry(Settings):
     @field_validator("url")
     @classmethod
     def _holds_no_password(cls, url: str) -> str:
-        for each in url.split(","):
-            scheme, _, rest = each.strip().partition("://")
+        for address in url.split(","):
+            scheme, _, rest = address.strip().partition("://")
             if scheme not in ("http", "https") or not rest:
                 raise ValueError("a registry's url begins with http:// or https://")
             if "@" in rest:
@@ -72,8 +72,8 @@ class Registry(Settings):
 
 @dataclass(frozen=True)
 class Registered:
-    """One version of a subject: the keys of its schema, the schema's text, and its references as
-    the registry's client has them.
+    """One version of a subject: the keys of its schema, its text, and its references in the form of
+    the registry's client.
     """
 
     keys: tuple[str, ...]
@@ -89,38 +89,37 @@ def latest_reader(
     message: str = "",
     part: Part = VALUE,
 ) -> Registered:
-    """The newest version of ``subject``, whose fields can become columns.
+    """Return the newest version of ``subject``; its fields can become columns.
 
     Raises:
-        RegistryUnavailableError: the registry does not answer, or does not let us in.
-        ConfigError: they cannot, or there is no such subject.
-        SetupError: the packages it takes are not installed.
+        RegistryUnavailableError: the registry does not answer, or refuses the login.
+        ConfigError: its fields cannot become columns, or there is no such subject.
+        SetupError: the required packages are not installed.
     """
     return RegistryClient(registry, schema_type, message, part).latest_reader(subject)
 
 
 def type_of_latest(registry: Registry, subject: str) -> str:
-    """What the registry calls the kind of schema that ``subject`` has now.
+    """Return the registry's type name of the newest schema of ``subject``.
 
     Raises:
-        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        RegistryUnavailableError: the registry does not answer, or refuses the login.
         ConfigError: there is no such subject.
-        SetupError: the packages it takes are not installed.
+        SetupError: the required packages are not installed.
     """
     return RegistryClient(registry, AVRO).type_of_latest(subject)
 
 
 class RegistryClient:
-    """Asks one registry for schemas of one type. Texts are self-contained: what a schema refers to
-    is written out in it.
+    """Reads schemas of one type from a registry. Texts have their references written out.
 
     Raises (all methods):
-        RegistryUnavailableError: it does not answer, or does not let us in.
-        ConfigError: what it holds is of another type.
-        SetupError: the packages it takes are not installed.
+        RegistryUnavailableError: it does not answer, or refuses the login.
+        ConfigError: the schema is of another type.
+        SetupError: the required packages are not installed.
     """
 
-    #: Where in a document the registry stands.
+    #: Path of the registry in a document.
     where: ClassVar[str] = "source.registry"
 
     def __init__(
@@ -135,27 +134,27 @@ class RegistryClient:
         settings: dict[str, Any] = {
             name: _number(name, value.get_secret_value()) for name, value in registry.client.items()
         }
-        asked = {"timeout": registry.timeout, **settings, "url": registry.url}
+        options = {"timeout": registry.timeout, **settings, "url": registry.url}
         try:
-            self._client = self._schema_registry.SchemaRegistryClient.new_client(asked)
+            self._client = self._schema_registry.SchemaRegistryClient.new_client(options)
         except (ValueError, TypeError, OSError) as error:
             raise ConfigError(f"{self.where}.client: {error}") from error
 
     def latest(self, subject: str) -> Registered:
-        """The newest version of ``subject``, as it is now.
+        """Return the newest version of ``subject``.
 
         Raises:
             ConfigError: there is no such subject.
         """
         return self._registered(self._latest_version(subject))
 
-    def found(self, subject: str) -> Registered | None:
-        """The newest version of ``subject``; None if there is no such subject."""
-        latest = self._asked(lambda client: client.get_latest_version(subject))
+    def latest_or_none(self, subject: str) -> Registered | None:
+        """Return the newest version of ``subject``; None if there is no such subject."""
+        latest = self._ask(lambda client: client.get_latest_version(subject))
         return None if latest is None else self._registered(latest)
 
     def type_of_latest(self, subject: str) -> str:
-        """What the registry calls the kind of schema that ``subject`` has now.
+        """Return the registry's type name of the newest schema of ``subject``.
 
         Raises:
             ConfigError: there is no such subject.
@@ -163,18 +162,18 @@ class RegistryClient:
         return str(self._latest_version(subject).schema.schema_type or AVRO)
 
     def _latest_version(self, subject: str) -> Any:
-        found = self._asked(lambda client: client.get_latest_version(subject))
-        if found is None:
+        version = self._ask(lambda client: client.get_latest_version(subject))
+        if version is None:
             raise ConfigError(
                 f"The schema registry at {self._registry.url} has no subject {subject!r}. Name "
                 f"the one that the topic's {self._part.name}s are registered under in "
                 f"source.registry.{self._part.subject_field}; "
                 "a topic that nobody has written yet may have none."
             )
-        return found
+        return version
 
     def latest_reader(self, subject: str) -> Registered:
-        """The same as :meth:`latest`, if its fields can become columns.
+        """Return the newest version of ``subject``; its fields can become columns.
 
         Raises:
             ConfigError: they cannot, or there is no such subject.
@@ -188,33 +187,34 @@ class RegistryClient:
         return latest
 
     def newest(self, subject: str) -> list[Registered]:
-        """The newest versions of ``subject``, the newest first, :data:`VERSIONS_MAX` at most."""
-        numbers = self._asked(lambda client: client.get_versions(subject)) or []
+        """Return the newest versions of ``subject``, newest first, at most :data:`VERSIONS_MAX`."""
+        numbers = self._ask(lambda client: client.get_versions(subject)) or []
         newest = sorted(numbers, reverse=True)[:VERSIONS_MAX]
-        found = [self._asked(lambda c, n=n: c.get_version(subject, n)) for n in newest]
-        return [self._registered(each) for each in found if each is not None]
+        versions = [self._ask(lambda c, n=n: c.get_version(subject, n)) for n in newest]
+        return [self._registered(version) for version in versions if version is not None]
 
     def text(self, key: str) -> str | None:
-        """The schema of that number or GUID; None if the registry has none of our type."""
+        """Return the schema of that id or GUID; None if the registry has none of this type."""
         if key.isdigit():
-            found = self._asked(lambda client: client.get_schema(int(key)))
+            schema = self._ask(lambda client: client.get_schema(int(key)))
         else:
-            found = self._asked(lambda client: client.get_schema_by_guid(key))
-        if found is None or (found.schema_type or AVRO) != self._type:
+            schema = self._ask(lambda client: client.get_schema_by_guid(key))
+        if schema is None or (schema.schema_type or AVRO) != self._type:
             return None
-        return self._self_contained(found, f"schema {key}")
+        return self._self_contained(schema, f"schema {key}")
 
-    def _registered(self, found: Any) -> Registered:
-        keys = tuple(str(key) for key in (found.schema_id, found.guid) if key is not None)
-        what = f"version {found.version} of subject {found.subject!r}"
-        text = self._self_contained(found.schema, what)
-        return Registered(keys, text, int(found.version), tuple(found.schema.references or ()))
+    def _registered(self, version: Any) -> Registered:
+        keys = tuple(str(key) for key in (version.schema_id, version.guid) if key is not None)
+        name = f"version {version.version} of subject {version.subject!r}"
+        text = self._self_contained(version.schema, name)
+        return Registered(keys, text, int(version.version), tuple(version.schema.references or ()))
 
-    def _self_contained(self, schema: Any, what: str) -> str:
-        found = schema.schema_type or AVRO
-        if found != self._type:
+    def _self_contained(self, schema: Any, name: str) -> str:
+        """Return the text with all references; ``name`` is for errors."""
+        schema_type = schema.schema_type or AVRO
+        if schema_type != self._type:
             raise ConfigError(
-                f"{what} in the schema registry at {self._registry.url} is {found}, and "
+                f"{name} in the schema registry at {self._registry.url} is {schema_type}, and "
                 f"the document says {format_of_type(self._type)}"
             )
         named: dict[str, str] = {}
@@ -223,37 +223,37 @@ class RegistryClient:
         return plain_or_record(self._type, text) if self._part == KEY else text
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:
-        """What ``schema`` refers to, and what that refers to, by name."""
+        """Add all references of ``schema``, with those of the references, by name."""
         for reference in schema.references or ():
-            found = self._asked(
+            version = self._ask(
                 lambda c, r=reference: c.get_version(r.subject, r.version, deleted=True)
             )
-            if found is None:
+            if version is None:
                 raise ConfigError(
                     f"A schema refers to {reference.name}, version {reference.version} of subject "
                     f"{reference.subject!r}, which the registry at {self._registry.url} lacks."
                 )
-            named[reference.name] = found.schema.schema_str
-            self._collect(found.schema, named)
+            named[reference.name] = version.schema.schema_str
+            self._collect(version.schema, named)
 
-    def _asked(self, question: Callable[..., _T]) -> _T | None:
-        """The answer; None if there is no such thing."""
+    def _ask(self, request: Callable[..., _T]) -> _T | None:
+        """Return the answer; None if the registry has no such thing."""
         errors = self._schema_registry.error
         try:
             self._client.clear_latest_caches()
-            return question(self._client)
+            return request(self._client)
         except errors.SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None
-            if error.http_status_code in _OF_A_LOGIN:
-                raise self._away(f"does not let us in: {error}") from error
-            raise self._away(f"answered: {error}") from error
+            if error.http_status_code in _LOGIN_REFUSED:
+                raise self._unavailable(f"does not let us in: {error}") from error
+            raise self._unavailable(f"answered: {error}") from error
         except (self._httpx.HTTPError, errors.OAuthTokenError, OSError) as error:
-            raise self._away(f"does not answer: {error or type(error).__name__}") from error
+            raise self._unavailable(f"does not answer: {error or type(error).__name__}") from error
 
-    def _away(self, what: str) -> RegistryUnavailableError:
+    def _unavailable(self, reason: str) -> RegistryUnavailableError:
         return RegistryUnavailableError(
-            f"The schema registry at {self._registry.url} {what}. Nothing was read or committed; "
+            f"The schema registry at {self._registry.url} {reason}. Nothing was read or committed; "
             "run again when it does."
         )
 

@@ -1,4 +1,4 @@
-"""Column shapes of a schema of any kind, their changes, and policies for those changes. Pure."""
+"""Column shapes of schemas of all kinds, their changes, and policies for the changes. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STRUCT, ARRAY, MAP = "struct", "array", "map"
 class Shape:
     """A column, or a part of one: ``type`` is Spark's name of a scalar, or one of those above.
 
-    ``parts`` are the fields of a struct, the element of an array, the value of a map. ``symbols``
-    are the values that an enum has.
+    ``parts`` are the fields of a struct, the element of an array, the value of a map; ``symbols``
+    the values of an enum.
     """
 
     type: str
@@ -44,7 +44,7 @@ class Shape:
 
 
 class ChangeKind(StrEnum):
-    """What may happen to a schema; each has a policy of its own in the source."""
+    """Kinds of changes of a schema; each has a policy in the source."""
 
     NEW_FIELD = "new_field"
     DROPPED_FIELD = "dropped_field"
@@ -56,7 +56,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """One of them, at a path of names; ``before`` and ``now`` are what was and is there."""
+    """A change at a path of names; ``before`` and ``now`` are types, or values of an enum."""
 
     kind: ChangeKind
     path: tuple[str, ...]
@@ -68,23 +68,23 @@ class Change:
         return self.path[0]
 
     def __str__(self) -> str:
-        name, said = ".".join(self.path), self.kind.replace("_", " ")
+        name, kind = ".".join(self.path), self.kind.replace("_", " ")
         if self.before and self.now:
-            return f"{said}: {name} from {self.before} to {self.now}"
-        return f"{said}: {name} ({self.before or self.now})"
+            return f"{kind}: {name} from {self.before} to {self.now}"
+        return f"{kind}: {name} ({self.before or self.now})"
 
 
 def changes(before: Shape, now: Shape, path: tuple[str, ...] = ()) -> Iterator[Change]:
-    """What became of ``before``, in its order, and then what is new."""
+    """Yield the changes of the parts of ``before``, in its order, then the new parts."""
     if before.type != now.type:
         wider = is_wider(now.type, before.type)
         kind = ChangeKind.WIDENED_TYPE if wider else ChangeKind.CHANGED_TYPE
         yield Change(kind, path, str(before), str(now))
         return
     if bool(before.symbols) != bool(now.symbols):
-        was, became = ("an enum" if each.symbols else str(each) for each in (before, now))
+        was, became = ("an enum" if shape.symbols else str(shape) for shape in (before, now))
         yield Change(ChangeKind.CHANGED_TYPE, path, was, became)
-    elif added := [each for each in now.symbols if each not in before.symbols]:
+    elif added := [symbol for symbol in now.symbols if symbol not in before.symbols]:
         yield Change(ChangeKind.NEW_ENUM_VALUE, path, now=", ".join(added))
     if before.type != STRUCT:
         for (_, old), (_, new) in zip(before.parts, now.parts, strict=True):
@@ -102,32 +102,30 @@ def changes(before: Shape, now: Shape, path: tuple[str, ...] = ()) -> Iterator[C
 
 
 def unreadable(written: Shape, read: Shape) -> list[Change]:
-    """What would have to change in the columns ``read`` so that each value ``written`` can be one:
-    wider types, other ones, values of an enum. Fields that only one of them has are not in it.
+    """Return the changes of the columns ``read`` that all values ``written`` would need: wider or
+    other types, values of enums. Fields of only one of both are no part of it.
     """
-    fits = {each.path for each in changes(written, read) if each.kind is ChangeKind.WIDENED_TYPE}
-    return [
-        each for each in changes(read, written) if each.kind in _OF_VALUES and each.path not in fits
-    ]
+    fits = {c.path for c in changes(written, read) if c.kind is ChangeKind.WIDENED_TYPE}
+    return [c for c in changes(read, written) if c.kind in _OF_VALUES and c.path not in fits]
 
 
 def rescaled(written: Shape, read: Shape) -> dict[str, bool]:
-    """Columns with decimals of another number of places than was written, of which decoders that
-    look at the digits alone make other numbers; and whether what was written can be cast.
+    """Return the columns with decimals of another scale than was written, and whether the written
+    value can be cast. Decoders that copy the digits alone would make other numbers of them.
     """
-    found = {}
-    for each in changes(written, read):
-        scales = [_DECIMAL.fullmatch(kind) for kind in (each.before, each.now)]
-        one, other = (scale and scale[2] for scale in scales)
-        if one and other and one != other:
-            was, column = (shape.fields[each.column] for shape in (written, read))
-            same = _without_digits(was)
-            found[each.column] = same is not None and same == _without_digits(column)
-    return found
+    columns = {}
+    for change in changes(written, read):
+        decimals = [_DECIMAL.fullmatch(kind) for kind in (change.before, change.now)]
+        old, new = (decimal and decimal[2] for decimal in decimals)
+        if old and new and old != new:
+            was, column = (shape.fields[change.column] for shape in (written, read))
+            bare = _without_digits(was)
+            columns[change.column] = bare is not None and bare == _without_digits(column)
+    return columns
 
 
 def _without_digits(shape: Shape) -> Shape | None:
-    """None for what cannot be compared once it was cast."""
+    """Return the shape without digits of decimals; None for maps, which Spark cannot compare."""
     if shape.type == MAP:
         return None
     parts = [(name, _without_digits(part)) for name, part in shape.parts]
@@ -139,16 +137,16 @@ def _without_digits(shape: Shape) -> Shape | None:
 
 _OF_VALUES = (ChangeKind.WIDENED_TYPE, ChangeKind.CHANGED_TYPE, ChangeKind.NEW_ENUM_VALUE)
 
-#: Each holds every value of those before it.
+#: Each type holds every value of those before it.
 _WIDTHS = (("tinyint", "smallint", "int", "bigint"), ("int", "double"), ("float", "double"))
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def is_wider(kind: str, than: str) -> bool:
-    """True if every value of the scalar ``than`` is exactly one of ``kind``."""
-    wide, narrow = (_DECIMAL.fullmatch(each) for each in (kind, than))
+    """Return whether every value of the scalar ``than`` is exactly one of ``kind``."""
+    wide, narrow = (_DECIMAL.fullmatch(name) for name in (kind, than))
     if wide and narrow:
-        (p, s), (q, t) = (map(int, each.groups()) for each in (wide, narrow))
+        (p, s), (q, t) = (map(int, match.groups()) for match in (wide, narrow))
         return s >= t and p - s >= q - t
     return any(
         kind in widths and than in widths and widths.index(kind) > widths.index(than)
@@ -157,7 +155,7 @@ def is_wider(kind: str, than: str) -> bool:
 
 
 class Policy(StrEnum):
-    """From the most lenient to the strictest; of several for one column the strictest counts."""
+    """Policies, the most lenient first; of several for one column the strictest counts."""
 
     EVOLVE = "evolve"
     RESCUE = "rescue"
@@ -172,8 +170,8 @@ class SchemaChanges(Settings):
     """A policy for each kind of change in the schema of a registry.
 
     ``evolve``: the table follows. ``freeze``: the run is refused before anything is read.
-    ``quarantine``: records that need the change are bad ones. ``rescue``: the column stays as it
-    is, and what does not fit goes into one column ``_unknown_fields``, as JSON.
+    ``quarantine``: records that need the change are bad. ``rescue``: the column does not change,
+    and values that do not fit go into one column ``_unknown_fields``, as JSON.
     """
 
     new_field: Policy = Policy.EVOLVE
@@ -185,12 +183,12 @@ class SchemaChanges(Settings):
 
     @property
     def rescues(self) -> bool:
-        """True if there is a column for what does not fit."""
+        """True if there is a column for values that do not fit."""
         return Policy.RESCUE in self.model_dump().values()
 
     @property
     def rescues_values(self) -> bool:
-        """True if there may be values that do not fit their column, beside whole fields."""
+        """True if that column may have values of known fields, not only unknown fields."""
         return Policy.RESCUE in (self.widened_type, self.changed_type, self.new_enum_value)
 
     def of(self, kind: ChangeKind) -> Policy:
@@ -198,15 +196,17 @@ class SchemaChanges(Settings):
         return policy
 
     def decide(self, changes: Iterable[Change]) -> Decisions:
-        """What happens to each column that changed."""
-        by_column: dict[str, list[Decided]] = {}
+        """Group the changes by column, with their policies."""
+        by_column: dict[str, list[DecidedChange]] = {}
         for change in changes:
-            by_column.setdefault(change.column, []).append(Decided(change, self.of(change.kind)))
+            by_column.setdefault(change.column, []).append(
+                DecidedChange(change, self.of(change.kind))
+            )
         return Decisions(by_column)
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedChange:
     """A change and its own policy."""
 
     change: Change
@@ -228,30 +228,30 @@ class Decided:
 
 @dataclass(frozen=True)
 class Decisions:
-    """By column."""
+    """The changes of a schema by column, with their policies."""
 
-    by_column: Mapping[str, list[Decided]]
+    by_column: Mapping[str, list[DecidedChange]]
 
     def __bool__(self) -> bool:
         return bool(self.by_column)
 
     @property
-    def all(self) -> tuple[Decided, ...]:
-        return tuple(each for decided in self.by_column.values() for each in decided)
+    def all(self) -> tuple[DecidedChange, ...]:
+        return tuple(change for decided in self.by_column.values() for change in decided)
 
     def policy(self, column: str) -> Policy:
-        """The strictest of what changed in it; ``evolve`` if nothing did."""
-        found = [each.policy for each in self.by_column.get(column, ())]
-        return max(found, key=_ORDER.index, default=Policy.EVOLVE)
+        """Return the strictest policy of the column's changes; ``evolve`` without changes."""
+        policies = [decided.policy for decided in self.by_column.get(column, ())]
+        return max(policies, key=_ORDER.index, default=Policy.EVOLVE)
 
     @property
     def rescued(self) -> tuple[str, ...]:
-        """Columns that cannot hold all, whose rest is kept elsewhere."""
+        """Columns that cannot hold all values, which are kept elsewhere."""
         return tuple(c for c in self.by_column if self.policy(c) is Policy.RESCUE)
 
     @property
-    def frozen(self) -> tuple[Decided, ...]:
-        return tuple(each for each in self.all if each.policy is Policy.FREEZE)
+    def frozen(self) -> tuple[DecidedChange, ...]:
+        return tuple(decided for decided in self.all if decided.policy is Policy.FREEZE)
 
     @property
     def as_before(self) -> frozenset[str]:
@@ -261,29 +261,29 @@ class Decisions:
     @property
     def enums(self) -> bool:
         """True if a column does not follow new values of an enum."""
-        kept = (each for column in self.as_before for each in self.by_column[column])
-        return any(each.change.kind is ChangeKind.NEW_ENUM_VALUE for each in kept)
+        kept = (decided for column in self.as_before for decided in self.by_column[column])
+        return any(decided.change.kind is ChangeKind.NEW_ENUM_VALUE for decided in kept)
 
     @property
     def quarantined(self) -> tuple[str, ...]:
-        """Paths of fields that a record must not have, or not lack, by its writer's schema."""
+        """Paths of fields that make a record bad if its writer's schema has, or lacks, them."""
         kinds = (ChangeKind.NEW_FIELD, ChangeKind.NEW_NESTED_FIELD, ChangeKind.DROPPED_FIELD)
         return tuple(
-            ".".join(each.change.path)
-            for each in self.all
-            if each.policy is Policy.QUARANTINE and each.change.kind in kinds
+            ".".join(decided.change.path)
+            for decided in self.all
+            if decided.policy is Policy.QUARANTINE and decided.change.kind in kinds
         )
 
 
 def _one_for_all(value: Any) -> Any:
-    """``rescue`` for all: of a field that is gone there is nothing to rescue."""
+    """Expand one policy to all kinds; ``rescue`` has no meaning for dropped fields."""
     if not isinstance(value, str):
         return value
     gone = {"dropped_field": Policy.EVOLVE} if value == Policy.RESCUE else {}
     return {kind.value: value for kind in ChangeKind} | gone
 
 
-#: One word for all kinds, or a mapping.
+#: One policy for all kinds, or a mapping.
 SchemaChangesField = Annotated[
     SchemaChanges, BeforeValidator(_one_for_all, json_schema_input_type=Policy | SchemaChanges)
 ]

@@ -1,8 +1,8 @@
-"""Confluent's wire format: the schema that a key or a value was written with, for every kind of
-schema. Lazy Spark expressions only.
+"""Confluent's wire format: the writer's schema of a key or value, for every kind of schema. Lazy
+Spark expressions only.
 
-The number or the GUID of a schema in a registry precedes the payload or is in a header. The decoder
-of the kind reads the payload.
+The id or the GUID of a schema in a registry precedes the payload or is in a header. The decoder of
+the kind reads the payload.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.formats.kinds import SchemaKind, kind_of
+from eo_pipeline.formats.base import SchemaKind
+from eo_pipeline.formats.kinds import kind_of
 from eo_pipeline.formats.parts import VALUE, Part
 from eo_pipeline.formats.schema_diff import (
+    MAP,
+    STRUCT,
     ChangeKind,
     Policy,
     SchemaChanges,
@@ -27,28 +31,29 @@ from eo_pipeline.formats.schema_diff import (
 )
 from eo_pipeline.ledger.schemas import AVRO, PROTOBUF, ReadWith, is_made
 
-#: Before a number of four bytes, and before a GUID of sixteen.
+#: First bytes of an id of four bytes, and of a GUID of sixteen.
 _NUMBER, _GUID = b"\x00", b"\x01"
 _NUMBER_BYTES, _GUID_BYTES = 5, 17
 
-#: What keeping what the reader lacks adds to the columns: JSON text, null if there is nothing.
+#: Column of kept fields that the reader lacks: JSON text, null if there are none.
 UNKNOWN_COLUMN = "_unknown_fields"
 
-#: Writers that one metric can tell apart: bits of a BIGINT.
+#: Writers that one metric can distinguish: bits of a BIGINT.
 _BITS = 60
 
-#: The key of the one schema that there is without a registry.
-ALONE = ""
+#: Key of the only schema where there is no registry.
+NO_KEY = ""
 
 
 @dataclass(frozen=True)
 class WireSchemas:
-    """The ``texts`` of schemas, of one ``type``, by their keys; of which ``reader`` gives the
-    columns, and records are looked for whose ``part`` was written with ``writers``. ``unknown`` are
-    keys that are known to have no schema. ``message`` is for Protobuf, see
-    :func:`eo_pipeline.formats.kinds.kind_of`. ``quarantined`` see
-    :class:`~eo_pipeline.ledger.schemas.ReadWith`. What a writer has and the reader has not goes by
-    ``policy``, and into a column if it is to be kept (``keeps``).
+    """The schemas of one ``part`` of the records, all of one ``type``.
+
+    ``texts`` are by the schemas' keys. The ``reader`` gives the columns; records are tested for the
+    ``writers``; the keys ``unknown`` have no schema. ``message``: of Protobuf, see
+    :func:`eo_pipeline.formats.kinds.kind_of`; ``quarantined``: see
+    :class:`~eo_pipeline.ledger.schemas.ReadWith`. ``policy`` decides about fields that a writer has
+    and the reader lacks, and ``keeps`` keeps them in a column.
     """
 
     reader: str
@@ -63,19 +68,19 @@ class WireSchemas:
     keeps: bool = False
 
     @classmethod
-    def alone(
+    def single(
         cls, text: str, schema_type: str = AVRO, message: str = "", part: Part = VALUE
     ) -> WireSchemas:
-        """All are written with this one, and none says so."""
-        return cls(ALONE, (ALONE,), {ALONE: text}, (), schema_type, message, part)
+        """Return the one schema of all records, which have no id of it."""
+        return cls(NO_KEY, (NO_KEY,), {NO_KEY: text}, (), schema_type, message, part)
 
     @property
     def kind(self) -> SchemaKind:
         return kind_of(self.type, self.message)
 
     @property
-    def have_keys(self) -> bool:
-        return self.reader != ALONE
+    def has_keys(self) -> bool:
+        return self.reader != NO_KEY
 
     @property
     def reader_text(self) -> str:
@@ -83,26 +88,26 @@ class WireSchemas:
 
     @property
     def rescues(self) -> bool:
-        """Whether a value may be kept beside its column, which cannot hold it."""
+        """True if values that their column cannot hold are kept."""
         return self.keeps and self.policy.rescues_values
 
-    def also(self, found: Mapping[str, str], unknown: Sequence[str]) -> WireSchemas:
-        """With more writers, and with more keys that have no schema."""
+    def also(self, texts: Mapping[str, str], unknown: Sequence[str]) -> WireSchemas:
+        """Add writers, by key, and keys that have no schema."""
         return replace(
             self,
-            writers=(*self.writers, *found),
-            texts={**self.texts, **found},
+            writers=(*self.writers, *texts),
+            texts={**self.texts, **texts},
             unknown=(*self.unknown, *unknown),
         )
 
     def read_with(self, seen: Mapping[str, Any], held: Mapping[str, Any]) -> ReadWith | None:
-        """What of them was used, by the metrics that were ``seen``; with the texts not yet
-        ``held``.
+        """Return the schemas of the records, by the metrics ``seen``, with the texts that are not
+        ``held`` by the ledger yet.
         """
-        if not self.have_keys:
+        if not self.has_keys:
             return None
         groups = range(len(_metric_groups(self.writers)))
-        bits = [seen[self.part.own(f"writers_{n}")] or 0 for n in groups]
+        bits = [seen[self.part.column_name(f"writers_{n}")] or 0 for n in groups]
         used = tuple(
             key for i, key in enumerate(self.writers) if bits[i // _BITS] >> (i % _BITS) & 1
         )
@@ -118,138 +123,139 @@ class WireSchemas:
 
 @dataclass(frozen=True)
 class ReadBy:
-    """What values and keys are read with; None for one that no registry knows the schemas of."""
+    """Schemas of values and keys; None for a part without a registry."""
 
     value: WireSchemas | None = None
     key: WireSchemas | None = None
 
     @property
     def parts(self) -> list[WireSchemas]:
-        return [each for each in (self.value, self.key) if each is not None]
+        return [schemas for schemas in (self.value, self.key) if schemas is not None]
 
     @property
     def writers(self) -> list[tuple[str, ...]]:
-        """Of each in a registry: the keys of the schemas that records are looked for of."""
-        return [each.writers for each in self.parts if each.have_keys]
+        """Keys of the registry's schemas that records are tested for, by part."""
+        return [schemas.writers for schemas in self.parts if schemas.has_keys]
 
 
-#: No registry knows anything of these records.
+#: For records without a registry.
 NOTHING = ReadBy()
 
 
-def keyed(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
-    """``raw`` with the columns that all else here takes."""
-    key = _key(schemas) if schemas.have_keys else F.lit(bytearray())
+def with_writer(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
+    """Add the columns that the other functions use: the key of the schema, the writer's index."""
+    key = _key(schemas) if schemas.has_keys else F.lit(bytearray())
     return raw.withColumn(_key_column(schemas), key).withColumn(
-        schemas.part.own("writer"), _place(schemas)
+        schemas.part.column_name("writer"), _index_of_writer(schemas)
     )
 
 
-def writer(schemas: WireSchemas) -> Column:
-    """The place of the record's schema among the writers, null if it is none of them."""
-    return F.col(schemas.part.own("writer"))
+def writer_index(schemas: WireSchemas) -> Column:
+    """Return the index of the record's schema among the writers, null if it is none of them."""
+    return F.col(schemas.part.column_name("writer"))
 
 
 def body(schemas: WireSchemas) -> Column:
-    """What comes after the key; all of it if that is in a header, or there is none. What of
-    Protobuf comes after the key in the header is in front of it.
+    """Return the bytes after the schema's key; all bytes if a header has the key, or there is none.
+    Protobuf's indexes, which follow the key, move from the header to the front.
     """
-    whole, header = F.col(schemas.part.name), _header(schemas.part)
-    if not schemas.have_keys:
-        return whole
+    payload, header = F.col(schemas.part.name), _header(schemas.part)
+    if not schemas.has_keys:
+        return payload
     in_header = F.col("headers").isNotNull() & header.isNotNull()
     length = F.length(F.col(_key_column(schemas)))
-    rest = F.substring(whole, length + 1, F.length(whole))
+    rest = F.substring(payload, length + 1, F.length(payload))
     if schemas.type == PROTOBUF:
-        whole = F.concat(F.substring(header, length + 1, F.length(header)), whole)
-    return F.when(in_header, whole).otherwise(rest)
+        payload = F.concat(F.substring(header, length + 1, F.length(header)), payload)
+    return F.when(in_header, payload).otherwise(rest)
 
 
 def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
-    """What may be wrong with the key of something that is not null, in the order to be asked, and
-    how it is said.
+    """Yield condition and text of each possible error in the schema of a part that is not null; the
+    first condition that holds counts.
     """
-    if schemas.have_keys:
+    if schemas.has_keys:
         part = schemas.part.name
         no_key = f"the {part} does not begin with the number of a schema in a registry"
         yield F.col(_key_column(schemas)).isNull(), F.lit(no_key)
         unknown = F.concat(F.lit(f"the registry has no {schemas.type} schema "), key_text(schemas))
-        yield writer(schemas).isNull(), unknown
-        for place, key in enumerate(schemas.writers):
-            if named := set_aside(schemas, key):
-                by = f"schema {key} is quarantined, for what it has or lacks: {', '.join(named)}"
-                yield writer(schemas) == place, F.lit(by)
+        yield writer_index(schemas).isNull(), unknown
+        for i, key in enumerate(schemas.writers):
+            if names := quarantined_changes(schemas, key):
+                text = f"schema {key} is quarantined, for what it has or lacks: {', '.join(names)}"
+                yield writer_index(schemas) == i, F.lit(text)
 
 
-def set_aside(schemas: WireSchemas, key: str) -> list[str]:
-    """Because of which changes all records of a writer are bad, by policy."""
+def quarantined_changes(schemas: WireSchemas, key: str) -> list[str]:
+    """Return the changes for which, by policy, all records of the writer are bad."""
     kind, written, read = schemas.kind, schemas.texts[key], schemas.reader_text
     if is_made(key) or written == read:
         return []
     differ = {*kind.left_out(written, read), *kind.left_out(read, written)}
     unread = unreadable(kind.shape_of(written), kind.shape_of(read))
-    named = {
-        str(each.change)
-        for each in schemas.policy.decide(unread).all
-        if each.policy is Policy.QUARANTINE and each.change.kind is not ChangeKind.NEW_ENUM_VALUE
+    names = {
+        str(decided.change)
+        for decided in schemas.policy.decide(unread).all
+        if decided.policy is Policy.QUARANTINE
+        and decided.change.kind is not ChangeKind.NEW_ENUM_VALUE
     }
-    places = rescaled(kind.shape_of(written), kind.shape_of(read))
-    named |= {f"other decimals within {name}" for name, can in places.items() if not can}
-    return sorted(named | (differ & {*schemas.quarantined}))
+    castable = rescaled(kind.shape_of(written), kind.shape_of(read))
+    names |= {f"other decimals within {name}" for name, can in castable.items() if not can}
+    return sorted(names | (differ & {*schemas.quarantined}))
 
 
 def metrics(schemas: WireSchemas | None) -> list[Column]:
-    """Aggregates: which writers there are, and two of the keys that are not among them."""
-    if schemas is None or not schemas.have_keys:
+    """Return aggregates: bits of the writers met, and two of the keys of other schemas."""
+    if schemas is None or not schemas.has_keys:
         return []
-    own, place = schemas.part.own, writer(schemas)
+    name_of, index = schemas.part.column_name, writer_index(schemas)
     bits = [
         F.bit_or(
             F.when(
-                (place >= start) & (place < start + _BITS),
-                F.expr(f"shiftleft(1L, {own('writer')} - {start})"),
+                (index >= start) & (index < start + _BITS),
+                F.expr(f"shiftleft(1L, {name_of('writer')} - {start})"),
             )
-        ).alias(own(f"writers_{n}"))
+        ).alias(name_of(f"writers_{n}"))
         for n, start in enumerate(_metric_groups(schemas.writers))
     ]
-    stranger = F.when(_is_stranger(schemas), F.hex(F.col(_key_column(schemas))))
+    unknown = F.when(_is_unknown(schemas), F.hex(F.col(_key_column(schemas))))
     return [
         *bits,
-        F.min(stranger).alias(own("stranger_first")),
-        F.max(stranger).alias(own("stranger_last")),
+        F.min(unknown).alias(name_of("stranger_first")),
+        F.max(unknown).alias(name_of("stranger_last")),
     ]
 
 
-def counted(schemas: WireSchemas) -> list[str]:
-    """The columns that :func:`metrics` are of."""
-    return [_key_column(schemas), schemas.part.own("writer")] if schemas.have_keys else []
+def metric_columns(schemas: WireSchemas) -> list[str]:
+    """Return the columns that :func:`metrics` aggregate."""
+    return [_key_column(schemas), schemas.part.column_name("writer")] if schemas.has_keys else []
 
 
-def strangers(schemas: WireSchemas, seen: Mapping[str, Any]) -> set[str]:
-    """Keys without a branch, by the metrics that were ``seen``: all if there are not more than two,
-    otherwise two of them.
+def unknown_keys(schemas: WireSchemas, seen: Mapping[str, Any]) -> set[str]:
+    """Return keys of schemas that are no writers, by the metrics ``seen``: all keys if there are at
+    most two, otherwise two of them.
     """
-    if not schemas.have_keys:
+    if not schemas.has_keys:
         return set()
-    found = [seen.get(schemas.part.own(name)) for name in ("stranger_first", "stranger_last")]
-    return {key_of(bytes.fromhex(each)) for each in found if each}
+    names = map(schemas.part.column_name, ("stranger_first", "stranger_last"))
+    return {key_of(bytes.fromhex(digits)) for name in names if (digits := seen.get(name))}
 
 
-def listed_strangers(frame: DataFrame, schemas: WireSchemas, limit: int) -> DataFrame:
-    """The keys without a branch, as hexadecimal text in the one column; at most ``limit``."""
+def all_unknown_keys(frame: DataFrame, schemas: WireSchemas, limit: int) -> DataFrame:
+    """Return the keys of schemas that are no writers, as hexadecimal text in one column."""
     key = F.hex(F.col(_key_column(schemas))).alias("key")
-    return frame.where(_is_stranger(schemas)).select(key).distinct().limit(limit)
+    return frame.where(_is_unknown(schemas)).select(key).distinct().limit(limit)
 
 
 def key_of(stored: bytes) -> str:
-    """A schema's key as the registry takes it, of the bytes that records have."""
+    """Return the registry's key of a schema from the bytes of a record."""
     if stored[:1] == _NUMBER:
         return str(int.from_bytes(stored[1:], "big"))
     return str(uuid.UUID(bytes=stored[1:]))
 
 
 def key_text(schemas: WireSchemas) -> Column:
-    """The key as :func:`key_of` writes it."""
+    """Return the key in the form of :func:`key_of`."""
     key = F.col(_key_column(schemas))
     number = F.conv(F.hex(F.substring(key, 2, _NUMBER_BYTES)), 16, 10)
     digits = F.lower(F.hex(F.substring(key, 2, _GUID_BYTES)))
@@ -258,16 +264,16 @@ def key_text(schemas: WireSchemas) -> Column:
 
 
 def left_out(schemas: WireSchemas) -> Column:
-    """An array of the paths of the writer's fields that the reader does not have, null if none."""
-    return first_that(
-        (writer(schemas) == i, F.array(*map(F.lit, paths)))
+    """Return the paths of the writer's fields that the reader lacks, an array; null if none."""
+    return first_match(
+        (writer_index(schemas) == i, F.array(*map(F.lit, paths)))
         for i, key in enumerate(schemas.writers)
         if (paths := schemas.kind.left_out(schemas.texts[key], schemas.reader_text))
     ).cast("array<string>")
 
 
-def first_that(branches: Iterable[tuple[Column, Column]]) -> Column:
-    """The value of the first branch whose condition holds, null if there is none."""
+def first_match(branches: Iterable[tuple[Column, Column]]) -> Column:
+    """Return the value of the first branch whose condition holds, null if none does."""
     chain: Column | None = None
     for holds, value in branches:
         chain = F.when(holds, value) if chain is None else chain.when(holds, value)
@@ -277,70 +283,69 @@ def first_that(branches: Iterable[tuple[Column, Column]]) -> Column:
 def _bytes_of(key: str) -> bytes:
     """The inverse of :func:`key_of`."""
     if is_made(key):
-        return b""  # which no record has
+        return b""  # no record has it
     if key.isdigit():
         return _NUMBER + int(key).to_bytes(_NUMBER_BYTES - 1, "big")
     return _GUID + uuid.UUID(key).bytes
 
 
 def _key_column(schemas: WireSchemas) -> str:
-    return schemas.part.own("schema")
+    return schemas.part.column_name("schema")
 
 
 def _header(part: Part) -> Column:
-    """The first such header's value, as Confluent's own clients take it.
+    """Return the value of the first such header, as Confluent's clients do.
 
-    Without a function of Spark's that takes a function: it has no code generated for those, nor
-    for a step that one is in. Each task would make the rest of such a step's code by itself, and
-    for each writer look at Hadoop's settings, which is most of what twenty writers cost.
+    Without a lambda: Spark generates no code for a step that has one. Each task would then compile
+    the rest of the step by itself and, for each writer, read Hadoop's settings, which is most of
+    the time of twenty writers.
     """
-    place = F.array_position(F.col("headers.key"), part.header).cast("int")
-    return F.get(F.col("headers.value"), place - 1)
+    position = F.array_position(F.col("headers.key"), part.header).cast("int")
+    return F.get(F.col("headers.value"), position - 1)
 
 
 def _key(schemas: WireSchemas) -> Column:
-    """The bytes that say which schema it is, null if there are none of either form, or nothing."""
-    whole, header = F.col(schemas.part.name), _header(schemas.part)
-    told = F.when(F.col("headers").isNotNull() & header.isNotNull(), header)
-    if schemas.type == PROTOBUF:  # which message of the schema it is may follow
-        told = F.when(_begins(_NUMBER, told), F.substring(told, 1, _NUMBER_BYTES)).otherwise(
-            F.substring(told, 1, _GUID_BYTES)
-        )
-    in_front = F.when(_begins(_NUMBER, whole), F.substring(whole, 1, _NUMBER_BYTES)).when(
-        _begins(_GUID, whole), F.substring(whole, 1, _GUID_BYTES)
+    """Return the bytes of the schema's key; null without a key in one of the forms."""
+    payload, header = F.col(schemas.part.name), _header(schemas.part)
+    in_header = F.when(F.col("headers").isNotNull() & header.isNotNull(), header)
+    if schemas.type == PROTOBUF:  # the message's indexes may follow
+        number, guid = (F.substring(in_header, 1, n) for n in (_NUMBER_BYTES, _GUID_BYTES))
+        in_header = F.when(_begins(_NUMBER, in_header), number).otherwise(guid)
+    in_front = F.when(_begins(_NUMBER, payload), F.substring(payload, 1, _NUMBER_BYTES)).when(
+        _begins(_GUID, payload), F.substring(payload, 1, _GUID_BYTES)
     )
-    key = F.coalesce(told, in_front)
+    key = F.coalesce(in_header, in_front)
     length = F.when(_begins(_NUMBER, key), _NUMBER_BYTES).otherwise(_GUID_BYTES)
-    known_form = _begins(_NUMBER, key) | _begins(_GUID, key)
-    return F.when(whole.isNotNull() & (F.length(key) == length) & known_form, key)
+    is_key = _begins(_NUMBER, key) | _begins(_GUID, key)
+    return F.when(payload.isNotNull() & (F.length(key) == length) & is_key, key)
 
 
 def _begins(byte: bytes, binary: Column) -> Column:
     return F.substring(binary, 1, 1) == F.lit(bytearray(byte))
 
 
-def _place(schemas: WireSchemas) -> Column:
-    if not schemas.have_keys:
+def _index_of_writer(schemas: WireSchemas) -> Column:
+    if not schemas.has_keys:
         return F.lit(0)
-    return first_that(
+    return first_match(
         (F.col(_key_column(schemas)) == F.lit(bytearray(_bytes_of(key))), F.lit(i))
         for i, key in enumerate(schemas.writers)
     )
 
 
-def _is_stranger(schemas: WireSchemas) -> Column:
-    """Whether a schema is named that is neither a writer's nor known to be nobody's."""
+def _is_unknown(schemas: WireSchemas) -> Column:
+    """Return whether the schema is neither a writer's nor one of ``schemas.unknown``."""
     key = F.col(_key_column(schemas))
-    known = [F.lit(bytearray(_bytes_of(each))) for each in schemas.unknown]
-    named = key.isNotNull() & writer(schemas).isNull()
-    return named & ~key.isin(*known) if known else named
+    no_schemas = [F.lit(bytearray(_bytes_of(unknown))) for unknown in schemas.unknown]
+    is_new = key.isNotNull() & writer_index(schemas).isNull()
+    return is_new & ~key.isin(*no_schemas) if no_schemas else is_new
 
 
 def _metric_groups(writers: Sequence[str]) -> range:
     return range(0, max(1, len(writers)), _BITS)
 
 
-#: Spark's own default cuts times to milliseconds.
+#: Spark's default cuts times to milliseconds.
 _JSON_OPTIONS = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -348,24 +353,39 @@ _JSON_OPTIONS = {
 }
 
 
-def is_scalar(*shapes: Shape) -> bool:
-    """One that can be compared with what it becomes."""
+def are_scalars(*shapes: Shape) -> bool:
+    """Return whether values can be compared with their cast."""
     return not any(shape.parts for shape in shapes)
 
 
-def fitting(value: Column, written: Shape, column: Shape) -> Column:
-    """``value`` in the type of its column if it is one of that exactly, otherwise null."""
+def exact_cast(value: Column, written: Shape, column: Shape) -> Column:
+    """Return ``value`` in the type of its column; null unless that is exact."""
     if column.symbols:
         return F.when(value.isin(*column.symbols), value)
     if written.type == "string" or column.type == "string":
-        return F.lit(None).cast(column.type)  # a text is no number, whatever it looks like
-    made = value.try_cast(str(column))
-    return F.when(made.try_cast(str(written)).eqNullSafe(value), made)
+        return F.lit(None).cast(column.type)  # a text is never a number, whatever its characters
+    cast = value.try_cast(str(column))
+    return F.when(cast.try_cast(str(written)).eqNullSafe(value), cast)
 
 
 def as_json(fields: Sequence[Column]) -> Column:
-    """One object of the named ``fields`` that are not null, as text; null if all are."""
+    """Return one JSON object of the ``fields`` that are not null; null if all are."""
     if not fields:
         return F.lit(None).cast("string")
     text = F.to_json(F.struct(*fields), _JSON_OPTIONS)
     return F.when(text != "{}", text)
+
+
+def has_new_symbol(value: Column, shape: Shape) -> Column:
+    """Return whether an enum within has a value that its ``shape`` lacks."""
+    if shape.symbols:
+        return ~value.isin(*shape.symbols)
+    if shape.type == STRUCT:
+        conditions = [has_new_symbol(value.getField(name), part) for name, part in shape.parts]
+        safe = (F.coalesce(condition, F.lit(False)) for condition in conditions)
+        return reduce(Column.__or__, safe, F.lit(False))
+    if not shape.parts:
+        return F.lit(False)
+    part = shape.parts[0][1]
+    values = F.map_values(value) if shape.type == MAP else value
+    return F.exists(values, lambda item: F.coalesce(has_new_symbol(item, part), F.lit(False)))

@@ -25,7 +25,8 @@ from pydantic import (
 
 from eo_pipeline.config.settings import ClientSettings, Settings, one_or_more
 from eo_pipeline.formats import ddl, json_schema
-from eo_pipeline.formats.kinds import SchemaKind, kind_of, plain_or_record, type_of_format
+from eo_pipeline.formats.base import SchemaKind
+from eo_pipeline.formats.kinds import kind_of, plain_or_record, type_of_format
 from eo_pipeline.formats.parts import KEY, VALUE, Part
 from eo_pipeline.formats.registry import Registry
 from eo_pipeline.formats.schema_diff import SchemaChanges, SchemaChangesField

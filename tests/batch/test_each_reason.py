@@ -72,20 +72,20 @@ def test_each_reason_and_what_arrives_of_the_good_ones(elsewhere: SparkSession) 
     skipping = decode(raw, KafkaSource.model_validate({**common, "tombstones": "skip"}))
     row = F.to_json(F.struct("*")).alias("said")
     good = decoded.good(decoded.all).withColumn("_kafka", F.col("_kafka.offset"))
-    told = (
+    rows = (
         good.select(F.col("_kafka").alias("at"), F.lit("good").alias("as"), row)
         .union(decoded.dead_letters(1).select("offset", F.lit("bad"), "error"))
         .union(skipping.marks().where("skipped").select("offset", F.lit("skipped"), F.lit("")))
         .collect()
     )
-    found: dict[str, dict[int, Any]] = {"good": {}, "bad": {}, "skipped": {}}
-    for offset, kind, said in told:
-        found[kind][offset] = said
+    verdicts: dict[str, dict[int, Any]] = {"good": {}, "bad": {}, "skipped": {}}
+    for offset, kind, error in rows:
+        verdicts[kind][offset] = error
     reasons = {n: reason for n, (_, reason) in enumerate(VALUES) if reason is not None}
-    assert found["bad"].keys() == reasons.keys()
-    assert {n: said for n, said in found["bad"].items() if reasons[n] not in said} == {}
-    assert found["skipped"].keys() == {n for n, (value, _) in enumerate(VALUES) if value is None}
-    first, second = (json.loads(found["good"][n]) for n in (0, 1))
+    assert verdicts["bad"].keys() == reasons.keys()
+    assert {n: error for n, error in verdicts["bad"].items() if reasons[n] not in error} == {}
+    assert verdicts["skipped"].keys() == {n for n, (value, _) in enumerate(VALUES) if value is None}
+    first, second = (json.loads(verdicts["good"][n]) for n in (0, 1))
     assert (first["amount"], first["tiny"], first["name"]) == (12345678.90, -128, "}{")
     assert second["lines"] == [{"price": 1.5}, {}] or second["lines"] == [{"price": 1.5}, None]
     assert second["at"] == "2026-01-31T08:30:00.000Z"

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import Decoded, decode
 from eo_pipeline.batch.decode_json import read_as
-from eo_pipeline.batch.fast_json import Ordinary, ordinary, trial
+from eo_pipeline.batch.fast_json import FastResult, fast_read, trial
 from eo_pipeline.batch.spark_schema import parsed_schema
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.kafka.source import KafkaSource
@@ -149,9 +149,9 @@ def spark(spark_server: EmbeddedSpark) -> SparkSession:
 def is_read(spark: SparkSession, schema: str, *values: bytes) -> list[bool]:
     """Of each value whether it is read by our function."""
     wanted = parsed_schema(schema)
-    column = ordinary(F.col("value"), wanted, read_as(wanted))
+    column = fast_read(F.col("value"), wanted, read_as(wanted))
     assert column is not None
-    is_read = Ordinary(column).row.isNotNull().alias("is_read")
+    is_read = FastResult(column).row.isNotNull().alias("is_read")
     frame = kafka_frame(spark, values).select("offset", is_read)
     return [row.is_read for row in sorted(frame.collect())]
 
@@ -183,14 +183,14 @@ def counted(decoded: Decoded) -> list[Row]:
 def test_ordinary_values_of_each_type_are_read(spark: SparkSession) -> None:
     assert has_function(spark, trial)
     values = [f'{{"v": {value}}}'.encode() for _, value in READ]
-    found = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(READ, values, strict=True)]
-    assert [case for case, done in zip(READ, found, strict=True) if not done] == []
+    results = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(READ, values, strict=True)]
+    assert [case for case, done in zip(READ, results, strict=True) if not done] == []
 
 
 def test_what_is_not_sure_is_left_to_sparks_reader(spark: SparkSession) -> None:
     values = [f'{{"v": {value}}}'.encode() for _, value in LEFT]
-    found = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(LEFT, values, strict=True)]
-    assert [case for case, done in zip(LEFT, found, strict=True) if done] == []
+    results = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(LEFT, values, strict=True)]
+    assert [case for case, done in zip(LEFT, results, strict=True) if done] == []
     whole = is_read(spark, "v BIGINT", *LEFT_WHOLE)
     assert [case for case, done in zip(LEFT_WHOLE, whole, strict=True) if done] == []
 
@@ -213,7 +213,7 @@ def test_reading_and_judging_are_one_step_of_sparks_plan(spark: SparkSession) ->
 )
 def test_there_is_no_function_for_other_types(schema: str) -> None:
     wanted = parsed_schema(schema)
-    assert ordinary(F.col("value"), wanted, wanted) is None
+    assert fast_read(F.col("value"), wanted, wanted) is None
 
 
 def test_fields_that_the_schema_does_not_name_are_passed_over_and_told(spark: SparkSession) -> None:

@@ -91,7 +91,7 @@ def hostile_json(chance: random.Random, n: int) -> bytes:
     )
     numbered = ", ".join(f'"f{i}": {i}' for i in range(many // 10))
     again = ", ".join(f'"id": {i}' for i in range(many // 10))
-    made = [
+    records = [
         f'"{field}": {number}',
         f'"{field}": {strange}',
         f'"place": {{"lat": {number}, "tags": {{"a": {number}}}}}',
@@ -104,7 +104,7 @@ def hostile_json(chance: random.Random, n: int) -> bytes:
         '"name": "\\ud83d' + "\\u0000" * (many // 10) + '"',
         '"' + "k" * many + '": 1',
     ]
-    return f'{{"id": {n}, {chance.choice(made)}}}'.encode()
+    return f'{{"id": {n}, {chance.choice(records)}}}'.encode()
 
 
 def good_avro(n: int) -> bytes:
@@ -116,7 +116,7 @@ def hostile_avro(chance: random.Random, n: int) -> bytes:
     """Each field as it is until one that is not; what follows does not matter."""
     number = zigzag(chance.choice(NUMBERS))
     head, none = zigzag(n), b"\0"
-    made = [
+    records = [
         head + number,  # a member of a union
         head + b"\2" + number,  # a text's length
         head + none + b"\2" + number,
@@ -130,7 +130,7 @@ def hostile_avro(chance: random.Random, n: int) -> bytes:
         head + none * 6 + number + none,
         b"\xff" * chance.choice([9, 10, 11, 1000]),
     ]
-    return chance.choice(made)
+    return chance.choice(records)
 
 
 def good_protobuf(n: int) -> bytes:
@@ -153,7 +153,7 @@ def hostile_protobuf(chance: random.Random, n: int) -> bytes:
     deep = b""
     for _ in range(min(many, 500)):
         deep = b"\x22" + varint(len(deep)) + deep
-    made = [
+    records = [
         head + varint(field << 3 | 2) + number,  # a length
         head + varint(field << 3 | chance.randrange(8)) + number,
         head + varint(field << 3 | 3) * many,  # groups that never end
@@ -167,7 +167,7 @@ def hostile_protobuf(chance: random.Random, n: int) -> bytes:
         head + b"\x2a\x00" * many,  # entries of a map that have nothing
         b"\xff" * chance.choice([9, 10, 11, 1000]),
     ]
-    return chance.choice(made)
+    return chance.choice(records)
 
 
 Maker = Callable[[random.Random, int], bytes]

@@ -18,7 +18,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch.decode import ERROR, KEPT, PARSED, UNKNOWN, decode
+from eo_pipeline.batch.decode import ERROR, decode
+from eo_pipeline.batch.decode_json import KEPT
+from eo_pipeline.batch.decoder import PARSED, UNKNOWN
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
 from tests.batch.frames import kafka_frame
@@ -143,10 +145,10 @@ SINGLES = {
 
 
 def exact(precision: int, scale: int) -> dict[str, Any]:
-    """What fits without a digit lost, of numbers with exponents of at most three digits, and texts
-    without any.
+    """Return the values that fit without loss of a digit: numbers with exponents of at most three
+    digits, and texts without an exponent.
     """
-    found = {}
+    forms = {}
     for form in [
         *NUMBERS[:-3],
         '"1"',
@@ -163,25 +165,25 @@ def exact(precision: int, scale: int) -> dict[str, Any]:
         reduced = value.normalize(Context(prec=99))
         places = max(0, -int(reduced.as_tuple().exponent))
         if places <= scale and (not value or reduced.adjusted() < precision - scale):
-            found[form] = value
-    return found
+            forms[form] = value
+    return forms
 
 
 def of_base64() -> dict[str, Any]:
-    found = {}
+    forms = {}
     for text in TEXTS:
         with suppress(ValueError):
-            found[f'"{text}"'] = b64decode(text, validate=True)
-    return found
+            forms[f'"{text}"'] = b64decode(text, validate=True)
+    return forms
 
 
 def as_written() -> dict[str, Any]:
     """Under STRING: whatever is JSON."""
-    found: dict[str, Any] = {form: form for form in [*NUMBERS, "true", "false", "[]", "{}", "[1]"]}
-    found |= {'{"a": 1}': '{"a":1}', OBJECT: '{"a":1.10,"b":[1,2e400,"NaN"]}'}
+    texts: dict[str, Any] = {form: form for form in [*NUMBERS, "true", "false", "[]", "{}", "[1]"]}
+    texts |= {'{"a": 1}': '{"a":1}', OBJECT: '{"a":1.10,"b":[1,2e400,"NaN"]}'}
     for text in TEXTS:
-        found[f'"{text}"'] = json.loads(f'"{text}"')
-    return found
+        texts[f'"{text}"'] = json.loads(f'"{text}"')
+    return texts
 
 
 #: What each type takes of :data:`FORMS`, and nothing else.
@@ -225,29 +227,29 @@ def verdicts(
 ) -> Verdicts:
     """Of each type and form, within what ``kind`` and ``form`` say."""
     types = list(TAKEN)
-    schema = ", ".join(f"c{i} {kind % each}" for i, each in enumerate(types))
-    cases = [(i, each) for i in range(len(types)) for each in FORMS]
-    values = [f'{{"c{i}": {form % each}}}'.encode() for i, each in cases]
+    schema = ", ".join(f"c{i} {kind % type_name}" for i, type_name in enumerate(types))
+    cases = [(i, form) for i in range(len(types)) for form in FORMS]
+    values = [f'{{"c{i}": {form % case}}}'.encode() for i, case in cases]
     decoded = decode(kafka_frame(spark, values), a_source(schema), has_ordinary=ours)
     good = F.when(F.col(ERROR).isNull(), F.col(PARSED)).alias(PARSED)
     rows = decoded.all.select("offset", ERROR, good).toArrow().to_pylist()
-    found: Verdicts = {}
+    result: Verdicts = {}
     for row in rows:
         i, case = cases[row["offset"]]
         if row[ERROR] is None:
-            found[types[i], case] = out(row[PARSED][f"c{i}"])
+            result[types[i], case] = out(row[PARSED][f"c{i}"])
         else:
-            found[types[i], case] = BAD
+            result[types[i], case] = BAD
             is_json = case not in NOTHING
             assert not is_json or f"'c{i}" in row[ERROR], (types[i], case, row[ERROR])
-    assert len(found) == len(cases)
-    return found
+    assert len(result) == len(cases)
+    return result
 
 
-def differing(found: Verdicts) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """What was found and what is right, where that is not the same."""
-    wanted = {(kind, form): TAKEN[kind].get(form, BAD) for kind, form in found}
-    return {c: (v, wanted[c]) for c, v in found.items() if not is_same(v, wanted[c])}
+def differing(verdicts: Verdicts) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """Return actual and right value where they differ."""
+    wanted = {(kind, form): TAKEN[kind].get(form, BAD) for kind, form in verdicts}
+    return {c: (v, wanted[c]) for c, v in verdicts.items() if not is_same(v, wanted[c])}
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -338,14 +340,15 @@ def test_no_check_is_switched_off_by_what_else_a_record_holds(
 ) -> None:
     cases = [(record, right) for of, record, right in RECORDS if of == policy]
     for ours in (True, False):
-        told = told_of(spark, policy, [record for record, _ in cases], ours=ours)
-        both = [(case, found) for case, found in zip(cases, told, strict=True)]
-        assert [each for each in both if not is_right(each[1], each[0][1])] == []
+        verdicts = told_of(spark, policy, [record for record, _ in cases], ours=ours)
+        both = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True)]
+        assert [outcome for outcome in both if not is_right(outcome[1], outcome[0][1])] == []
 
 
-def is_right(found: Any, right: Any) -> bool:
+def is_right(verdict: Any, right: Any) -> bool:
     return bool(
-        found == right or (isinstance(found, str) and isinstance(right, str) and right in found)
+        verdict == right
+        or (isinstance(verdict, str) and isinstance(right, str) and right in verdict)
     )
 
 

@@ -33,7 +33,7 @@ def run(bench: Bench, **source: Any) -> RunReport:
 def test_fields_that_the_schema_does_not_name_are_counted_and_named(bench: Bench) -> None:
     write(bench, {"id": 1, "name": "a"}, {"id": 2, "colour": "red"}, {"id": 3, "size": 4, "x": 1})
     report = run(bench)
-    [checkpoint] = [each for each in report.checkpoints if each.entry.ranges]
+    [checkpoint] = [checkpoint for checkpoint in report.checkpoints if checkpoint.entry.ranges]
     counts = checkpoint.entry.counts
     assert counts.unknown == 2
     assert counts.unknown_fields == ("colour", "size", "x")
@@ -64,8 +64,8 @@ def test_unknown_fields_can_be_kept_in_one_column(bench: Bench) -> None:
     big = b'{"id": 2, "amount": 12345678901234567.25, "tags": {"a": [1, null]}, "text": "1"}'
     write(bench, {"id": 1, "name": "a"}, big)
     counts = run(bench, unknown_fields="keep").head.counts
-    found = dict(bench.table.query("select id, _unknown_fields from events"))
-    assert found == {
+    kept = dict(bench.table.query("select id, _unknown_fields from events"))
+    assert kept == {
         1: None,
         2: '{"amount":12345678901234567.25,"tags":{"a":[1,null]},"text":"1"}',
     }
@@ -84,10 +84,10 @@ def test_unknown_fields_can_make_a_record_bad(bench: Bench) -> None:
 def test_nested_unknown_fields_are_named_by_their_path_and_kept_with_what_they_are_in(
     bench: Bench,
 ) -> None:
-    known = {"id": 1, "place": {"city": "x", "at": {"lat": 1.5}}, "lines": [{"sku": "a"}]}
+    fields = {"id": 1, "place": {"city": "x", "at": {"lat": 1.5}}, "lines": [{"sku": "a"}]}
     place = {"city": "y", "at": {"lat": 2.5, "lon": 3}}
     lines = [{"sku": "a"}, {"sku": "b", "price": 4}]
-    write(bench, known, {"id": 2, "place": place}, {"id": 3, "place": None, "lines": lines})
+    write(bench, fields, {"id": 2, "place": place}, {"id": 3, "place": None, "lines": lines})
     counts = run(bench, value_schema=NESTED, unknown_fields="keep").head.counts
     assert counts.unknown_fields == ("lines.price", "place.at.lon")
     kept = dict(bench.table.query("select id, _unknown_fields::jsonb from events"))

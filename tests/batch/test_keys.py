@@ -36,8 +36,8 @@ def rows(bench: Bench, columns: str, order: str = "id") -> list[tuple[Any, ...]]
 
 
 def errors(bench: Bench) -> dict[int, str]:
-    found = bench.table.query('select "offset", error from events_dead_letters')
-    return dict(found)
+    letters = bench.table.query('select "offset", error from events_dead_letters')
+    return dict(letters)
 
 
 def test_a_key_that_is_text_becomes_a_column(bench: Bench) -> None:
@@ -92,7 +92,7 @@ def test_an_avro_key_is_a_record_or_a_plain_value(bench: Bench, inline_records: 
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ({"key_format": "json"}, "key_schema belongs to key_format json, avro and protobuf"),
         ({"key_schema": "id INT"}, "key_schema belongs to key_format json, avro and protobuf"),
@@ -106,8 +106,8 @@ def test_an_avro_key_is_a_record_or_a_plain_value(bench: Bench, inline_records: 
         ({"key_format": "thrift"}, "'raw', 'text', 'json', 'avro' or 'protobuf'"),
     ],
 )
-def test_what_a_document_cannot_ask_for(bench: Bench, source: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_a_document_cannot_ask_for(bench: Bench, source: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         bench.pipeline(source=source)
 
 
@@ -121,8 +121,8 @@ def write_avro(bench: Bench, url: str, schema: str, *keys: Any) -> None:
 def test_keys_behind_a_registry_are_read_as_then_without_it(
     bench: Bench, registry: EmbeddedRegistry
 ) -> None:
-    known = {"url": registry.url, "client": QUICKLY}
-    source = {"key_format": "avro", "registry": known, "on_bad_record": "dead_letter"}
+    settings = {"url": registry.url, "client": QUICKLY}
+    source = {"key_format": "avro", "registry": settings, "on_bad_record": "dead_letter"}
     write_avro(bench, registry.url, PLACE, {"city": "Ulm", "zip": 1}, {"city": "Bonn", "zip": None})
     first = bench.pipeline(source=source).run().head
     wider = record(("city", "string"), ("country", "string", "DE"), name="Place")
@@ -153,8 +153,8 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
     assert set(begun.counts.key_schemas.texts) == set(first.known_key_schemas.held)
     copied.run()
     registry.kill()
-    found = bench.table.query('select key_city, key_country from copied order by "_eo_offset"')
-    assert found == [row[:2] for row in read[2:]], "there never was a column key_zip"
+    keys = bench.table.query('select key_city, key_country from copied order by "_eo_offset"')
+    assert keys == [row[:2] for row in read[2:]], "there never was a column key_zip"
     assert copied.audit().passed
     assert pipeline.audit().passed
     pipeline.replay(1, head.version)
@@ -177,8 +177,8 @@ def test_json_keys_behind_a_registry_are_objects_or_plain_and_are_read_as_then_w
     city, zip_code = {"type": "string"}, {"type": "integer"}
     first = {"title": "Place", "type": "object", "properties": {"city": city}}
     second = {**first, "properties": {"city": city, "zip": zip_code}}
-    known = {"url": registry.url, "client": QUICKLY}
-    source = {"key_format": "json", "registry": known, "on_bad_record": "dead_letter"}
+    settings = {"url": registry.url, "client": QUICKLY}
+    source = {"key_format": "json", "registry": settings, "on_bad_record": "dead_letter"}
     write(first, {"city": "Ulm"})
     bench.pipeline(source=source).run()
     write(second, {"city": "Bonn", "zip": 1})
@@ -194,7 +194,7 @@ def test_json_keys_behind_a_registry_are_objects_or_plain_and_are_read_as_then_w
     used = head.counts.key_schemas
     assert used is not None
     assert set(used.types.values()) == {"JSON"}
-    plain = {**source, "registry": {**known, "key_subject": f"{bench.topic.name}-plain"}}
+    plain = {**source, "registry": {**settings, "key_subject": f"{bench.topic.name}-plain"}}
     text = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "string"}'
     numbered = client.register_schema(f"{bench.topic.name}-plain", Schema(text, "JSON"))
     prefix = struct.pack(">bI", 0, numbered)
@@ -204,8 +204,11 @@ def test_json_keys_behind_a_registry_are_objects_or_plain_and_are_read_as_then_w
     other = bench.pipeline(source={**plain, "start": start}, **named)
     other.run()
     assert bench.table.query("select key from plain") == [("k",)]
-    said = bench.table.query('select error from plain_dead_letters order by "offset"')
-    assert said == [("the key does not fit the schema",), ("the key is not one JSON value",)]
+    plain_errors = bench.table.query('select error from plain_dead_letters order by "offset"')
+    assert plain_errors == [
+        ("the key does not fit the schema",),
+        ("the key is not one JSON value",),
+    ]
     registry.kill()
     pipeline = bench.pipeline(source=source)
     assert pipeline.audit().passed

@@ -19,15 +19,15 @@ from tests.support.engine import Bench, staged_attempts
 
 def promises(bench: Bench, pipeline: Pipeline) -> list[int]:
     """For each promise of one run: how many attempts have a folder at that moment."""
-    found = list[int]()
+    offsets = list[int]()
 
     def look(point: CrashPoint) -> None:
         if point is CrashPoint.PRE_COMMITTED:
-            found.append(len(staged_attempts(bench)))
+            offsets.append(len(staged_attempts(bench)))
 
     with reaching(look):
         pipeline.run()
-    return found
+    return offsets
 
 
 def test_records_that_were_never_measured_go_through_files(bench: Bench) -> None:

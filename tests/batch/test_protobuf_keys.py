@@ -48,8 +48,8 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
     write(bench, registry.url, OTHER, {"city": "Ulm", "zip": 2})
     head = bench.pipeline(source=source).run().head
     columns = "key_city, key_country, key_zip"
-    told = f'select {columns} from events order by "_eo_offset"'
-    read = bench.table.query(told)
+    query = f'select {columns} from events order by "_eo_offset"'
+    read = bench.table.query(query)
     assert read == [
         *(("Ulm", None, 1), ("Bonn", None, None)),
         *((None, None, None), ("Graz", "AT", None), ("Ulm", "", 2)),
@@ -67,7 +67,7 @@ def test_keys_behind_a_registry_are_read_as_then_without_it(
     pipeline = bench.pipeline(source=source)
     assert pipeline.audit().passed
     pipeline.replay(1, head.version)
-    assert bench.table.query(told) == read
+    assert bench.table.query(query) == read
     send(bench, None)
     with pytest.raises(RegistryUnavailableError, match="does not answer"):
         bench.pipeline(source=source).run()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.batch import protobuf_worker
-from eo_pipeline.batch.protobuf_worker import Columns, Message, Reading, batches_decoder
+from eo_pipeline.batch.protobuf_worker import Columns, Message, WriterPlan, batches_decoder
 from eo_pipeline.formats.protobuf import Protobuf, plain_files
 from tests.support.registry import messages
 
@@ -23,14 +23,14 @@ THIRD = SECOND.replace("proto2", "proto3").replace("required ", "").replace("opt
 def decoded(text: str, *bodies: bytes | None) -> list[dict[str, Any]]:
     message = Message(plain_files(Protobuf("").self_contained(text, {})), "shop.Row")
     columns = Columns("body", "writer", "row", "unknown")
-    decode = batches_decoder(message, [Reading(message, {(4,): "gone"})], columns)
+    decode = batches_decoder(message, [WriterPlan(message, {(4,): "gone"})], columns)
     writers = [None if body is None else 0 for body in bodies]
     batch = pa.record_batch(
         {"body": pa.array(bodies, pa.binary()), "writer": pa.array(writers, pa.int32())}
     )
-    (made,) = decode([batch])
-    assert made.schema.names == ["writer", "row", "unknown"]
-    return [{**row, "writer": None} for row in made.to_pylist()]
+    (result,) = decode([batch])
+    assert result.schema.names == ["writer", "row", "unknown"]
+    return [{**row, "writer": None} for row in result.to_pylist()]
 
 
 def told(row: Any = None, unknown: Any = None) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def dictionaries(folder: Path) -> list[str]:
     [file] = folder.glob("*.parquet")
     group = pq.read_metadata(file).row_group(0)
     columns = [group.column(n) for n in range(group.num_columns)]
-    return [each.path_in_schema for each in columns if "PLAIN" not in each.encodings]
+    return [column.path_in_schema for column in columns if "PLAIN" not in column.encodings]
 
 
 @pytest.mark.core

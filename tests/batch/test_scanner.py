@@ -144,10 +144,19 @@ WHOLE = [
         b'{"' + b"n" * 9999 + b'":1}',
     ),
     *(b'{"' + b"n" * 10001 + b'":1}', b'{"' + b"n" * 60000 + b'":1}'),
-    *(b'{"new":%b,"v":1}' % each for each in (b"1", b"-", b'-"x"', b"1e5", b"01", b"true", b"tru")),
-    *(b'{"new":%b,"v":1}' % each for each in (b"null", b"nul", b'"\\n"', b'"\n"', b'"\xff"', b"x")),
-    *(b'{"new":%b,"v":1}' % each for each in (b"[]", b"{}", b'{"v":2}', b"", b'"x"', b'"x"y')),
-    *(b'{"new":%b,"v":1}' % each for each in (b"falsetrue", b"1true", b"nullnull", b'""', b'1""')),
+    *(
+        b'{"new":%b,"v":1}' % token
+        for token in (b"1", b"-", b'-"x"', b"1e5", b"01", b"true", b"tru")
+    ),
+    *(
+        b'{"new":%b,"v":1}' % token
+        for token in (b"null", b"nul", b'"\\n"', b'"\n"', b'"\xff"', b"x")
+    ),
+    *(b'{"new":%b,"v":1}' % token for token in (b"[]", b"{}", b'{"v":2}', b"", b'"x"', b'"x"y')),
+    *(
+        b'{"new":%b,"v":1}' % token
+        for token in (b"falsetrue", b"1true", b"nullnull", b'""', b'1""')
+    ),
     *(b'{"v":1,"new":2,"new":3}', b'{"new":1,"newer":"x"}', b'{"w":"{\\"v\\":1}"}'),
 ]
 
@@ -213,12 +222,12 @@ class Function:
         return None if row is None else bytes(self._rows.apply(row).getBytes())
 
     def scans(self, values: Iterator[bytes]) -> int:
-        """How many of ``values`` the scanner reads, each of them as the parser does."""
+        """Count the ``values`` that the scanner reads, each with the parser's result."""
         many = 0
         for value in values:
-            found = self.scanned(value)
-            assert found is None or found == self.parsed(value), value
-            many += found is not None
+            result = self.scanned(value)
+            assert result is None or result == self.parsed(value), value
+            many += result is not None
         return many
 
 
@@ -237,7 +246,7 @@ def of(java: JavaGateway, spark_server: EmbeddedSpark) -> Of:
 
 
 def test_the_usual_record_is_scanned_and_its_texts_are_not_copied(of: Of) -> None:
-    """Which tells that what Spark calls asks the scanner first."""
+    """So the function that Spark calls tries the scanner first."""
     row = of(USUAL).function.invoke(A_USUAL_ONE).getStruct(0, 6)
     assert row.getLong(4) == 1700000000123
     places = [row.getUTF8String(n).getBaseOffset() for n in (1, 2, 5)]
@@ -281,7 +290,7 @@ def test_numbers_by_chance_are_scanned_as_they_are_parsed(of: Of, seed: int) -> 
         fit = ",".join(number for number in numbers if abs(float(number)) < greatest)
         assert of(f"v ARRAY<{kind}>").scans(iter([f'{{"v":[{fit}]}}'.encode()])) == 1
     short = (number for number in numbers[:500] if "e" not in number)
-    assert of("v DECIMAL(38,18)").scans(f'{{"v":{each}}}'.encode() for each in short) > 10
+    assert of("v DECIMAL(38,18)").scans(f'{{"v":{number}}}'.encode() for number in short) > 10
 
 
 def a_number(chance: random.Random) -> str:

@@ -45,8 +45,8 @@ def iceberg_rows(folder: Path) -> pa.Table:
 
 
 def postgres_rows(bench: Bench, _: Path) -> list[dict[str, Any]]:
-    found = bench.table.query("select row_to_json(events) from events")
-    return [row for (row,) in found]
+    rows = bench.table.query("select row_to_json(events) from events")
+    return [row for (row,) in rows]
 
 
 #: What `eo init` is told, and how the rows are found, by other programs' readers.
@@ -73,14 +73,14 @@ def test_three_evolving_schemas_land_with_init_and_run_alone(
     store: str,
 ) -> None:
     """Keys too. Nobody writes a line of the document."""
-    told, read = STORES[store]
+    options, read = STORES[store]
     folder = tmp_path / "lake"
     monkeypatch.setenv("EO_EVENTS_DSN", os.environ["EO_TEST_DSN"])
     orders = AvroTopic(events, SchemaRegistryClient({"url": registry.url}))
     place = record(("city", "string"), name="Place")
     orders.write(FIRST, {"id": 1, "name": "one"}, key=(place, {"city": "Ulm"}))
     kafka = ("--bootstrap", events.bootstrap_servers, "--topic", events.name, "--name", "events")
-    sink = [each.format(folder) for each in told]
+    sink = [option.format(folder) for option in options]
     begun = eo("init", *kafka, *sink, "--registry", registry.url)
     assert begun.code == 0, begun.err
     assert f"The keys' columns are those of {events.name}-key." in begun.out
@@ -97,7 +97,7 @@ def test_three_evolving_schemas_land_with_init_and_run_alone(
     assert f"the key's columns are those of {events.name}-key" in planned
     assert "new field: zip (int): evolve" in planned
     ahead = json.loads(eo("schema", "diff", *document, "--json").out)
-    assert [each["field"] for each in ahead["key_columns"]["changes"]] == ["zip"]
+    assert [change["field"] for change in ahead["key_columns"]["changes"]] == ["zip"]
     ran = eo("run", *document)
     assert ran.code == 0, ran.err
     columns = ("id", "name", "quantity", "tags", "key_city", "key_zip")
@@ -109,10 +109,10 @@ def test_three_evolving_schemas_land_with_init_and_run_alone(
         (4, None, 1, [], "Graz", 0),
     ]
     history = json.loads(eo("schema", *document, "--json").out)
-    assert [each["new_fields"] for each in history["schemas"]] == [None, ["quantity"], ["tags"]]
-    assert [each["new_fields"] for each in history["key_schemas"]] == [None, ["zip"]]
+    assert [entry["new_fields"] for entry in history["schemas"]] == [None, ["quantity"], ["tags"]]
+    assert [entry["new_fields"] for entry in history["key_schemas"]] == [None, ["zip"]]
     written = history["written"]
-    assert [each["new_columns"] for each in written] == [None, ["quantity"], ["tags", "key_zip"]]
+    assert [entry["new_columns"] for entry in written] == [None, ["quantity"], ["tags", "key_zip"]]
     assert written[-1]["left_out"] == ["name"]
     assert "of" in eo("schema", *document).out
 
@@ -125,8 +125,8 @@ def test_init_writes_a_document_for_a_registry_that_runs(
     orders.write(SECOND, {"id": 2, "name": "two", "quantity": 20})
     events.write_value(None)
     kafka = ("--bootstrap", events.bootstrap_servers, "--topic", events.name, "--name", "events")
-    asked = eo("init", *kafka, "--sink", "postgres", "--out", "unasked.yaml")
-    assert "they are read with --registry URL" in asked.out
+    first_try = eo("init", *kafka, "--sink", "postgres", "--out", "unasked.yaml")
+    assert "they are read with --registry URL" in first_try.out
     begun = eo("init", *kafka, "--sink", "postgres", "--registry", registry.url)
     assert begun.code == 0, begun.err
     assert f"the latest schema of {events.name}-value" in begun.out
@@ -143,13 +143,13 @@ def test_init_writes_a_document_for_a_registry_that_runs(
     ahead = eo("schema", "diff", "-f", "pipelines/events.yaml")
     assert re.search(r"dropped field: name \(string\) +evolve +the table follows", ahead.out)
     listed = json.loads(eo("schema", "diff", "-f", "pipelines/events.yaml", "--json").out)
-    assert [(each["kind"], each["field"]) for each in listed["columns"]["changes"]] == [
+    assert [(change["kind"], change["field"]) for change in listed["columns"]["changes"]] == [
         ("dropped_field", "name"),
         ("new_field", "tags"),
     ]
     assert eo("run", "-f", "pipelines/events.yaml").code == 0
-    told = eo("schema", "-f", "pipelines/events.yaml")
-    assert "new: tags; no longer: name" in told.out
+    shown = eo("schema", "-f", "pipelines/events.yaml")
+    assert "new: tags; no longer: name" in shown.out
     assert "changes nothing" in eo("schema", "diff", "-f", "pipelines/events.yaml").out
     well = eo("doctor", "-f", "pipelines/events.yaml")
     assert f"{events.name}-value: schema " in well.out
@@ -195,6 +195,6 @@ def test_the_guid_of_a_schema_may_stand_in_a_header_or_in_front(
     assert head.counts.schemas is not None
     assert head.counts.schemas.writers == (guid,)
     assert head.counts.schemas.unknown == (str(nobodys),)
-    said = {e for (e,) in avro_bench.table.query("select error from events_dead_letters")}
-    assert len(said) == 2
-    assert any(f"has no AVRO schema {nobodys}" in each for each in said)
+    errors = {e for (e,) in avro_bench.table.query("select error from events_dead_letters")}
+    assert len(errors) == 2
+    assert any(f"has no AVRO schema {nobodys}" in error for error in errors)

@@ -21,8 +21,8 @@ def enum(*symbols: str, **more: Any) -> dict[str, Any]:
 
 
 def place(**fields: str) -> dict[str, Any]:
-    made = [{"name": name, "type": kind} for name, kind in fields.items()]
-    return {"type": "record", "name": "Place", "fields": made}
+    declared = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "Place", "fields": declared}
 
 
 def money(precision: int, scale: int) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def test_what_is_rescued_goes_into_one_column_and_what_fits_where_it_did(
     orders.write(BEFORE, {**OLD, "id": 4})
     head = pipeline.run().head
     avro_bench.table.assert_holds_once(orders.written)
-    found = rows(avro_bench, "id, q, code, size, at, price, _unknown_fields::json")
+    table = rows(avro_bench, "id, q, code, size, at, price, _unknown_fields::json")
     new_code, whole = {"code": "A7"}, {"lat": 2, "lon": 3}
     rescued = {**new_code, "q": 2**40, "size": "L", "at": whole, "colour": "red"}
-    assert found == [
+    assert table == [
         (1, 1, 7, "M", {"lat": 1}, Decimal("1.25"), None),
         (2, None, None, None, {"lat": 2}, None, {**rescued, "price": 123.4567}),
         (3, 3, None, "S", {"lat": 4}, Decimal("1.50"), {**new_code, "at": {"lat": 4, "lon": 5}}),
@@ -93,7 +93,7 @@ def test_what_is_rescued_goes_into_one_column_and_what_fits_where_it_did(
     ]
     registry.kill()
     pipeline.replay(head.version)
-    assert rows(avro_bench, "id, q, code, size, at, price, _unknown_fields::json") == found
+    assert rows(avro_bench, "id, q, code, size, at, price, _unknown_fields::json") == table
     assert pipeline.audit().findings == ()
 
 
@@ -111,8 +111,8 @@ def test_a_decimal_with_more_places_keeps_what_was_written_with_fewer(
         record(("id", "long"), ("price", money(5, 2))), {"id": 3, "price": Decimal("2.25")}
     )
     avro_bench.pipeline().run()
-    found = [(1, Decimal("1.25")), (2, Decimal("1.2345")), (3, Decimal("2.25"))]
-    assert rows(avro_bench, "id, price") == found
+    expected = [(1, Decimal("1.25")), (2, Decimal("1.2345")), (3, Decimal("2.25"))]
+    assert rows(avro_bench, "id, price") == expected
 
 
 def test_records_that_need_a_quarantined_change_are_dead_letters(
@@ -125,9 +125,9 @@ def test_records_that_need_a_quarantined_change_are_dead_letters(
     orders.write(BEFORE, {**OLD, "id": 4})
     head = pipeline.run().head
     assert rows(avro_bench, "id, q, gone") == [(1, 1, "x"), (4, 1, "x")]
-    (said,) = avro_bench.table.query("select error from events_dead_letters")[0]
+    (error,) = avro_bench.table.query("select error from events_dead_letters")[0]
     for change in ("colour", "at.lon", "gone", "widened type: q", "changed type: code"):
-        assert change in said
+        assert change in error
     pipeline.replay(head.version)
     assert rows(avro_bench, "id") == [(1,), (4,)]
 
@@ -154,11 +154,11 @@ def test_what_was_quarantined_is_brought_back_once_the_policy_lets_it(
     assert rows(avro_bench, "id") == [(1,), (3,)]
     lenient = with_policy(avro_bench, "evolve", on_bad_record="dead_letter")
     lenient.plan_redrive().apply(reason="the change is meant")
-    found = [(1, 1, "S", None), (2, 2**40, "L", "red"), (3, 3, "S", None)]
-    assert rows(avro_bench, "id, code, size, colour") == found
+    expected = [(1, 1, "S", None), (2, 2**40, "L", "red"), (3, 3, "S", None)]
+    assert rows(avro_bench, "id, code, size, colour") == expected
     assert avro_bench.table.query("select count(*) from events_dead_letters") == [(0,)]
     lenient.replay(version)
-    assert rows(avro_bench, "id, code, size, colour") == found
+    assert rows(avro_bench, "id, code, size, colour") == expected
     orders.write(now, {"id": 4, "code": 4, "size": "L", "colour": "blue"})
     lenient.run()
     assert rows(avro_bench, "id, colour")[3:] == [(4, "blue")]
@@ -201,13 +201,13 @@ def test_all_that_a_store_can_follow_is_followed(
         ("size", enum("S"), "S"),
     )
     orders.write(before, {"id": 1, "q": 1, "f": 0.5, "at": {"lat": 1}})
-    pipelines = [avro_bench.pipeline(), *(each.pipeline() for each in benches.values())]
+    pipelines = [avro_bench.pipeline(), *(other.pipeline() for other in benches.values())]
     for pipeline in pipelines:
         pipeline.run()
     orders.write(now, {"id": 2, "q": 2**40, "f": 0.1, "at": {"lat": 2, "lon": 3}, "size": "S"})
-    told = avro_bench.pipeline().run().checkpoints[-1].columns  # what Dagster's catalog shows
-    assert told is not None
-    assert (told["q"], told["f"], told["size"]) == ("bigint", "double precision", "text")
+    columns = avro_bench.pipeline().run().checkpoints[-1].columns  # what Dagster's catalog shows
+    assert columns is not None
+    assert (columns["q"], columns["f"], columns["size"]) == ("bigint", "double precision", "text")
     benches["iceberg"].pipeline().run()
     with pytest.raises(SchemaChangeError, match="typeWidening"):
         benches["delta"].pipeline().run()

@@ -151,15 +151,15 @@ def test_what_cannot_be_read_is_a_dead_letter_with_the_reason(
         avro_bench.pipeline().run()
     avro_bench.pipeline(source={"on_bad_record": "dead_letter"}).run()
     avro_bench.table.assert_holds_once(orders.written)
-    found = avro_bench.table.query("select value, error from events_dead_letters")
-    said = {None if v is None else bytes(v): error for v, error in found}
-    assert said.keys() == set(junk)
-    assert "does not begin with the number of a schema" in said[b"{}"]
-    assert "does not begin with the number of a schema" in said[b"\x00\x00"]
-    assert "the registry has no AVRO schema 4711" in said[junk[2]]
-    assert "tombstone" in said[None]
-    assert f"schema {number}" in said[junk[4]]
-    assert "cut off" in said[junk[4]]
+    letters = avro_bench.table.query("select value, error from events_dead_letters")
+    errors = {None if v is None else bytes(v): error for v, error in letters}
+    assert errors.keys() == set(junk)
+    assert "does not begin with the number of a schema" in errors[b"{}"]
+    assert "does not begin with the number of a schema" in errors[b"\x00\x00"]
+    assert "the registry has no AVRO schema 4711" in errors[junk[2]]
+    assert "tombstone" in errors[None]
+    assert f"schema {number}" in errors[junk[4]]
+    assert "cut off" in errors[junk[4]]
 
 
 def test_a_schema_that_is_new_to_the_run_is_read_in_the_same_run(
@@ -243,7 +243,7 @@ def test_a_run_that_is_killed_loses_nothing(
 ) -> None:
     values = [{"id": n, "name": f"record {n}"} for n in range(300)]
     orders.write(FIRST, *values[:150])
-    orders.write(WITH_QUANTITY, *({**each, "quantity": 1} for each in values[150:]))
+    orders.write(WITH_QUANTITY, *({**value, "quantity": 1} for value in values[150:]))
     for point in points:
         process = avro_bench.run_in_a_process("--crash-at", point, "1")
         process.communicate(timeout=300)

@@ -98,7 +98,7 @@ def decoded(
 
 
 def plain(value: Any) -> Any:
-    """What fastavro read, as Spark has it by the page's remarks."""
+    """Return fastavro's value in Spark's form, by the page's remarks."""
     if isinstance(value, time):
         return ((value.hour * 60 + value.minute) * 60 + value.second) * 10**6 + value.microsecond
     if isinstance(value, uuid.UUID):
@@ -112,7 +112,7 @@ def test_every_row_of_the_page_is_what_another_decoder_reads(spark: SparkSession
     fields = {f"f{i}": name for i, name in enumerate(rows)}
     schema = record(*((field, rows[name][0]) for field, name in fields.items()))
     records = [{field: VALUES[name][i] for field, name in fields.items()} for i in (0, 1)]
-    values = [serialized(schema, each) for each in records]
+    values = [serialized(schema, value) for value in records]
     both = decoded(spark, schema, values)
     frame = both.good(both.all).orderBy("_kafka.offset").drop("_kafka")
     types = {fields[f.name]: f.dataType.simpleString() for f in frame.schema}
@@ -122,8 +122,8 @@ def test_every_row_of_the_page_is_what_another_decoder_reads(spark: SparkSession
         other = fastavro.schemaless_reader(io.BytesIO(written), parsed, None)
         assert isinstance(other, dict)
         for field, name in fields.items():
-            found = dict(read[field]) if name == "map" else read[field]  # Arrow has pairs
-            assert as_spark_has_it(name, other[field]) == found, name
+            actual = dict(read[field]) if name == "map" else read[field]  # Arrow has pairs
+            assert as_spark_has_it(name, other[field]) == actual, name
 
 
 def as_spark_has_it(name: str, value: Any) -> Any:
@@ -143,7 +143,7 @@ def test_a_record_of_nulls_is_good_and_one_that_is_cut_off_is_not(spark: SparkSe
     good = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
     assert good == [{"id": None, "name": None}, {"id": 1, "name": "abc"}]
     letters = both.dead_letters(1).orderBy("offset").toArrow().to_pylist()
-    assert [(each["offset"], each["error"]) for each in letters] == [
+    assert [(letter["offset"], letter["error"]) for letter in letters] == [
         (2, "the value is cut off, or is not of the schema"),
         (3, "the value is cut off, or is not of the schema"),
         (4, "the value is null (a tombstone)"),
@@ -182,8 +182,8 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
     assert read.texts == {"2": NEW, "3": STRICT}
     backwards = WireSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
     letters = decoded(spark, STRICT, values[:1], backwards).dead_letters(1).toArrow().to_pylist()
-    said = "cannot be read as schema 3: schema 1; they differ: no field must"
-    assert letters[0]["error"].endswith(said)
+    reason = "cannot be read as schema 3: schema 1; they differ: no field must"
+    assert letters[0]["error"].endswith(reason)
 
 
 def test_ten_bytes_do_not_hold_any_number_of_items(spark: SparkSession) -> None:
@@ -214,9 +214,9 @@ def sizes(*symbols: str, **more: str) -> dict[str, Any]:
 
 def renamed(schema: str, field: str, alias: str) -> str:
     """``schema`` in which ``field`` was called ``alias`` before."""
-    made = json.loads(schema)
-    next(f for f in made["fields"] if f["name"] == field)["aliases"] = [alias]
-    return json.dumps(made)
+    fields = json.loads(schema)
+    next(f for f in fields["fields"] if f["name"] == field)["aliases"] = [alias]
+    return json.dumps(fields)
 
 
 def test_avros_own_rules_hold(spark: SparkSession) -> None:
@@ -233,8 +233,8 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
     for reader in (lenient, strict):
         schemas = WireSchemas("2", ("2", "1"), {"1": writer, "2": reader})
         both = decoded(spark, reader, values, schemas)
-        found = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
-        good.append([tuple(row.values()) for row in found])
+        rows = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
+        good.append([tuple(row.values()) for row in rows])
         seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
         assert seen["unknown"] == 0
         bad.append(seen["bad"])
@@ -258,8 +258,8 @@ def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
 
 
 def test_of_twenty_writers_whole_steps_are_compiled(spark: SparkSession) -> None:
-    """What is not makes each task look at Hadoop's settings once and again for each writer, and
-    Java compiles no method of more bytes.
+    """In a step that is not, each task reads Hadoop's settings for each writer; and Java compiles
+    no method of more bytes.
     """
     fields: list[Any] = [("id", "long"), *((f"f{n}", "long", n) for n in range(20))]
     texts = {str(n): record(*fields[: n + 1]) for n in range(1, 21)}
@@ -274,14 +274,14 @@ def test_of_twenty_writers_whole_steps_are_compiled(spark: SparkSession) -> None
         bootstrap_servers="b:1", topics=["t"], value_format="avro", value_schema=texts["20"]
     )
     both = decode(frame, source, ReadBy(WireSchemas("20", tuple(texts), texts)))
-    told = {
+    plans = {
         how: str(spark.sql(f"EXPLAIN {how} SELECT * FROM {{rows}}", rows=both.flowing).collect())
         for how in ("", "CODEGEN")
     }
-    steps = re.findall(r"(\*\(\d+\) )?Project \[", told[""])
+    steps = re.findall(r"(\*\(\d+\) )?Project \[", plans[""])
     assert steps
-    assert all(steps), told[""]
-    sizes = [int(size) for size in re.findall(r"maxMethodCodeSize:(\d+)", told["CODEGEN"])]
+    assert all(steps), plans[""]
+    sizes = [int(size) for size in re.findall(r"maxMethodCodeSize:(\d+)", plans["CODEGEN"])]
     assert sizes
     assert max(sizes) < 8000
 

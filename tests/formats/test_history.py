@@ -15,7 +15,7 @@ NEW = record(("id", "long"), ("size", "int"))
 
 
 def entry(version: int, schemas: ReadWith | None, **changes: object) -> LedgerEntry:
-    made = LedgerEntry(
+    base = LedgerEntry(
         pipeline="p",
         ledger_id="l",
         version=0,
@@ -26,7 +26,7 @@ def entry(version: int, schemas: ReadWith | None, **changes: object) -> LedgerEn
         ranges=(OffsetRange("t", 0, version, version + 1),),
         counts=Counts(schemas=schemas),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)  # type: ignore[arg-type]
 
 
 def test_only_changes_are_told_and_a_replay_that_reads_as_then_is_none() -> None:
@@ -39,8 +39,8 @@ def test_only_changes_are_told_and_a_replay_that_reads_as_then_is_none() -> None
         entry(5, ReadWith("2", ("2",))),
         entry(6, ReadWith("1", ("2",))),
     ]
-    told = [(c.entry.transaction_id, c.schema, str(c)) for c in reader_changes(history)]
-    assert told == [
+    shown = [(c.entry.transaction_id, c.schema, str(c)) for c in reader_changes(history)]
+    assert shown == [
         ("t1", "1", ""),
         ("t3", "2", "new: size; no longer: name"),
         ("t6", "1", "new: name; no longer: size"),
@@ -70,8 +70,10 @@ def test_what_rows_were_written_as_is_told_where_it_changed() -> None:
             held = written_with(head.identity.written, head.version, columns, registered)
             head = head.with_counts(Counts(rows=1, written=held))
         entries.append(head)
-    told = [(each.entry.version, each.schema, str(each)) for each in written_changes(entries)]
-    assert told == [
+    shown = [
+        (change.entry.version, change.schema, str(change)) for change in written_changes(entries)
+    ]
+    assert shown == [
         (1, "", ""),
         (4, "", "new: name; id from bigint to numeric"),
         (5, "value 7", "the same columns"),

@@ -19,7 +19,7 @@ from eo_pipeline.batch.decode import decode
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
-from eo_pipeline.formats.json_schema import fault_of, left_out, self_contained
+from eo_pipeline.formats.json_schema import JsonSchema
 from eo_pipeline.formats.registry import Registry
 from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
 from eo_pipeline.kafka.source import KafkaSource
@@ -62,14 +62,14 @@ def test_policies_for_changes_of_the_schema(
     orders.write(schema(id=INTEGER, at=nested), {"id": 3, "at": {"lat": 1, "lon": 2}})
     orders.write(schema(id=INTEGER, at=place), {"id": 4, "at": {"lat": 4}})
     json_bench.pipeline(source=changes).run()
-    found = json_bench.table.query("select id, at, _unknown_fields from events order by id")
-    assert found == [
+    rows = json_bench.table.query("select id, at, _unknown_fields from events order by id")
+    assert rows == [
         (1, {"lat": 1}, None),
         (2, None, '{"x":"!"}'),
         (4, {"lat": 4}, None),
     ]
-    (said,) = json_bench.table.query("select error from events_dead_letters")[0]
-    assert "at.lon" in said
+    (error,) = json_bench.table.query("select error from events_dead_letters")[0]
+    assert "at.lon" in error
     orders.write(schema(id=STRING, at=place), {"id": "5"})
     changed = {**changes, "schema_changes": {**rescuing, "changed_type": "freeze"}}
     with pytest.raises(SchemaChangeError, match="changed type: id from bigint to string"):
@@ -108,8 +108,8 @@ def test_a_json_schema_in_the_document_gives_the_columns_of_values_and_keys(
         (1, "one", {"lat": 0.5}, "k")
     ]
     assert head.counts.unknown_fields == ("more",)
-    found = bench.table.query("select error from events_dead_letters order by 1")
-    assert [each for (each,) in found] == [
+    letters = bench.table.query("select error from events_dead_letters order by 1")
+    assert [error for (error,) in letters] == [
         "field 'id' is no whole number, or is out of range for BIGINT",
         "the key does not fit the schema",
     ]
@@ -145,12 +145,12 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     head = json_bench.pipeline(source=tolerant).run().head
     json_bench.table.assert_holds_once(events.written)
     assert (head.counts.unknown, head.counts.unknown_fields) == (1, ("name",))
-    found = json_bench.table.query("select value, error from events_dead_letters")
-    said = {bytes(value): error for value, error in found}
-    assert "does not begin with the number of a schema" in said[junk[0]]
-    assert "the registry has no JSON schema 4711" in said[junk[1]]
-    assert said[junk[2]] == "the value is not a JSON object"
-    assert said[junk[3]] == "field 'id' is no whole number, or is out of range for BIGINT"
+    letters = json_bench.table.query("select value, error from events_dead_letters")
+    errors = {bytes(value): error for value, error in letters}
+    assert "does not begin with the number of a schema" in errors[junk[0]]
+    assert "the registry has no JSON schema 4711" in errors[junk[1]]
+    assert errors[junk[2]] == "the value is not a JSON object"
+    assert errors[junk[3]] == "field 'id' is no whole number, or is out of range for BIGINT"
     everything = "select id, name, place::text, tags from events order by id"
     before = json_bench.table.query(everything)
     assert before == [
@@ -220,7 +220,7 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (FIRST, None),
         ("nonsense", "is not JSON"),
@@ -236,9 +236,9 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}
         (schema(_kafka=INTEGER), "has a field _kafka, a name that is taken"),
     ],
 )
-def test_what_cannot_become_columns_is_said(text: str, said: str | None) -> None:
-    fault = fault_of(text)
-    assert fault is None if said is None else said in str(fault)
+def test_what_cannot_become_columns_is_said(text: str, expected: str | None) -> None:
+    fault = JsonSchema().fault_of(text)
+    assert fault is None if expected is None else expected in str(fault)
 
 
 def test_a_schema_in_another_document_is_found_by_its_name_or_its_id() -> None:
@@ -247,11 +247,11 @@ def test_a_schema_in_another_document_is_found_by_its_name_or_its_id() -> None:
     by_id = json.dumps(
         {"$id": "http://x/order", **json.loads(schema(at={"$ref": "place.json#/properties/lat"}))}
     )
-    whole = self_contained(named, {"place": place})
-    assert fault_of(whole) is None
+    whole = JsonSchema().self_contained(named, {"place": place})
+    assert JsonSchema().fault_of(whole) is None
     narrower = schema(id=INTEGER, at=json.loads(schema(lon={})))
-    assert left_out(whole, narrower) == ["at.lat"]
-    assert fault_of(self_contained(by_id, {"whatever": place})) is None
+    assert JsonSchema().left_out(whole, narrower) == ["at.lat"]
+    assert JsonSchema().fault_of(JsonSchema().self_contained(by_id, {"whatever": place})) is None
 
 
 def test_a_schema_of_the_registry_that_refers_to_another_is_whole(

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import decode
-from eo_pipeline.batch.decode_json import shown
 from eo_pipeline.batch.schemas import SchemaBook
+from eo_pipeline.batch.unknown_fields import shown
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.formats.schema_diff import ChangeKind, Policy
@@ -76,7 +76,7 @@ CHANGES: dict[tuple[str, ChangeKind], Changed] = {
     ("json", ChangeKind.NEW_ENUM_VALUE): Changed({"enum": ["S"]}, {"enum": ["S", "L"]}, "S", "L"),
 }
 
-CELLS = [(*asked, policy) for asked in CHANGES for policy in Policy]
+CELLS = [(*cell, policy) for cell in CHANGES for policy in Policy]
 
 
 def schema(value_format: str, kind: Any) -> str:
@@ -111,11 +111,11 @@ class World:
         makes = AvroSerializer if self.source.value_format == "avro" else JSONSerializer
         arguments = (self.client, text) if makes is AvroSerializer else (text, self.client)
         serialize = makes(*arguments)
-        made: bytes = serialize(value, SerializationContext("t", MessageField.VALUE))
-        return made
+        payload: bytes = serialize(value, SerializationContext("t", MessageField.VALUE))
+        return payload
 
     def next_schemas(self) -> WireSchemas:
-        """What the next checkpoint is read with; it is in the ledger then."""
+        """Return the schemas of the next checkpoint, and put them into the ledger."""
         assert self.source.registry is not None
         book = SchemaBook("p", self.source, self.source.registry, self.entries.__getitem__)
         entry = self.entries[-1].child(Operation.FORWARD, "r", {})
@@ -133,9 +133,9 @@ def spark(spark_server: EmbeddedSpark) -> SparkSession:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> SchemaRegistryClient:
-    made = SchemaRegistryClient.new_client({"url": f"mock://{abs(hash(request.node.name))}"})
-    monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: made)
-    return made
+    registry = SchemaRegistryClient.new_client({"url": f"mock://{abs(hash(request.node.name))}"})
+    monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: registry)
+    return registry
 
 
 def read(
@@ -144,9 +144,9 @@ def read(
     """The good rows by their numbers, and what is wrong with the others."""
     both = decode(kafka_frame(spark, values), world.source, ReadBy(schemas))
     good = both.good(both.all).drop("_kafka").select(F.to_json(F.struct("*")), F.lit(True))
-    told = good.union(both.dead_letters(1).select("error", F.lit(False))).collect()
-    found = [json.loads(text) for text, is_good in told if is_good]
-    return {row["id"]: row for row in found}, [text for text, is_good in told if not is_good]
+    texts = good.union(both.dead_letters(1).select("error", F.lit(False))).collect()
+    rows = [json.loads(text) for text, is_good in texts if is_good]
+    return {row["id"]: row for row in rows}, [text for text, is_good in texts if not is_good]
 
 
 @pytest.mark.core(
@@ -171,7 +171,7 @@ def test_a_record_that_needs_a_change_is_what_policy_makes_of_it(
             World(client, source)
         return
     world, change = World(client, source), CHANGES[value_format, kind]
-    texts = [schema(value_format, each) for each in (change.before, change.now)]
+    texts = [schema(value_format, field) for field in (change.before, change.now)]
     old, new = ({"id": n, "x": x} for n, x in ((1, change.old), (2, change.new)))
     for value, kind_of_x in ((old, change.before), (new, change.now)):
         if kind_of_x is None:
@@ -191,9 +191,9 @@ def test_a_record_that_needs_a_change_is_what_policy_makes_of_it(
     assert rows[1] == old
     if policy is Policy.QUARANTINE:
         assert 2 not in rows
-        [said] = errors
+        [error] = errors
         # Spark's decoder of Avro does not say which field it is
-        assert "x" in said or (value_format, kind) == ("avro", ChangeKind.NEW_ENUM_VALUE)
+        assert "x" in error or (value_format, kind) == ("avro", ChangeKind.NEW_ENUM_VALUE)
         return
     assert errors == []
     assert rows[2].get("x") == change.fits
@@ -257,7 +257,7 @@ def test_a_nested_enum_value_is_quarantined_too(
     client.register_schema(SUBJECT, Schema(schema(value_format, within("S")), value_format.upper()))
     world.next_schemas()
     both = [["S", "L"], ["S"]]
-    values = both if value_format == "avro" else [{"s": each} for each in both]
+    values = both if value_format == "avro" else [{"s": values} for values in both]
     text = schema(value_format, within("S", "L"))
     written = [world.written(text, {"id": n, "x": value}) for n, value in enumerate(values)]
     rows, errors = read(spark, world, world.next_schemas(), written)

@@ -123,10 +123,10 @@ def read_by_policy(
     held = {key: KIND.self_contained(text, {}) for key, text in texts.items()}
     setting = SETTING.validate_python(policy)
     decided = setting.decide(changes(KIND.shape_of(held["1"]), KIND.shape_of(held["2"])))
-    made = KIND.partly(held["1"], held["2"], decided.as_before)
-    reader = made_key("2", made) if decided.as_before else "2"
+    evolved = KIND.partly(held["1"], held["2"], decided.as_before)
+    reader = made_key("2", evolved) if decided.as_before else "2"
     schemas = WireSchemas(
-        *(reader, ("1", "2"), {reader: made, **held}, (), "PROTOBUF", "Row"),
+        *(reader, ("1", "2"), {reader: evolved, **held}, (), "PROTOBUF", "Row"),
         quarantined=decided.quarantined,
     )
     source = KafkaSource.model_validate(
@@ -144,8 +144,8 @@ def read_by_policy(
 
 def written(texts: dict[str, str], key: str, **values: Any) -> bytes:
     kind = Protobuf("Row")
-    found = kind.indexes(kind.self_contained(texts[key], {}))
-    assert found == (0,)
+    indexes = kind.indexes(kind.self_contained(texts[key], {}))
+    assert indexes == (0,)
     body = messages(texts[key])("shop.Row")(**values).SerializeToString()
     return struct.pack(">bI", 0, int(key)) + b"\x00" + bytes(body)
 
@@ -159,24 +159,24 @@ def written(texts: dict[str, str], key: str, **values: Any) -> bytes:
 def test_each_kind_of_change_goes_by_its_policy(
     spark: SparkSession, kind: ChangeKind, policy: Policy
 ) -> None:
-    before, now, old, new, told = CELLS[kind]
+    before, now, old, new, outcomes = CELLS[kind]
     texts = {"1": before, "2": now}
     values = [written(texts, "1", id=1, **old), written(texts, "2", id=2, **new)]
     both = read_by_policy(spark, texts, {kind.value: policy.value}, *values)
-    found: dict[int, Any] = {}
+    rows: dict[int, Any] = {}
     for row in good_rows(both):
         row = dict(row)
         if "_unknown_fields" in row:
             rest = row.pop("_unknown_fields")
             row["rest"] = None if rest is None else json.loads(rest)
-        found[row.pop("id") - 1] = row
+        rows[row.pop("id") - 1] = row
     bad = bad_records(both)
-    for n, expected in enumerate(told[policy]):
+    for n, expected in enumerate(outcomes[policy]):
         if isinstance(expected, str):
             assert expected in bad[n]
         else:
-            assert found[n] == expected
-    assert len(found) + len(bad) == len(values)
+            assert rows[n] == expected
+    assert len(rows) + len(bad) == len(values)
 
 
 @pytest.mark.parametrize("kind", ChangeKind)
@@ -184,7 +184,7 @@ def test_what_is_frozen_is_named_and_what_is_gone_cannot_be_rescued(kind: Change
     before, now, *_ = CELLS[kind]
     was, became = (KIND.shape_of(KIND.self_contained(text, {})) for text in (before, now))
     decided = SETTING.validate_python({kind.value: "freeze"}).decide(changes(was, became))
-    assert [each.change.kind for each in decided.frozen] == [kind]
+    assert [change.change.kind for change in decided.frozen] == [kind]
     if kind is ChangeKind.DROPPED_FIELD:
         with pytest.raises(ValidationError, match="dropped_field"):
             SETTING.validate_python({kind.value: "rescue"})
@@ -304,21 +304,21 @@ def test_policies_go_through_to_the_table_and_back_without_the_registry(
     head = pipeline("rescue").run().head
     assert head.counts.unknown_fields == ("at.lon", "colour", "q", "size")
     rest = {"colour": "red", "at": {"lat": 2, "lon": 3}, "q": 2**40, "size": "L"}
-    found = [
+    rows = [
         (1, 1, "M", {"lat": 1}, None),
         (2, None, None, {"lat": 2}, rest),
         (3, 1, "M", {"lat": 1}, None),
     ]
     read = f"select {columns} from events order by id"
-    assert behind.table.query(read) == found
+    assert behind.table.query(read) == rows
     assert pipeline("rescue").audit().findings == ()
     orders.write(second, {**NEW, "id": 4})
     last = pipeline("quarantine").run().head
-    (said,) = behind.table.query("select error from events_dead_letters")[0]
+    (error,) = behind.table.query("select error from events_dead_letters")[0]
     for change in ("at.lon", "colour", "widened type: q"):
-        assert change in said
+        assert change in error
     registry.kill()
     pipeline("rescue").replay(head.version)
-    assert behind.table.query(read) == found
+    assert behind.table.query(read) == rows
     assert last.counts.schemas is not None
     assert "~" in last.counts.schemas.reader

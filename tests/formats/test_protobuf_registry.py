@@ -69,14 +69,14 @@ def test_three_evolving_schemas_land_and_are_read_again_without_the_registry(
     last = proto_bench.pipeline(source=tolerant).run().head
     proto_bench.table.assert_holds_once(events.written)
     assert (last.counts.unknown, last.counts.unknown_fields) == (1, ("name",))
-    found = proto_bench.table.query("select value, error from events_dead_letters")
-    said = {None if value is None else bytes(value): error for value, error in found}
-    assert "does not begin with the number of a schema" in said[junk[0]]
-    assert "the registry has no PROTOBUF schema 4711" in said[junk[1]]
-    assert "is not the message shop.Order, but another one of schema" in said[junk[2]]
-    assert said[junk[3]] == "the value is cut off, or is no message shop.Order"
-    assert f"the registry has no PROTOBUF schema {other}" in said[junk[4]]
-    assert "tombstone" in said[None]
+    letters = proto_bench.table.query("select value, error from events_dead_letters")
+    errors = {None if value is None else bytes(value): error for value, error in letters}
+    assert "does not begin with the number of a schema" in errors[junk[0]]
+    assert "the registry has no PROTOBUF schema 4711" in errors[junk[1]]
+    assert "is not the message shop.Order, but another one of schema" in errors[junk[2]]
+    assert errors[junk[3]] == "the value is cut off, or is no message shop.Order"
+    assert f"the registry has no PROTOBUF schema {other}" in errors[junk[4]]
+    assert "tombstone" in errors[None]
     everything = "select id, name, place::text, tags from events order by id"
     before = proto_bench.table.query(everything)
     assert before == [
@@ -137,8 +137,8 @@ def test_the_guid_and_the_message_may_stand_in_a_header(
     behind = behind_registry(bench, registry, "protobuf")
     behind.pipeline(source={"on_bad_record": "dead_letter"}).run()
     assert bench.table.query("select id, name from events order by id") == [(1, "one"), (2, "two")]
-    [(said,)] = bench.table.query("select error from events_dead_letters")
-    assert said == f"the value is not the message shop.Order, but another one of schema {guid}"
+    [(error,)] = bench.table.query("select error from events_dead_letters")
+    assert error == f"the value is not the message shop.Order, but another one of schema {guid}"
 
 
 @pytest.mark.parametrize(

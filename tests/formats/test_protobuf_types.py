@@ -102,7 +102,7 @@ def good_rows(both: Decoded) -> list[dict[str, Any]]:
 
 def bad_records(both: Decoded) -> dict[int, str]:
     letters = both.dead_letters(1).toArrow().to_pylist()
-    return {each["offset"]: each["error"] for each in letters}
+    return {letter["offset"]: letter["error"] for letter in letters}
 
 
 def as_google_has_it(message: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _held(message: Any, field: Any) -> Any:
     value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return list(value.items())
-    return [_one(field, each) for each in value] if field.is_repeated else _one(field, value)
+    return [_one(field, item) for item in value] if field.is_repeated else _one(field, value)
 
 
 def _one(field: Any, value: Any) -> Any:
@@ -180,11 +180,11 @@ def test_what_google_refuses_is_bad_and_what_it_takes_is_what_it_takes(spark: Sp
         b"\x78\x01" + b"\x22\x02\x10\x01",  # field 15, and field 2 of the place
     ]
     both = decoded(spark, schema, values, None)
-    said = "is a time outside the years 1 to 9999, or a duration of more than 10,000 years"
+    reason = "is a time outside the years 1 to 9999, or a duration of more than 10,000 years"
     assert bad_records(both) == {
         0: "the value is null (a tombstone)",
         **dict.fromkeys((2, 3, 4), "the value is cut off, or is no message shop.Row"),
-        5: f"field 'at' {said}",
+        5: f"field 'at' {reason}",
     }
     empty: dict[str, Any] = {"a": None, "b": None, "m": [], "p": None, "at": None, "many": []}
     assert good_rows(both) == [
@@ -207,9 +207,9 @@ def test_workers_without_the_packages_are_told_with_the_remedy(spark: SparkSessi
 
     with pytest.raises(PySparkException) as failed:
         spark.range(1).mapInArrow(lacking, "id bigint").collect()
-    told = job_error(spark, failed.value, "the job")
-    assert isinstance(told, SetupError)
-    assert "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON" in str(told)
+    error = job_error(spark, failed.value, "the job")
+    assert isinstance(error, SetupError)
+    assert "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON" in str(error)
 
 
 OLD = proto("int32 id = 1; string name = 2; Place p = 3; int64 gone = 4; int64 other = 5;")
@@ -236,8 +236,8 @@ def test_each_writer_is_read_by_the_latest_message_or_not_at_all(spark: SparkSes
     place = {"lat": 1.0}
 
     def written(key: str, **values: Any) -> bytes:
-        made = messages(texts[key])("shop.Row")(**values).SerializeToString()
-        return struct.pack(">bI", 0, int(key)) + b"\x02\x02" + bytes(made)
+        message = messages(texts[key])("shop.Row")(**values).SerializeToString()
+        return struct.pack(">bI", 0, int(key)) + b"\x02\x02" + bytes(message)
 
     values = [
         written("1", id=1),
@@ -250,16 +250,16 @@ def test_each_writer_is_read_by_the_latest_message_or_not_at_all(spark: SparkSes
         {"id": 2**40, "title": "two", "p": {"floor": 2}, "new": True, "other": "o"},
         {"id": 3, "title": "three", "p": {"floor": 0}, "new": False, "other": ""},
     ]
-    said = bad_records(both)
-    assert "schema 1 cannot be read as schema 2: field other, number 5" in said[0]
-    assert "is not the message shop.Row, but another one of schema 4" in said[3]
+    errors = bad_records(both)
+    assert "schema 1 cannot be read as schema 2: field other, number 5" in errors[0]
+    assert "is not the message shop.Row, but another one of schema 4" in errors[3]
     seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert seen["unknown"] == 1
     assert seen["unknown_first"] == '["gone","p.lat"]'
 
 
 @pytest.mark.parametrize(
-    ("fields", "more", "said"),
+    ("fields", "more", "expected"),
     [
         ("int32 a = 1;", "", None),
         ("nonsense", "", "cannot be compiled: schema.proto:1:"),
@@ -272,24 +272,24 @@ def test_each_writer_is_read_by_the_latest_message_or_not_at_all(spark: SparkSes
         ("string a = 1; string A = 2;", "", "a field A that differs from a only in case"),
     ],
 )
-def test_what_cannot_become_columns_is_said(fields: str, more: str, said: str | None) -> None:
+def test_what_cannot_become_columns_is_said(fields: str, more: str, expected: str | None) -> None:
     text = proto(fields, more).replace("message Place", "/**/ message Place")
     text = text.replace("package shop;", 'package shop; import "google/protobuf/struct.proto";')
     fault = KIND.fault_of(KIND.self_contained(text, {}))
-    assert fault is None if said is None else said in str(fault)
+    assert fault is None if expected is None else expected in str(fault)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"message": "Other"}, "a .proto file, has no message Other"),
         ({"value_schema": "message {"}, "a .proto file, cannot be compiled"),
         ({"value_format": "json", "value_schema": "a INT"}, "message belongs to value_format"),
     ],
 )
-def test_a_source_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_a_source_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     source = {"value_format": "protobuf", "value_schema": proto("int32 a = 1;"), "message": "Row"}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         KafkaSource(bootstrap_servers="h:1", topics=("t",), **{**source, **changes})
 
 

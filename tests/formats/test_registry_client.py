@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.formats.avro import fault_of, left_out
+from eo_pipeline.formats.avro import Avro
 from eo_pipeline.formats.registry import VERSIONS_MAX, Registry, RegistryClient
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.schemas import AVRO, canonical
@@ -75,12 +75,12 @@ def test_what_a_schema_refers_to_is_written_out_in_it(
     at_place = [SchemaReference("shop.Place", "place", 1)]
     order = record(("id", "long"), ("here", "shop.Place"), ("there", "shop.Place"))
     store.register_schema("orders-value", Schema(order, "AVRO", at_place))
-    found = json.loads(registry.latest("orders-value").text)
-    here, there = (field["type"] for field in found["fields"][1:])
+    schema = json.loads(registry.latest("orders-value").text)
+    here, there = (field["type"] for field in schema["fields"][1:])
     assert here["name"] == "shop.Place"
     assert here["fields"][0]["type"]["fields"][0]["type"] == "string"
     assert there == "shop.Place"  # a name stands for what was written out before
-    assert fault_of(json.dumps(found)) is None
+    assert Avro().fault_of(json.dumps(schema)) is None
 
 
 def test_a_subject_that_is_not_there_or_is_no_avro_is_said(
@@ -101,7 +101,7 @@ NODE = {
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "expected"),
     [
         (ORDER, None),
         ('"string"', "is not a record"),
@@ -119,9 +119,9 @@ NODE = {
         (record(("_kafka", "string")), "has a field _kafka, a name that is taken"),
     ],
 )
-def test_what_cannot_become_columns_is_said(schema: str, said: str | None) -> None:
-    fault = fault_of(schema)
-    assert fault is None if said is None else said in str(fault)
+def test_what_cannot_become_columns_is_said(schema: str, expected: str | None) -> None:
+    fault = Avro().fault_of(schema)
+    assert fault is None if expected is None else expected in str(fault)
 
 
 def test_fields_that_the_reader_leaves_out_are_named_by_their_paths() -> None:
@@ -131,15 +131,15 @@ def test_fields_that_the_reader_leaves_out_are_named_by_their_paths() -> None:
     read = {**place, "fields": [lat]}
     writer = record(("id", "long"), ("a", written), ("b", ["null", "Place"]), ("old", "string"))
     reader = record(("id", "long"), ("a", read), ("b", ["null", "Place"]))
-    assert left_out(writer, reader) == ["a.lon", "b.lon", "old"]
-    assert left_out(reader, reader) == []
+    assert Avro().left_out(writer, reader) == ["a.lon", "b.lon", "old"]
+    assert Avro().left_out(reader, reader) == []
     renamed = json.loads(reader)
     renamed["fields"].append({"name": "new", "type": "string", "aliases": ["old"]})
-    assert left_out(writer, json.dumps(renamed)) == ["a.lon", "b.lon"]
+    assert Avro().left_out(writer, json.dumps(renamed)) == ["a.lon", "b.lon"]
     places = ("places", {"type": "map", "values": "shop.Place"})
     several = record(("all", {"type": "array", "items": written}), places)
     fewer = record(("all", {"type": "array", "items": read}), places)
-    assert left_out(several, fewer) == ["all.lon", "places.lon"]
+    assert Avro().left_out(several, fewer) == ["all.lon", "places.lon"]
 
 
 GOOD: dict[str, Any] = {
@@ -151,7 +151,7 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"registry": None}, "needs either registry or value_schema"),
         ({"value_schema": ORDER}, "needs either registry or value_schema"),
@@ -167,8 +167,8 @@ GOOD: dict[str, Any] = {
         ({"registry": {"url": "http://h", "client": {"url": "x"}}}, "stands beside client"),
     ],
 )
-def test_a_source_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as raised:
+def test_a_source_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
         KafkaSource(**{**GOOD, **changes})
     assert "secret" not in str(raised.value)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from eo_pipeline.batch.decode import _by_policy
+from eo_pipeline.batch.decode import _with_policy
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.formats import json_schema
-from eo_pipeline.formats.avro import partly, shape_of, without
+from eo_pipeline.formats.avro import Avro
+from eo_pipeline.formats.json_schema import JsonSchema
 from eo_pipeline.formats.protobuf import Protobuf
 from eo_pipeline.formats.schema_diff import (
     Change,
@@ -26,6 +26,8 @@ from eo_pipeline.formats.schema_diff import (
 from eo_pipeline.formats.wire_format import WireSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from tests.support.registry import record
+
+AVRO = Avro()
 
 SETTING: TypeAdapter[SchemaChanges] = TypeAdapter(SchemaChangesField)
 
@@ -77,19 +79,19 @@ CASES: list[tuple[Any, Any, ChangeKind, str]] = [
 
 
 def between(before: Any, now: Any) -> list[Change]:
-    return list(changes(shape_of(record(*before)), shape_of(record(*now))))
+    return list(changes(AVRO.shape_of(record(*before)), AVRO.shape_of(record(*now))))
 
 
-@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda case: str(case)[:60])
 def test_a_change_is_of_one_kind(before: Any, now: Any, kind: ChangeKind, path: str) -> None:
-    found = between(before, now)
-    assert [(each.kind, ".".join(each.path)) for each in found] == [(kind, path)]
-    assert path in str(found[0])
-    assert kind.replace("_", " ") in str(found[0])
+    result = between(before, now)
+    assert [(change.kind, ".".join(change.path)) for change in result] == [(kind, path)]
+    assert path in str(result[0])
+    assert kind.replace("_", " ") in str(result[0])
 
 
 @pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("before", "now", "kind", "path"), CASES, ids=lambda case: str(case)[:60])
 def test_each_kind_has_a_policy_of_its_own(
     before: Any, now: Any, kind: ChangeKind, path: str, policy: Policy
 ) -> None:
@@ -101,24 +103,26 @@ def test_each_kind_has_a_policy_of_its_own(
     decided = SETTING.validate_python({kind.value: policy.value}).decide(between(before, now))
     column = path.partition(".")[0]
     assert decided.policy(column) is policy
-    assert [str(each.change.kind) for each in decided.frozen] == [kind] * (policy is Policy.FREEZE)
+    assert [str(decided_change.change.kind) for decided_change in decided.frozen] == [kind] * (
+        policy is Policy.FREEZE
+    )
     assert decided.as_before == ({column} if policy is not Policy.EVOLVE else set())
     fields = kind in (ChangeKind.NEW_FIELD, ChangeKind.NEW_NESTED_FIELD, ChangeKind.DROPPED_FIELD)
     assert decided.quarantined == ((path,) if policy is Policy.QUARANTINE and fields else ())
-    made = shape_of(partly(record(*before), record(*now), decided.as_before))
+    shape = AVRO.shape_of(AVRO.partly(record(*before), record(*now), decided.as_before))
     expected = record(*now) if policy is Policy.EVOLVE else record(*before)
-    assert made.fields == shape_of(expected).fields
+    assert shape.fields == AVRO.shape_of(expected).fields
 
 
 def test_decimals_with_another_number_of_places_are_cast_where_that_can_be_looked_at() -> None:
     def cast(before: Any, now: Any) -> dict[str, bool]:
-        return rescaled(shape_of(record(("x", before))), shape_of(record(("x", now))))
+        return rescaled(AVRO.shape_of(record(("x", before))), AVRO.shape_of(record(("x", now))))
 
     assert cast(decimal(5, 2), decimal(9, 2)) == {}
     assert cast(decimal(5, 2), decimal(9, 4)) == cast(decimal(9, 4), decimal(5, 2)) == {"x": True}
     within = [place(("d", decimal(5, 2))), place(("d", decimal(9, 4)))]
     assert cast(*within) == {"x": True}
-    assert cast(*({"type": "map", "values": each} for each in within)) == {"x": False}
+    assert cast(*({"type": "map", "values": values} for values in within)) == {"x": False}
     assert cast(within[0], place(("d", decimal(9, 4)), ("e", "int"))) == {"x": False}
 
 
@@ -132,14 +136,16 @@ def test_the_columns_of_a_json_schema_are_compared_alike() -> None:
     inner = json.loads(properties(lat=integer, on={"type": "string", "format": "date"}))
     before = properties(id=integer, at=at, x=inner, m=of, gone=text)
     now = properties(id=text, at=at, x=json.loads(properties(lat=integer)), m=of, new=integer)
-    shape_of, partly = json_schema.shape_of, json_schema.partly
-    found = {str(each) for each in changes(shape_of(before), shape_of(now))}
-    assert found == {
+    kind = JsonSchema()
+    texts = {str(change) for change in changes(kind.shape_of(before), kind.shape_of(now))}
+    assert texts == {
         *("changed type: id from bigint to string", "dropped field: x.on (date)"),
         *("dropped field: gone (string)", "new field: new (bigint)"),
     }
-    assert shape_of(partly(before, now, {"id", "x", "gone", "new"})) == shape_of(before)
-    assert shape_of(partly(before, now, set())) == shape_of(now)
+    assert kind.shape_of(kind.partly(before, now, {"id", "x", "gone", "new"})) == kind.shape_of(
+        before
+    )
+    assert kind.shape_of(kind.partly(before, now, set())) == kind.shape_of(now)
 
 
 def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
@@ -153,7 +159,7 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
     before = message("int32 id = 1; repeated string tags = 2; map<string, int32> m = 3;", "S")
     now = message("int64 id = 1; repeated string tags = 2; uint64 n = 4;", "S", "L")
     shape_of = Protobuf("Order").shape_of
-    assert {str(each) for each in changes(shape_of(before), shape_of(now))} == {
+    assert {str(change) for change in changes(shape_of(before), shape_of(now))} == {
         *("widened type: id from int to bigint", "dropped field: m (map<string,int>)"),
         *("new enum value: size (L)", "new field: n (decimal(20,0))"),
     }
@@ -162,7 +168,7 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value_format", "policy", "said"),
+    ("value_format", "policy", "message"),
     [
         ("json", {"dropped_field": "rescue"}, "dropped_field"),
         ("protobuf", {"dropped_field": "rescue"}, "dropped_field"),
@@ -171,11 +177,11 @@ def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
     ],
 )
 def test_what_a_format_does_not_know_is_said_when_a_document_is_read(
-    value_format: str, policy: Any, said: str
+    value_format: str, policy: Any, message: str
 ) -> None:
     source = {"bootstrap_servers": "h:1", "topics": ["t"], "registry": {"url": "http://h:2"}}
     more = {"value_format": value_format, "schema_changes": policy}
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=message):
         KafkaSource.model_validate(source | more)
 
 
@@ -191,7 +197,7 @@ def test_a_field_with_the_name_of_the_column_of_what_is_rescued_is_refused() -> 
         }
     )
     with pytest.raises(ConfigError, match="has a field of that name"):
-        _by_policy(WireSchemas.alone(text), source)
+        _with_policy(WireSchemas.single(text), source)
 
 
 def test_one_word_is_for_all_kinds() -> None:
@@ -215,8 +221,10 @@ def test_the_strictest_of_a_columns_changes_decides_and_other_columns_go_their_w
         "z": Policy.QUARANTINE,
         "id": Policy.EVOLVE,
     }
-    made = partly(record(*before), record(*now), decided.as_before)
-    assert shape_of(made) == shape_of(record(("x", OLD), ("y", "long"), ("z", "int"), ID))
+    evolved = AVRO.partly(record(*before), record(*now), decided.as_before)
+    assert AVRO.shape_of(evolved) == AVRO.shape_of(
+        record(("x", OLD), ("y", "long"), ("z", "int"), ID)
+    )
 
 
 def test_a_type_of_one_name_that_two_columns_need_in_two_forms_is_told() -> None:
@@ -225,24 +233,26 @@ def test_a_type_of_one_name_that_two_columns_need_in_two_forms_is_told() -> None
         record(("x", NEW), ("y", "Place")),
     )
     with pytest.raises(ValueError, match=r"shop\.Place"):
-        partly(before, now, {"x"})
+        AVRO.partly(before, now, {"x"})
 
 
 def test_a_type_that_is_defined_in_a_field_that_goes_is_defined_where_it_is_met_next() -> None:
     schema = record(("x", OLD), ("y", "Place"), ("s", enum("S", default="S")))
-    assert shape_of(without(schema, {"x"})) == shape_of(record(("y", OLD), ("s", enum("S"))))
-    made = json.loads(partly(schema, record(("y", OLD)), {"s"}))
-    assert "default" not in made["fields"][1]["type"]  # it would hide a symbol that is new
+    assert AVRO.shape_of(AVRO.without(schema, {"x"})) == AVRO.shape_of(
+        record(("y", OLD), ("s", enum("S")))
+    )
+    evolved = json.loads(AVRO.partly(schema, record(("y", OLD)), {"s"}))
+    assert "default" not in evolved["fields"][1]["type"]  # it would hide a symbol that is new
 
 
 def test_a_writers_type_that_is_within_itself_is_looked_into_once() -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "next", "type": ["null", "Row"]}]
     schema = {"type": "record", "name": "Row", "fields": fields}
     plain = {**schema, "fields": fields[:1]}
-    assert unreadable(shape_of(json.dumps(schema)), shape_of(json.dumps(plain))) == []
+    assert unreadable(AVRO.shape_of(json.dumps(schema)), AVRO.shape_of(json.dumps(plain))) == []
     kind = Protobuf("")
     file = 'syntax = "proto3"; message Row { int64 id = 1; Row next = 2; }'
-    files = [kind.self_contained(each, {}) for each in (file, file.replace("Row next = 2;", ""))]
+    files = [kind.self_contained(text, {}) for text in (file, file.replace("Row next = 2;", ""))]
     written, read = map(kind.shape_of, files)
     assert unreadable(written, read) == []
 

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch.decode_json import braced
+from eo_pipeline.batch.json_values import braced
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import BadRecordError, ConfigError

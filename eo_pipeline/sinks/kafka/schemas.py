@@ -93,7 +93,7 @@ class WritersClient(RegistryClient):
             ConfigError: there is none.
             RegistryUnavailableError: the registry does not answer.
         """
-        latest = self.found(self.subject)
+        latest = self.latest_or_none(self.subject)
         if latest is None:
             raise ConfigError(
                 f"The schema registry at {self._registry.url} has no subject {self.subject!r}, and "
@@ -122,9 +122,9 @@ class WritersClient(RegistryClient):
         Raises:
             RegistryUnavailableError: the registry does not answer.
         """
-        versions = self._asked(lambda client: client.get_versions(self.subject)) or []
+        versions = self._ask(lambda client: client.get_versions(self.subject)) or []
         later = sorted(each for each in versions if each > after)
-        found = (self._asked(lambda c, n=n: c.get_version(self.subject, n)) for n in later)
+        found = (self._ask(lambda c, n=n: c.get_version(self.subject, n)) for n in later)
         return [
             self._registered(each)
             for each in found
@@ -177,9 +177,9 @@ class WritersClient(RegistryClient):
                     ) from error
                 raise
 
-        number = self._asked(question)
+        number = self._ask(question)
         if number is None:
-            raise self._away(f"has no place for subject {subject!r}")
+            raise self._unavailable(f"has no place for subject {subject!r}")
         return number
 
 
@@ -211,17 +211,17 @@ class AvroWriters(WritersClient):
             ConfigError: this login may not register.
             RegistryUnavailableError: the registry does not answer.
         """
-        before = self.found(self.subject)
+        before = self.latest_or_none(self.subject)
         try:
             number = self.register(text)
         except SchemaChangeError:
-            now = self.found(self.subject)
+            now = self.latest_or_none(self.subject)
             if now == before:
                 raise
             number = self.register(text)  # what came between was in the way, not what it says
         schema = self._schema_registry.Schema(text, self._type)
         for other in self.between(_version(before), number):
-            if not self._asked(
+            if not self._ask(
                 lambda client, n=other.version: client.test_compatibility(self.subject, schema, n)
             ):
                 fault = "The columns' schema does not go together with another one."
@@ -276,13 +276,13 @@ class ProtobufWriters(WritersClient):
                 return number, text
             ours.append(number)
             base = beside
-        raise self._away(f"gets other schemas for {self.subject!r} whenever we register one")
+        raise self._unavailable(f"gets other schemas for {self.subject!r} whenever we register one")
 
     def _base(self, first: str) -> tuple[Registered | None, list[int]]:
         """What is to grow: the latest; but not the ``first`` of ours that somebody else's was
         before, which we were killed before we saw. That is then the only number of the list.
         """
-        latest = self.found(self.subject)
+        latest = self.latest_or_none(self.subject)
         own = protobuf.own_content
         if latest and latest.version > 1 and own(latest.text) == own(first):
             number = int(latest.keys[0])

@@ -129,7 +129,9 @@ def test_killed_before_it_saw_the_other_it_writes_by_no_number_of_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(ProtobufWriters, "found", lambda *_: None)  # both look at the same time
+        patched.setattr(
+            ProtobufWriters, "latest_or_none", lambda *_: None
+        )  # both look at the same time
         world_of_one = world.agreed(x=TEXT)
         patched.setattr(ProtobufWriters, "between", _killed)
         with pytest.raises(KeyboardInterrupt):
