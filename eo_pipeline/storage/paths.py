@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from eo_pipeline.storage.backend import Head, Store, StoreUnfitError
+from eo_pipeline.storage.backend import Head, StorageBackend, StoreUnfitError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Bucket:
     scheme: str
     name: str
     #: creates the client, in any process; raises ConfigError where its package is not installed
-    connect: Callable[[], Store] = field(compare=False, repr=False)
+    connect: Callable[[], StorageBackend] = field(compare=False, repr=False)
     #: options of delta-rs, under the names of object_store
     delta: Mapping[str, str] = field(compare=False, repr=False)
     #: settings of Hadoop's file system, for Spark
@@ -45,8 +45,8 @@ class Bucket:
     hadoop_scheme: str
 
     @cached_property
-    def store(self) -> Store:
-        """Raises ConfigError where its client is not installed."""
+    def store(self) -> StorageBackend:
+        """The client; raises ConfigError if its package is not installed."""
         return self.connect()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,55 +112,55 @@ class BucketPath:
         return self.parent / name
 
     def absolute(self) -> BucketPath:
-        """Itself."""
+        """Return itself, for the interface of :class:`pathlib.Path`."""
         return self
 
     def as_uri(self) -> str:
         return f"{self.bucket.scheme}://{self.bucket.name}/{quote(self.key)}"
 
     def relative_to(self, other: BucketPath) -> str:
-        """Raises ValueError if it is not below ``other``."""
+        """Return the path below ``other``; raise ValueError if it is not below."""
         if other.bucket != self.bucket:
             raise ValueError(f"{self} is not below {other}")
         return str(PurePosixPath(self.key).relative_to(other.key))
 
     def exists(self) -> bool:
-        """Whether there is a file, or any file below it."""
+        """Return whether there is a file, or any file below it."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
         return self.size() is not None
 
     def is_dir(self) -> bool:
-        """Whether there is any file below it."""
+        """Return whether there is any file below it."""
         return self.bucket.store.has_any(self.key)
 
     def names(self) -> list[str]:
-        """Names of its direct children."""
+        """List the names of its direct children."""
         names = self.bucket.store.names(self.key)
         return sorted({*names.folders, *names.files})
 
     def folders(self) -> list[str]:
-        """Names of the folders right below it."""
+        """List the names of its direct subfolders."""
         return sorted(self.bucket.store.names(self.key).folders)
 
     def below(self) -> list[tuple[BucketPath, int]]:
-        """All files below it, and their sizes in bytes, in the order of their keys."""
+        """List all files below it with their sizes in bytes, ordered by key."""
         listed = self.bucket.store.below(self.key)
         return sorted((BucketPath(self.bucket, key), size) for key, size in listed)
 
     def size(self) -> int | None:
-        """Bytes of the file; ``None``: there is none."""
+        """Return the bytes of the file; ``None`` if there is none."""
         head = self._head()
         return None if head is None else head.size
 
     def identity(self) -> tuple[object, ...] | None:
-        """Fingerprint, differing from another file's under this key; ``None``: no file."""
+        """Return a fingerprint that a replacement does not share; ``None`` if there is no file."""
         head = self._head()
         return None if head is None else head.identity
 
     def modified_at(self) -> float | None:
-        """Seconds since 1970, by the store's clock; ``None``: there is none."""
+        """Return the seconds since 1970, by the store's clock; ``None`` if there is no file."""
         head = self._head()
         return None if head is None else head.modified_at
 
@@ -229,7 +229,7 @@ class BucketPath:
         """Copy the file, on the server where the store supports it."""
         self.bucket.store.copy(self.key, target.key)
 
-    def unlink(self, missing_ok: bool = True) -> None:  # noqa: ARG002 - a store does not tell
+    def unlink(self, missing_ok: bool = True) -> None:  # noqa: ARG002 - stores ignore missing files
         self.remove_all([self])
 
     @staticmethod
@@ -295,7 +295,7 @@ _PASSES = frozenset(
 
 
 def passes(error: OSError) -> bool:
-    """Whether ``error`` is transient."""
+    """Return whether ``error`` is transient."""
     return error.errno in _PASSES
 
 
@@ -462,7 +462,7 @@ def relative_name(place: Place, folder: Place) -> str:
 
 
 def is_below(place: Place, folder: Place) -> bool:
-    """Whether ``place`` is ``folder`` or in it."""
+    """Return whether ``place`` is ``folder`` or in it."""
     try:
         relative_name(place, folder)
     except ValueError:
