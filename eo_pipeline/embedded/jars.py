@@ -170,7 +170,7 @@ def registry_jar(state: Path) -> Path:
 
 
 def _artefact_name(jar: Path) -> str:
-    """``kafka-clients`` of ``kafka-clients-3.9.0.jar``: all before the last hyphen and digit."""
+    """Return ``kafka-clients`` for ``kafka-clients-3.9.0.jar``: up to the last hyphen and digit."""
     return re.sub(r"-\d[^-]*(-[A-Za-z]\w*)?$", "", jar.stem)
 
 

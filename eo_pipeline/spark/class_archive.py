@@ -106,7 +106,7 @@ def lacking() -> tuple[str, ...]:
     return next(iter(_lacking.values()), ())
 
 
-def making(command: Sequence[str], archive: Path) -> list[str]:
+def recording(command: Sequence[str], archive: Path) -> list[str]:
     """Return ``command`` with the flag that makes the JVM write ``archive`` at exit."""
     return [command[0], f"-XX:ArchiveClassesAtExit={archive}", *_SILENCE, *command[1:]]
 
@@ -144,7 +144,7 @@ def archive_of(command: Sequence[str]) -> Path:
 
 def fits(archive: Path) -> bool:
     """Return whether ``archive`` exists, is complete, and is owned by this user."""
-    return is_ours(archive) and is_whole(archive)
+    return is_ours(archive) and is_complete(archive)
 
 
 def has_any() -> bool:
@@ -179,7 +179,7 @@ def _used(archive: Path) -> float:
         return 0.0
 
 
-def is_whole(archive: Path) -> bool:
+def is_complete(archive: Path) -> bool:
     """Return whether the file has its sealed size: a JVM that maps a truncated archive crashes."""
     try:
         return archive.stat().st_size == int(_size_of(archive).read_text())

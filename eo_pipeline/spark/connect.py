@@ -63,7 +63,7 @@ def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSe
     with _lock:
         cached = _sessions.get(key)
         if cached is not None:
-            if knows_its_session(cached):
+            if session_is_alive(cached):
                 return _active(cached)
             del _sessions[key]
             _discard(cached)
@@ -262,7 +262,7 @@ def _patience(timeout_s: float) -> DefaultPolicy:
     )
 
 
-def knows_its_session(spark: SparkSession) -> bool:
+def session_is_alive(spark: SparkSession) -> bool:
     """Return whether the server of a Spark Connect session answers and still has the session."""
     if _of_connect(spark).is_stopped:
         return False
@@ -273,19 +273,19 @@ def knows_its_session(spark: SparkSession) -> bool:
     return True
 
 
-def leave_lost_sessions() -> None:
+def discard_lost_sessions() -> None:
     """Discard the sessions that their server has lost: an active one would be mistaken for the
     Spark that is started next.
     """
     with _lock:
         for key, session in list(_sessions.items()):
-            if not knows_its_session(session):
+            if not session_is_alive(session):
                 del _sessions[key]
                 _discard(session)
 
 
 def endpoint_of(spark: SparkSession) -> str:
-    """``host:port`` of a Spark Connect session's server; the host alone if others made it."""
+    """Return ``host:port`` of a session's server; the host alone of a caller's session."""
     for (remote, _), session in _sessions.items():
         if session is spark:
             return DefaultChannelBuilder(remote).endpoint
@@ -297,7 +297,7 @@ def session_id(spark: SparkSession) -> str:
     return str(_of_connect(spark).session_id)
 
 
-def interrupt_elsewhere(spark: SparkSession, session: str, tag: str) -> None:
+def cancel_in_session(spark: SparkSession, session: str, tag: str) -> None:
     """Cancel the jobs tagged ``tag`` in another ``session`` on the server of ``spark``, if that
     server answers at once. Does nothing for a session that a caller created: only pyspark knows
     its server's address.

@@ -70,7 +70,7 @@ def has_driver() -> bool:
     return exists and not driver_is_dead()
 
 
-def classes_of_ours() -> Any:
+def java_classes() -> Any:
     """Return py4j's view of this package's Java classes in the driver JVM; None without a JVM."""
     gateway = SparkContext._gateway
     return None if gateway is None or driver_is_dead() else gateway.jvm.eo.pipeline

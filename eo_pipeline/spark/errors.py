@@ -159,13 +159,13 @@ def job_error(
         )
     if _is_deterministic(error, condition) and not transformed:
         return UnexpectedError(
-            f"{job} failed, and will fail again: {first_lines(error)} Nothing was committed. There "
+            f"{job} failed, and will fail again: {error_text(error)} Nothing was committed. There "
             "is no transform, so this is a fault in reading. Please report it, with this text."
         )
     if _is_deterministic(error, condition):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
-            f"the transform, or what it is given. {first_lines(error)}"
+            f"the transform, or what it is given. {error_text(error)}"
         )
     text = str(error)
     if folder is not None and _DISK_FULL.search(text):
@@ -182,7 +182,7 @@ def job_error(
         )
     if condition == _NO_CONNECTOR:
         return SetupError(
-            f"{job} could not begin: {first_lines(error)} Spark needs its Kafka connector: on a "
+            f"{job} could not begin: {error_text(error)} Spark needs its Kafka connector: on a "
             "Spark Connect server, put it on the server's class path."
         )
     if condition.startswith(_NO_AVRO):
@@ -258,7 +258,7 @@ def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableEr
 
 def _text(error: Exception) -> str:
     """Return Spark's text, with the remedy for a full heap."""
-    return first_lines(error) + (_MORE_HEAP if _HEAP_FULL.search(str(error)) else "")
+    return error_text(error) + (_MORE_HEAP if _HEAP_FULL.search(str(error)) else "")
 
 
 def server_is_lost(spark: SparkSession) -> bool:
@@ -270,13 +270,13 @@ def server_is_lost(spark: SparkSession) -> bool:
     """
     if not is_connect(spark):
         return driver_is_dead()
-    from eo_pipeline.spark.connect import knows_its_session
+    from eo_pipeline.spark.connect import session_is_alive
 
-    return not knows_its_session(spark)
+    return not session_is_alive(spark)
 
 
 def _free(folder: Place) -> str:
-    """``<folder> has 12 MB free of 100 MB``, of the nearest existing parent."""
+    """Return ``<folder> has 12 MB free of 100 MB``, for the nearest existing parent."""
     if not isinstance(folder, Path):
         return f"{folder} is in a store"
     existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -290,7 +290,7 @@ def _reason(text: str, pattern: re.Pattern[str]) -> str:
     return line.rpartition("Exception: ")[2][:300]
 
 
-def first_lines(error: Exception, lines_max: int = 6) -> str:
+def error_text(error: Exception, lines_max: int = 6) -> str:
     """Return the readable part of a Spark error, without the stack (kept in ``__cause__``): its
     first lines, or the last ones of an exception in Python code.
     """

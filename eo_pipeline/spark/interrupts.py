@@ -40,7 +40,7 @@ class _Stage(Protocol):
 
 
 @contextmanager
-def telling_tasks(spark: SparkSession, done: Future[Any]) -> Iterator[None]:
+def reporting_progress(spark: SparkSession, done: Future[Any]) -> Iterator[None]:
     """Within the block, advance this thread's phase with the job of ``done``."""
     phase = current()
     if not is_connect(spark):
@@ -116,14 +116,14 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
     the interruption may surface as a network error.
 
     Raises:
-        Exception: whatever ``job`` raises.
+        Exception: any error of ``job``.
         ConnectionError: Spark does not answer any more.
         BaseException: the interruption, or UnwantedError, once the job has ended or
             :data:`CANCEL_SECONDS` have passed.
     """
     if _unwanted().done():
         raise UnwantedError
-    tag = tag_of(name or uuid.uuid4().hex)
+    tag = job_tag(name or uuid.uuid4().hex)
 
     def tagged() -> T:
         _add_tag(spark, tag)
@@ -131,7 +131,7 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
 
     done = beside(spark, tagged)
     try:
-        with telling_tasks(spark, done):
+        with reporting_progress(spark, done):
             return _waited_for(done, spark)
     finally:
         if not done.done():  # this thread was interrupted, or Spark is frozen
@@ -152,7 +152,7 @@ def beside(spark: SparkSession, job: Callable[[], T]) -> Future[T]:
     return done
 
 
-def tag_of(name: str) -> str:
+def job_tag(name: str) -> str:
     """Return Spark's tag of the job ``name``."""
     return f"eo-{name}"
 
@@ -211,7 +211,7 @@ def _cancel_now(spark: SparkSession, tag: str) -> None:
 
 
 @contextmanager
-def keeping_interrupts() -> Iterator[None]:
+def restoring_sigint() -> Iterator[None]:
     """Restore SIGINT's handler after the block. A Spark that starts in the main thread replaces it
     by one that calls the JVM over the connection of the interrupted thread.
     """
@@ -239,9 +239,9 @@ def end_left_job(spark: SparkSession, session: str, name: str) -> None:
     """
     if not is_connect(spark):
         return
-    from eo_pipeline.spark.connect import interrupt_elsewhere  # takes long to import
+    from eo_pipeline.spark.connect import cancel_in_session  # takes long to import
 
-    interrupt_elsewhere(spark, session, tag_of(name))
+    cancel_in_session(spark, session, job_tag(name))
 
 
 #: Lifetime of a cached number of cores: a cluster may grow and shrink.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eo_pipeline.errors import SetupError
-from eo_pipeline.spark.class_archive import making, with_archive
+from eo_pipeline.spark.class_archive import recording, with_archive
 from eo_pipeline.spark.java import UTF8_LOCALE, Java, find_java
 
 _SPARK_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -195,7 +195,7 @@ def launch_jvm(arguments: Sequence[str], archive: Path | None = None) -> Pending
     if sys.platform == "win32" or needs_scripts(home, java):
         return None
     command = submit_command(java, home, with_users_arguments(arguments))
-    command = making(command, archive) if archive else with_archive(command, arguments)
+    command = recording(command, archive) if archive else with_archive(command, arguments)
     folder = tempfile.TemporaryDirectory(prefix="eo-spark-")
     connection = str(Path(folder.name) / "connection")
     return PendingJvm(tuple(arguments), _start(command, home, connection), folder)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 
-from eo_pipeline.spark.driver import classes_of_ours
+from eo_pipeline.spark.driver import java_classes
 from eo_pipeline.spark.native_jar import ordinary_jar
 
 _deferred = False
@@ -23,7 +23,7 @@ _deferred = False
 def deferred_registration() -> Iterator[None]:
     """Within the block, create the JVM's first session without the functions."""
     global _deferred
-    ours = classes_of_ours() if ordinary_jar() is not None else None
+    ours = java_classes() if ordinary_jar() is not None else None
     try:
         before = ours.LaterExtensions.hide() if ours is not None else None
     except (Py4JError, TypeError):  # the JVM was started without our jar
@@ -41,6 +41,6 @@ def deferred_registration() -> Iterator[None]:
 def register_deferred() -> None:
     """Register the deferred functions, before code that is not ours gets a session."""
     global _deferred
-    if _deferred and (ours := classes_of_ours()) is not None:
+    if _deferred and (ours := java_classes()) is not None:
         ours.LaterExtensions.register()
     _deferred = False

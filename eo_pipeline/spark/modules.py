@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.errors import SPARK_ERRORS, first_lines, server_is_lost
+from eo_pipeline.spark.errors import SPARK_ERRORS, error_text, server_is_lost
 from eo_pipeline.spark.launch import is_local
 from eo_pipeline.storage.paths import zipped
 
@@ -63,10 +63,10 @@ def send_files(spark: SparkSession, paths: Iterable[str]) -> None:
         except SPARK_ERRORS as error:
             if server_is_lost(spark):
                 raise SparkUnavailableError(
-                    f"Spark was lost while it was sent spark.py_files. {first_lines(error)}"
+                    f"Spark was lost while it was sent spark.py_files. {error_text(error)}"
                 ) from error
             raise SetupError(
-                f"spark.py_files: Spark does not take {path}. {first_lines(error)}"
+                f"spark.py_files: Spark does not take {path}. {error_text(error)}"
             ) from error
 
 

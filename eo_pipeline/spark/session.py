@@ -27,7 +27,7 @@ from eo_pipeline.spark.launch import (
     launch_settings,
     submit_arguments,
 )
-from eo_pipeline.spark.server.record import has_warm_server, tell_that_it_fails, warm_server
+from eo_pipeline.spark.server.record import has_warm_server, warm_server, warn_unused
 from eo_pipeline.spark.startup import fit, launched_for, without_pandas
 
 # modules that import pyspark are imported where they are used: a run without new records needs only
@@ -44,21 +44,21 @@ _WARM_PATIENCE_S = 5.0
 
 
 class SparkSettings(Settings):
-    """Where Spark runs.
+    """Location and settings of Spark.
 
     Args:
         master: ``local[*]`` or a cluster's URL.
         remote: ``sc://host:port`` of a Spark Connect server; wins over ``master``. The Kafka
             connector must then be on the server. ``SPARK_REMOTE`` in the environment does the
             same.
-        connect_timeout: seconds a Spark Connect server may be away, when a run starts and in the
-            middle of its job, before the run ends with SparkUnavailableError.
+        connect_timeout: seconds without an answer of a Spark Connect server, at the start of a run
+            and during its jobs, until the run ends with SparkUnavailableError.
         driver_memory: heap of a locally started driver.
-        warm: use the server that ``eo spark start`` keeps for this project, if there is one that
-            was started with these settings; ``remote`` wins over it.
-        py_files: Python files, archives (``.py``, ``.zip``, ``.egg``) or folders of packages that
-            Spark's Python workers must find, wherever they run. What a transform's functions use of
-            the modules beside it is sent without being named.
+        warm: use this project's server of ``eo spark start``, if it was started with these
+            settings; ``remote`` wins over it.
+        py_files: Python files, archives (``.py``, ``.zip``, ``.egg``) or folders of packages to
+            send to Spark's Python workers. Modules beside the transform's that its functions use
+            are sent automatically.
         config: any further Spark setting, except those of times (:data:`STAGING_SETTINGS`): batches
             are always staged in UTC. Those of :data:`SPARKS_DEFAULTS` are overridden while a batch
             is staged.
@@ -169,14 +169,14 @@ class SparkSettings(Settings):
         from pyspark.sql import SparkSession
 
         from eo_pipeline.spark.driver import driver_is_dead, start_driver
-        from eo_pipeline.spark.errors import first_lines
+        from eo_pipeline.spark.errors import error_text
 
         try:
             running = not driver_is_dead() and SparkSession.getActiveSession() is not None
         except (Py4JError, OSError) as error:
             raise SparkUnavailableError(
                 "The JVM of this process has ended, while it was asked for its session. Nothing "
-                f"was read; run again, which starts another: {first_lines(error)}"
+                f"was read; run again, which starts another: {error_text(error)}"
             ) from error
         if running and not remote:
             return self._create(self.launch())
@@ -197,18 +197,18 @@ class SparkSettings(Settings):
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        from eo_pipeline.spark.errors import first_lines
-        from eo_pipeline.spark.interrupts import keeping_interrupts
+        from eo_pipeline.spark.errors import error_text
+        from eo_pipeline.spark.interrupts import restoring_sigint
 
         builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
-            with keeping_interrupts():
+            with restoring_sigint():
                 return builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as error:
-            raise SetupError(f"Spark did not start: {first_lines(error)}") from error
+            raise SetupError(f"Spark did not start: {error_text(error)}") from error
 
     def launch(self) -> dict[str, str]:
         """Return all start-up settings of a Spark, without its master.
@@ -232,13 +232,13 @@ class SparkSettings(Settings):
             return None
         # imported here: takes a quarter of a second
         with without_pandas():
-            from eo_pipeline.spark.connect import connect, leave_lost_sessions
+            from eo_pipeline.spark.connect import connect, discard_lost_sessions
 
         if server is not None:
             patience_s = min(self.connect_timeout, _WARM_PATIENCE_S)
             try:
                 return connect(server.remote, self._session_settings(), patience_s)
             except (SparkUnavailableError, ConfigError) as error:
-                tell_that_it_fails(server, error)
-        leave_lost_sessions()
+                warn_unused(server, error)
+        discard_lost_sessions()
         return None

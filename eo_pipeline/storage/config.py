@@ -1,8 +1,8 @@
 """Storage settings, translated for each client (obstore, delta-rs, PyIceberg, Hadoop).
 
-Settings that are left out come from the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
-``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``). Credentials that are left out are resolved by each
-library in its usual way: environment, profile, the instance's role.
+Missing settings come from the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``). Each library resolves missing
+credentials in its usual way: environment, profile, the instance's role.
 """
 
 from __future__ import annotations
@@ -70,33 +70,33 @@ _AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
 
 
 class Storage(Settings):
-    """Where tables or staging are in a store: buckets of S3's (``s3://bucket/path``) or of Google's
-    (``gs://bucket/path``), Azure Storage (``abfss://container@account.dfs.core.windows.net/path``),
-    or HDFS (``hdfs://host:port/path``), for which all but the last field must be left out.
+    """Connection settings of remote tables and staging: S3 (``s3://bucket/path``), Google Cloud
+    Storage (``gs://bucket/path``), Azure Storage
+    (``abfss://container@account.dfs.core.windows.net/path``), or HDFS (``hdfs://host:port/path``),
+    which allows only the last field.
 
     Args:
-        endpoint: its address, if it is not Amazon's or Google's; else ``AWS_ENDPOINT_URL`` or
-            ``STORAGE_EMULATOR_HOST`` says it. Of something that stands for Azure, as Azurite: the
-            account's name follows in its paths.
-        region: else ``AWS_REGION`` says it, or it is us-east-1.
-        access_key_id: with ``secret_access_key``. Without: whatever credentials the environment,
-            the profile or the machine's role give, to this process and to Spark. Never shown.
+        endpoint: the store's address, if not Amazon's, Google's or Azure's; else
+            ``AWS_ENDPOINT_URL`` or ``STORAGE_EMULATOR_HOST``. For an Azure emulator such as
+            Azurite: without the account's name, which becomes the first part of paths.
+        region: else ``AWS_REGION``, or us-east-1.
+        access_key_id: with ``secret_access_key``. Default: the credentials of the environment, the
+            profile or the machine's role, for this process and for Spark. Never shown.
         secret_access_key: never shown.
         session_token: of temporary credentials. Never shown.
-        path_style: the bucket's name is in the path and not in the host's name; by default where
-            there is an endpoint.
-        account_key: of the account of Azure's. Without it and ``sas_token``:
-            ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``; or whatever identity the
-            environment or the machine give to this process, and its own settings to Spark. Never
-            shown.
+        path_style: put the bucket's name in the path, not in the host's name; default with an
+            endpoint.
+        account_key: of the Azure account. Default without ``sas_token``: ``AZURE_STORAGE_KEY`` or
+            ``AZURE_STORAGE_SAS_TOKEN``; or the identity of the environment or the machine for this
+            process, and Spark's own settings for Spark. Never shown.
         sas_token: of the account or the container, instead. Never shown.
-        hierarchical_namespace: whether the account of Azure's has one. Where it is not said Spark
-            asks it; ``false`` sends it to the Blob endpoint.
-        service_account: of Google's: a key in JSON, or the path of the file that holds one.
-            Without: whatever ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role give, to
-            this process and to Spark. Never shown.
-        request_timeout: how many seconds a request may go without an answer. It is then tried
-            again, for six times as long in all; Spark's tasks do so for sixteen times as long.
+        hierarchical_namespace: whether the Azure account has one. By default Spark requests it
+            from the account; ``false`` makes Spark use the Blob endpoint.
+        service_account: of Google: a key in JSON, or the path of a file with one. Default:
+            ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role, for this process and for
+            Spark. Never shown.
+        request_timeout: seconds until a request without an answer is retried, for six times as long
+            in all; in Spark's tasks for sixteen times as long.
     """
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/@]+$")

@@ -284,7 +284,7 @@ def _has_classic_udf() -> bool:
     return any(isinstance(referrer, UserDefinedFunction) for referrer in referrers)
 
 
-def tell_that_it_fails(server: ServerRecord, error: Exception) -> None:
+def warn_unused(server: ServerRecord, error: Exception) -> None:
     """Log the reason why a matching server is not used."""
     log.warning(
         "%s does not answer as it should; `eo spark stop` ends it. %s %s", server, _INSTEAD, error
