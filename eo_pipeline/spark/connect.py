@@ -224,16 +224,16 @@ def apply_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> N
     request = _of_connect(spark).client.config
     pairs = [proto.KeyValue(key=k, value=v) for k, v in settings.items() if v is not None]
     if pairs:
-        wanted = proto.ConfigRequest.Set(pairs=pairs, silent=True)
-        request(proto.ConfigRequest.Operation(set=wanted))
+        operation = proto.ConfigRequest.Set(pairs=pairs, silent=True)
+        request(proto.ConfigRequest.Operation(set=operation))
     if absent := [key for key, value in settings.items() if value is None]:
         request(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=absent)))
 
 
 def settings_of(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
     """Return the settings ``keys``, Spark's defaults included, in one request; None: not set."""
-    wanted = proto.ConfigRequest.GetOption(keys=list(keys))
-    operation = proto.ConfigRequest.Operation(get_option=wanted)
+    option = proto.ConfigRequest.GetOption(keys=list(keys))
+    operation = proto.ConfigRequest.Operation(get_option=option)
     return dict(_of_connect(spark).client.config(operation).pairs)
 
 

@@ -163,12 +163,12 @@ def trust_options(java: Java, store: Path) -> list[str]:
     authorities = list(_system_authorities()) if java.is_in_a_wheel else []
     if not authorities:
         return []
-    named = [
+    entries = [
         pkcs12.PKCS12Certificate(certificate, str(number).encode())
         for number, certificate in enumerate(authorities)
     ]
     encryption = BestAvailableEncryption(_PASSWORD.encode())
-    store.write_bytes(pkcs12.serialize_java_truststore(named, encryption))
+    store.write_bytes(pkcs12.serialize_java_truststore(entries, encryption))
     options = {"": str(store), "Type": "PKCS12", "Password": _PASSWORD}
     return [f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in options.items()]
 

@@ -71,8 +71,8 @@ def spark_home() -> Path:
     Raises:
         SetupError: there is neither.
     """
-    named = os.environ.get("SPARK_HOME")
-    return Path(named) if named else pyspark_home()
+    home = os.environ.get("SPARK_HOME")
+    return Path(home) if home else pyspark_home()
 
 
 def with_users_arguments(arguments: Sequence[str]) -> list[str]:

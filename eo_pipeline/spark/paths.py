@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
-def path_to_write(place: Place) -> str:
-    """Return ``place`` for a write, in the notation of Hadoop's Path. It looks like a URI, but
+def path_to_write(path: Place) -> str:
+    """Return ``path`` for a write, in the notation of Hadoop's Path. It looks like a URI, but
     nothing is escaped: ``as_uri`` would name another folder (``a%20b`` for ``a b``).
     """
-    if isinstance(place, BucketPath):
-        return f"{place.bucket.hadoop_scheme}://{place.bucket.name}/{place.key}"
-    return f"file://{place.absolute()}"
+    if isinstance(path, BucketPath):
+        return f"{path.bucket.hadoop_scheme}://{path.bucket.name}/{path.key}"
+    return f"file://{path.absolute()}"
 
 
-def path_to_read(place: Place) -> str:
-    """Return ``place`` for a read, where Spark expands glob patterns."""
-    return _PATTERN.sub(r"\\\g<0>", path_to_write(place))
+def path_to_read(path: Place) -> str:
+    """Return ``path`` for a read, where Spark expands glob patterns."""
+    return _PATTERN.sub(r"\\\g<0>", path_to_write(path))
 
 
-def as_written(spark: SparkSession, place: Place) -> DataFrame:
+def as_written(spark: SparkSession, path: Place) -> DataFrame:
     """Read Parquet files with unchanged times: by default Spark shifts times before 1582 if it does
     not know the writer.
     """
-    options = {"datetimeRebaseMode": "CORRECTED", **options_of(place)}
-    return spark.read.options(**options).parquet(path_to_read(place))
+    options = {"datetimeRebaseMode": "CORRECTED", **options_of(path)}
+    return spark.read.options(**options).parquet(path_to_read(path))
 
 
-def options_of(place: Place) -> dict[str, str]:
-    """Return the connection options for each read or write of ``place``: none of them stays in a
+def options_of(path: Place) -> dict[str, str]:
+    """Return the connection options for each read or write of ``path``: none of them stays in a
     session, and Spark redacts the secrets among them.
     """
-    return dict(place.bucket.hadoop) if isinstance(place, BucketPath) else {}
+    return dict(path.bucket.hadoop) if isinstance(path, BucketPath) else {}

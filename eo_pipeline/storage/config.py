@@ -164,8 +164,8 @@ class Storage(Settings):
         endpoint = self.endpoint or environment.get(
             "AWS_ENDPOINT_URL_S3", environment.get("AWS_ENDPOINT_URL")
         )
-        named = environment.get("AWS_REGION", environment.get("AWS_DEFAULT_REGION"))
-        return endpoint or None, self.region or named or _DEFAULT_REGION
+        region = environment.get("AWS_REGION", environment.get("AWS_DEFAULT_REGION"))
+        return endpoint or None, self.region or region or _DEFAULT_REGION
 
     def _azure_secrets(self, authority: str) -> tuple[tuple[str, str], ...]:
         """Return the secret, from a field, or else a variable that is not for another account."""

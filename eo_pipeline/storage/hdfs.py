@@ -248,25 +248,25 @@ class Hdfs:
             return answer.result(self._timeout_s)
 
     @contextmanager
-    def _errors(self, place: str) -> Iterator[None]:
+    def _errors(self, uri: str) -> Iterator[None]:
         """Translate hdfs-native's errors to those of the same call on a local file."""
         try:
             yield
         except FileNotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, "there is no such file", place) from error
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", uri) from error
         except FileExistsError as error:
-            raise FileExistsError(errno.EEXIST, "there is one already", place) from error
+            raise FileExistsError(errno.EEXIST, "there is one already", uri) from error
         except TimeoutError as error:
             self._client = None  # its requests may wait for ever
             message = f"no answer within {self._timeout_s:g} s"
-            raise StoreUnreachableError(errno.ETIMEDOUT, message, place) from error
+            raise StoreUnreachableError(errno.ETIMEDOUT, message, uri) from error
         except NotImplementedError as error:
-            raise StoreUnfitError(errno.ENOTSUP, first_sentence(str(error)), place) from error
+            raise StoreUnfitError(errno.ENOTSUP, first_sentence(str(error)), uri) from error
         except (OSError, RuntimeError) as error:
             translated = _error_of(first_sentence(str(error)))
             if isinstance(translated, StoreUnreachableError):
                 self._client = None
-            translated.filename = place
+            translated.filename = uri
             raise translated from error
 
 

@@ -133,7 +133,7 @@ class Wanted:
     idle_timeout_s: float = DEFAULT_IDLE_S
 
 
-def start(folder: Path, wanted: Wanted) -> tuple[ServerRecord, bool]:
+def start(folder: Path, options: Wanted) -> tuple[ServerRecord, bool]:
     """Return the warm Spark of ``folder``, and whether it was started now.
 
     Raises:
@@ -144,22 +144,22 @@ def start(folder: Path, wanted: Wanted) -> tuple[ServerRecord, bool]:
     try:
         records().mkdir(mode=0o700, parents=True, exist_ok=True)
         with hold(path_of(folder).with_suffix(".lock"), wait_s=_START_S):
-            record = _running_server(folder, wanted)
-            return (record, False) if record else (_start_server(folder, wanted), True)
+            record = _running_server(folder, options)
+            return (record, False) if record else (_start_server(folder, options), True)
     except BlockingIOError as error:
         raise SetupError(f"Another `eo spark start` in {folder} does not end: {error}") from error
     except OSError as error:
         raise SetupError(f"A warm Spark of {folder} cannot be started: {error}") from error
 
 
-def _running_server(folder: Path, wanted: Wanted) -> ServerRecord | None:
+def _running_server(folder: Path, options: Wanted) -> ServerRecord | None:
     try:
         record = read(path_of(folder))
     except UnreadableRecordError:
         return None  # will be replaced
     if record is None or not record.alive:
         return None
-    changed = differences(record.terms, terms(wanted.master, wanted.launch))
+    changed = differences(record.terms, terms(options.master, options.launch))
     if changed:
         raise SetupError(
             f"{record} was started with other settings ({', '.join(changed)}): `eo spark stop` "
@@ -172,15 +172,15 @@ def _running_server(folder: Path, wanted: Wanted) -> ServerRecord | None:
     return record
 
 
-def _start_server(folder: Path, wanted: Wanted) -> ServerRecord:
+def _start_server(folder: Path, options: Wanted) -> ServerRecord:
     token = secrets.token_urlsafe(32)
     log = path_of(folder).with_suffix(".log")
     order = {
-        "command": _command(wanted),
-        "environment": environment(folder, wanted.master),
+        "command": _command(options),
+        "environment": environment(folder, options.master),
         "settings": {"spark.connect.authenticate.token": token},
         "record": str(path_of(folder)),
-        "idle_timeout_s": wanted.idle_timeout_s,
+        "idle_timeout_s": options.idle_timeout_s,
     }
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
         process = subprocess.Popen(
@@ -196,7 +196,7 @@ def _start_server(folder: Path, wanted: Wanted) -> ServerRecord:
     address = _start_watched(process, order, log)
     record = ServerRecord(
         folder=str(folder),
-        host=wanted.host,
+        host=options.host,
         port=address["port"],
         token=token,
         gateway_port=address["gateway_port"],
@@ -206,9 +206,9 @@ def _start_server(folder: Path, wanted: Wanted) -> ServerRecord:
         watcher_pid=process.pid,
         watcher_started=start_of(process.pid) or "",
         since=datetime.now(UTC).isoformat(timespec="seconds"),
-        idle_timeout_s=wanted.idle_timeout_s,
+        idle_timeout_s=options.idle_timeout_s,
         log=str(log),
-        terms=terms(wanted.master, wanted.launch),
+        terms=terms(options.master, options.launch),
         versions={
             "eo-pipeline": importlib.metadata.version("eo-pipeline"),
             "spark": address["spark"],
@@ -220,15 +220,15 @@ def _start_server(folder: Path, wanted: Wanted) -> ServerRecord:
     return record
 
 
-def _command(wanted: Wanted) -> list[str]:
+def _command(options: Wanted) -> list[str]:
     settings = {
-        **wanted.launch,
-        "spark.connect.grpc.binding.address": wanted.host,
-        "spark.connect.grpc.binding.port": str(wanted.port),
+        **options.launch,
+        "spark.connect.grpc.binding.address": options.host,
+        "spark.connect.grpc.binding.port": str(options.port),
         # a reused worker would keep old versions of a transform's modules
         "spark.python.worker.reuse": "false",
     }
-    arguments = submit_arguments(wanted.master, settings)
+    arguments = submit_arguments(options.master, settings)
     command = submit_command(find_java(), spark_home(), with_users_arguments(arguments))
     return with_archive(command, arguments)
 
