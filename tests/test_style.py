@@ -74,7 +74,7 @@ def test_whatever_comes_is_caught_in_named_places_only() -> None:
         "eo_pipeline/boundary.py:harmless",
         "eo_pipeline/boundary.py:called",
         "eo_pipeline/spark/interrupts.py:_settle",
-        "eo_pipeline/storage/hdfs.py:_answer",
+        "eo_pipeline/storage/hdfs.py:_call",
         "eo_pipeline/storage/hdfs.py:ask",
     ]
 

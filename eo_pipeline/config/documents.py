@@ -1,6 +1,6 @@
 """Pipeline documents: YAML, paths, environment variables and templates.
 
-Errors name the field, and the line where it is known.
+Errors name the field, and its line if known.
 """
 
 from __future__ import annotations
@@ -21,89 +21,93 @@ from eo_pipeline.errors import ConfigError
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-#: The Dagster component of a pipeline; a class that extends it is told by its attributes.
+#: The Dagster component of a pipeline; a subclass is recognized by its attributes.
 COMPONENT = "KafkaPipelineComponent"
-#: What is wrong, at which field.
+#: Path of a field, and the error.
 Fault = tuple[tuple[Any, ...], str]
 
-_OF_A_PIPELINE = frozenset({"name", "source", "sink"})
+_PIPELINE_FIELDS = frozenset({"name", "source", "sink"})
 
 
 @dataclass(frozen=True)
 class Document:
-    """One pipeline of a file, as it was written: ``raw`` still has its templates.
+    """One pipeline of a file, as written: ``raw`` has unexpanded templates.
 
-    A plain document has the pipeline's fields at its top and ``${NAME}`` for the environment. A
-    Dagster component document has them below ``attributes``, beside those that only Dagster reads,
-    and ``{{ env.NAME }}`` or ``{{ env('NAME', 'default') }}``.
+    A plain document has the pipeline's fields at the top level, and ``${NAME}`` for environment
+    variables. A Dagster component document has them below ``attributes``, among Dagster's own, and
+    ``{{ env.NAME }}`` or ``{{ env('NAME', 'default') }}``.
     """
 
     path: Path
     raw: Mapping[str, Any]
-    #: the line of each value, by where it stands
+    #: the line of each value, by its path
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    #: keys that are given twice
+    #: duplicate keys
     twice: Sequence[Fault] = ()
 
     @property
     def is_component(self) -> bool:
-        """Whether it is written for Dagster."""
+        """Return whether it is a Dagster component."""
         return "attributes" in self.raw
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The pipeline's fields, as written; a component's others too."""
+        """The pipeline's fields as written, with a component's other attributes."""
         attributes = self.raw.get("attributes", self.raw)
         return attributes if isinstance(attributes, Mapping) else {}
 
     @property
     def is_a_pipeline(self) -> bool:
-        """False for a Dagster component of another kind, and for other YAML."""
+        """Return False for a Dagster component of another type, and for other YAML."""
         if not self.is_component:
-            return not self.fields.keys().isdisjoint(_OF_A_PIPELINE)
+            return not self.fields.keys().isdisjoint(_PIPELINE_FIELDS)
         kind = str(self.raw.get("type", "")).rpartition(".")[2]
-        return kind == COMPONENT or self.fields.keys() >= _OF_A_PIPELINE
+        return kind == COMPONENT or self.fields.keys() >= _PIPELINE_FIELDS
 
     @property
     def name(self) -> str:
-        """The pipeline's name, the environment filled in; the file's name if it has none.
+        """The pipeline's name, expanded; by default the file's name.
 
         Raises:
-            ConfigError: its template cannot be filled in.
+            ConfigError: its template cannot be expanded.
         """
         return str(self.filled(self.fields.get("name", self.path.stem)))
 
-    def config(self, known: Collection[str]) -> dict[str, Any]:
-        """What ``Pipeline.from_config`` takes.
+    def config(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the arguments of ``Pipeline.from_config``.
 
         Args:
-            known: the fields of a pipeline; a component's other attributes are left out.
+            names: the fields of a pipeline; a component's other attributes are omitted.
 
         Raises:
             ConfigError: a variable is not set, or a template is malformed.
         """
-        return dict(with_whole_paths(self._values(known), self.path.parent))
+        return dict(with_whole_paths(self._values(names), self.path.parent))
 
-    def faults(self, known: Collection[str]) -> list[Fault]:
-        """What is wrong with the document that its values do not show; see :meth:`config`."""
-        return [*self.twice, *left_behind(self._values(known), self.path.parent)]
+    def faults(self, names: Collection[str]) -> list[Fault]:
+        """Return errors that validation of the values cannot find; see :meth:`config`."""
+        return [*self.twice, *left_behind(self._values(names), self.path.parent)]
 
     def line_of(self, field: Sequence[int | str]) -> int | None:
-        """The line of ``field``, or of what that is missing from."""
-        above = ("attributes",) if self.is_component else ()
-        at = (*above, *map(str, field))
-        found = (self.lines.get(at[:length]) for length in range(len(at), len(above), -1))
-        return next(filter(None, found), None)
+        """Return the line of ``field``, or of the nearest parent that exists."""
+        prefix = ("attributes",) if self.is_component else ()
+        path = (*prefix, *map(str, field))
+        lines = (self.lines.get(path[:length]) for length in range(len(path), len(prefix), -1))
+        return next(filter(None, lines), None)
 
-    def _values(self, known: Collection[str]) -> Mapping[str, Any]:
-        chosen = self.fields
+    def _values(self, names: Collection[str]) -> Mapping[str, Any]:
+        fields = self.fields
         if self.is_component:
-            chosen = {k: v for k, v in self.fields.items() if k in known and v is not None}
-        filled = self.filled(chosen)
+            fields = {
+                name: value
+                for name, value in self.fields.items()
+                if name in names and value is not None
+            }
+        filled = self.filled(fields)
         return filled if isinstance(filled, Mapping) else {}
 
     def filled(self, value: Any) -> Any:
-        """``value``, written as in this document, with the environment filled in.
+        """Expand environment variables in ``value``, in this document's syntax.
 
         Raises:
             ConfigError: a variable is not set, or a template is malformed.
@@ -116,7 +120,7 @@ class Document:
             raise ConfigError(f"{self.path}: {error}") from error
 
     def _rendered(self, value: Any) -> Any:
-        from jinja2 import TemplateError  # here, because other documents do without
+        from jinja2 import TemplateError  # imported here: other documents do not need it
 
         try:
             return rendered(value)
@@ -124,16 +128,16 @@ class Document:
             raise ConfigError(f"{self.path}: {error.message}") from error
 
     def changed(self, **fields: Any) -> Document:
-        """The document with other ``fields``, templates and all."""
-        changed = {**self.fields, **fields}
-        raw = {**self.raw, "attributes": changed} if self.is_component else changed
+        """Return the document with changed ``fields``, which may contain templates."""
+        attributes = {**self.fields, **fields}
+        raw = {**self.raw, "attributes": attributes} if self.is_component else attributes
         return replace(self, raw=raw)
 
     def text(self) -> str:
-        """As YAML, for wherever it is written to; comments are gone."""
-        found = with_whole_paths(self.fields, self.path.parent.absolute())
+        """Return it as YAML with absolute paths, for any folder; without comments."""
+        fields = with_whole_paths(self.fields, self.path.parent.absolute())
         return yaml.safe_dump(
-            dict(self.changed(**found).raw),
+            dict(self.changed(**fields).raw),
             sort_keys=False,
             allow_unicode=True,
             width=100,
@@ -141,48 +145,50 @@ class Document:
         )
 
 
-#: Fields of a sink that are a file or folder of this machine, by its type.
+#: Fields of a sink with a local path, by its type.
 _SINK_PATHS: Mapping[str, tuple[str, ...]] = {
     "console": ("ledger",),
     "iceberg": ("location", "warehouse"),
     "mysql": ("ssl_ca", "ssl_cert", "ssl_key"),
 }
 
-#: Those where a table is, with what they are if they are left out.
+#: Fields with a table's path, and their defaults.
 _TABLES = {"path": None, "location": None, "ledger": ".eo/console", "warehouse": ".eo/warehouse"}
 
-#: A table's name in a catalog of three levels, which could be a folder's name too.
+#: A table's name in a catalog of three levels; it could be a folder's name, too.
 _CATALOG_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*){2}")
 
-#: A template, a URL.
-_NO_PATH = re.compile(r"\$|\{|[A-Za-z][A-Za-z0-9+.-]*:")
+#: Start of a template or URL.
+_TEMPLATE_OR_URL = re.compile(r"\$|\{|[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def with_whole_paths(fields: Any, folder: Path) -> Any:
-    """A pipeline's ``fields``, of which those that name a file or folder start at the document's
-    ``folder``, and not at this process's. A path that begins with a template is left as it is.
+    """Return a pipeline's ``fields`` with absolute paths, resolved from the document's ``folder``.
+    A path that begins with a template is unchanged.
     """
     if not isinstance(fields, Mapping):
         return fields
-    made = dict(fields)
+    result = dict(fields)
     for (section, *names), path in _paths(fields):
-        whole = os.path.normpath(folder.absolute() / path)
-        made[section] = _with(made.get(section), names, whole)
-    return made
+        absolute = os.path.normpath(folder.absolute() / path)
+        result[section] = _replaced(result.get(section), names, absolute)
+    return result
 
 
 def begun_here(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """``fields``, whose paths start at this process's folder, for a document in ``folder``."""
-    made = dict(fields)
+    """Return ``fields`` with paths relative to the working directory rebased to ``folder``, that of
+    a document.
+    """
+    result = dict(fields)
     for (section, *names), path in _paths(fields):
-        if not names or names[0] in made[section]:
-            made[section] = _with(made[section], names, os.path.relpath(path, folder))
-    return made
+        if not names or names[0] in result[section]:
+            result[section] = _replaced(result[section], names, os.path.relpath(path, folder))
+    return result
 
 
 def left_behind(fields: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
-    """Tables that stand where a path of ``fields`` leads to from this process's folder, as it was
-    once taken, and not where it leads to from the document's ``folder``.
+    """Find tables that exist only if a path of ``fields`` is resolved from the working directory,
+    as in earlier releases, and not from the document's ``folder``.
     """
     sink = fields.get("sink")
     name = str(sink.get("table", "")) if isinstance(sink, Mapping) else ""
@@ -190,25 +196,27 @@ def left_behind(fields: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
         if at[0] != "sink" or at[-1] not in _TABLES:
             continue
         table = Path(*name.split(".")) if at[-1] == "warehouse" else Path()
-        before, now = (Path(os.path.normpath(p / path)) for p in (Path.cwd(), folder.absolute()))
-        is_here, is_there = _holds_something(before / table), _holds_something(now / table)
-        if before != now and is_here and not is_there:
+        former, current = (
+            Path(os.path.normpath(p / path)) for p in (Path.cwd(), folder.absolute())
+        )
+        is_here, is_there = _has_content(former / table), _has_content(current / table)
+        if former != current and is_here and not is_there:
             yield (
                 at,
-                f"{path} starts at the document, and at {now / table} there is no table; there is "
-                f"one at {before / table}, where it began when paths started at the working "
-                f"folder. Write {os.path.relpath(before, folder)}, or move it",
+                f"{path} starts at the document, and at {current / table} there is no table; there "
+                f"is one at {former / table}, where it began when paths started at the working "
+                f"folder. Write {os.path.relpath(former, folder)}, or move it",
             )
 
 
-def _holds_something(place: Path) -> bool:
-    return place.is_file() or (place.is_dir() and any(place.iterdir()))
+def _has_content(path: Path) -> bool:
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
 def _paths(fields: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """The relative paths among ``fields``, and where they stand."""
+    """List the relative paths in ``fields``, with their field names."""
 
-    def found(*at: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+    def paths_at(*at: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
         value: Any = fields
         for name in at:
             value = value[name] if isinstance(value, list) else value.get(name)
@@ -216,60 +224,60 @@ def _paths(fields: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
                 return
         if isinstance(value, list):
             for number in range(len(value)):
-                yield from found(*at, number)
+                yield from paths_at(*at, number)
         elif isinstance(value, Mapping):
             for name in value:
                 if str(name) == "file" or str(name).endswith(".location"):
-                    yield from found(*at, name)
+                    yield from paths_at(*at, name)
         elif _is_relative(at[-1], value):
             yield at, value
 
     sections = {name: value for name, value in fields.items() if isinstance(value, Mapping)}
     for name, value in sections.get("source", {}).items():
         if isinstance(value, Mapping) and (value.keys() == {"file"} or name == "client"):
-            yield from found("source", name)
+            yield from paths_at("source", name)
     sink = sections.get("sink", {})
     for name in _SINK_PATHS.get(str(sink.get("type")), ("path",)) if sink else ():
-        yield from found("sink", name)
+        yield from paths_at("sink", name)
         if (default := _TABLES.get(name)) and sink.keys().isdisjoint((name, "catalog")):
             yield ("sink", name), default
-    yield from found("sink", "client") if sink else ()
-    yield from found("staging")
-    yield from found("spark", "py_files") if "spark" in sections else ()
+    yield from paths_at("sink", "client") if sink else ()
+    yield from paths_at("staging")
+    yield from paths_at("spark", "py_files") if "spark" in sections else ()
 
 
 def _is_relative(name: Any, path: str) -> bool:
     if name == "path" and _CATALOG_NAME.fullmatch(path):
         return False
-    if name == "ssl.ca.location" and path == "probe":  # librdkafka's word for the usual places
+    if name == "ssl.ca.location" and path == "probe":  # librdkafka's default locations
         return False
-    return bool(path.strip()) and not Path(path).is_absolute() and not _NO_PATH.match(path)
+    return bool(path.strip()) and not Path(path).is_absolute() and not _TEMPLATE_OR_URL.match(path)
 
 
-def _with(value: Any, names: Sequence[Any], path: str) -> Any:
-    """``value`` with ``path`` where ``names`` lead to."""
+def _replaced(value: Any, names: Sequence[Any], path: str) -> Any:
+    """Return ``value`` with ``path`` at the field ``names``."""
     if not names:
         return path
-    first, *rest = names
+    name, *rest = names
     if isinstance(value, list):
-        return [_with(v, rest, path) if n == first else v for n, v in enumerate(value)]
-    return {**value, first: _with(value.get(first), rest, path)}
+        return [_replaced(v, rest, path) if n == name else v for n, v in enumerate(value)]
+    return {**value, name: _replaced(value.get(name), rest, path)}
 
 
 def one_document(path: Path | str) -> Document:
-    """The one pipeline document of a file.
+    """Read the only pipeline document of a file.
 
     Raises:
-        ConfigError: no such file, not YAML, or it holds another number of documents.
+        ConfigError: no such file, not YAML, or not exactly one document.
     """
-    found = list(_documents(Path(path)))
-    if len(found) != 1:
-        raise ConfigError(f"{path}: it holds {len(found)} pipelines, and one is needed")
-    return found[0]
+    documents = list(_documents(Path(path)))
+    if len(documents) != 1:
+        raise ConfigError(f"{path}: it holds {len(documents)} pipelines, and one is needed")
+    return documents[0]
 
 
 def documents_in(path: Path) -> Iterator[Document]:
-    """Every pipeline document of one file, several separated by ``---``.
+    """Read all pipeline documents of a file, separated by ``---``.
 
     Raises:
         ConfigError: no such file, or not YAML.
@@ -280,58 +288,58 @@ def documents_in(path: Path) -> Iterator[Document]:
 def _documents(path: Path) -> list[Document]:
     try:
         loader = yaml.SafeLoader(path.read_text())
-        found = []
+        documents = []
         while loader.check_node():
             node = loader.get_node()
             lines: dict[tuple[str, ...], int] = {}
-            twice = list(_placed(node, (), lines, set()))
+            duplicates = list(_index_lines(node, (), lines, set()))
             raw = loader.construct_document(node)
             if isinstance(raw, Mapping):
-                found.append(Document(path, raw, lines, twice))
+                documents.append(Document(path, raw, lines, duplicates))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_not_yaml(error)}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return found
+    return documents
 
 
-def _placed(
+def _index_lines(
     node: yaml.Node | None,
-    at: tuple[str, ...],
+    parent: tuple[str, ...],
     lines: dict[tuple[str, ...], int],
-    seen: set[yaml.Node],
+    visited: set[yaml.Node],
 ) -> Iterator[Fault]:
-    """Write into ``lines`` where the values of ``node`` stand; keys that are given twice."""
-    if node is None or node in seen:  # an alias
+    """Enter the lines of the values of ``node`` in ``lines``; yield duplicate keys."""
+    if node is None or node in visited:  # an alias
         return
-    seen.add(node)
+    visited.add(node)
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            yield from _placed(item, (*at, str(number)), lines, seen)
+            yield from _index_lines(item, (*parent, str(number)), lines, visited)
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
         if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
             continue
-        here, line = (*at, key.value), key.start_mark.line + 1
-        if first := lines.get(here):
-            fields = here[1:] if here[0] == "attributes" else here
+        path, line = (*parent, key.value), key.start_mark.line + 1
+        if first := lines.get(path):
+            fields = path[1:] if path[0] == "attributes" else path
             yield (fields, f"is given twice, in line {first} and in line {line}")
-            for below in [each for each in lines if each[: len(here)] == here]:
-                del lines[below]  # of the one that does not count
-        lines[here] = line
-        yield from _placed(value, here, lines, seen)
+            for inner in [other for other in lines if other[: len(path)] == path]:
+                del lines[inner]  # values of the first key, which YAML ignores
+        lines[path] = line
+        yield from _index_lines(value, path, lines, visited)
 
 
 def _not_yaml(error: yaml.YAMLError) -> str:
-    """What is wrong, and where; without the line itself, which may hold a secret."""
+    """Return error and position, without the line's text, which may contain a secret."""
     mark = getattr(error, "problem_mark", None)
     where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     return f"not YAML{where}: {getattr(error, 'problem', None) or 'malformed'}"
 
 
 def load_transform(value: Any) -> Any:
-    """``package.module:function`` as the function; anything else as it is.
+    """Import the function named by ``package.module:function``; return other values unchanged.
 
     Raises:
         ValueError: the module or the function does not exist (pydantic names the field).
@@ -348,7 +356,7 @@ def load_transform(value: Any) -> Any:
 
 
 def expanded(value: Any) -> Any:
-    """Environment variables put into every text of a document; an unset one is an error."""
+    """Expand environment variables in all texts of a document; an unset one is an error."""
     if isinstance(value, str):
         return expandvars.expand(value, nounset=True)
     if isinstance(value, Mapping):
@@ -357,10 +365,10 @@ def expanded(value: Any) -> Any:
 
 
 def rendered(value: Any) -> Any:
-    """The templates of a component document filled in; an unset variable is an error.
+    """Render the templates of a component document; an unset variable is an error.
 
-    A template that yields text stays text, whatever it looks like: a password ``1e5`` must not
-    become a number. The pipeline's own validation turns text into numbers where a field wants one.
+    A template that yields text stays text, even if it looks like a number: a password ``1e5`` must
+    not become one. The pipeline's validation converts text to numbers where a field requires it.
     """
     if isinstance(value, Mapping):
         return {key: rendered(item) for key, item in value.items()}
@@ -373,7 +381,7 @@ def rendered(value: Any) -> Any:
 
     native = _filled_in(NativeEnvironment(undefined=StrictUndefined), value)
     if isinstance(native, str | int | float | tuple):
-        # no web page: nothing to escape
+        # no HTML: nothing to escape
         return _filled_in(Environment(undefined=StrictUndefined, autoescape=False), value)  # noqa: S701
     return native
 
@@ -383,7 +391,7 @@ def _filled_in(environment: Environment, text: str) -> Any:
 
 
 class _EnvironmentVariables:
-    """``env`` in a template."""
+    """The object ``env`` of templates."""
 
     def __call__(self, name: str, default: str | None = None) -> str:
         value = os.environ.get(name, default)
@@ -394,6 +402,6 @@ class _EnvironmentVariables:
         return value
 
     def __getattr__(self, name: str) -> str:
-        if name.startswith(("jinja", "__")):  # looked for by jinja2 itself
+        if name.startswith(("jinja", "__")):  # looked up by jinja2 itself
             raise AttributeError(name)
         return self(name)

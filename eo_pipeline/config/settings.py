@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)
 
-#: The catalog by which Spark knows the functions of the native jar.
+#: Spark catalog of the native jar's functions.
 FUNCTION_CATALOG = "eo_pipeline"
 
-#: What pydantic puts before the text of a ValueError.
+#: Prefix that pydantic adds to the text of a ValueError.
 _PREFIX = "Value error, "
 
-
-#: A member of an enumeration as Python shows it.
+#: Python's representation of an enumeration's member.
 _MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: at which field, and how."""
+    """A validation error: path of the field, and the text."""
 
     location: tuple[int | str, ...]
     text: str
@@ -49,13 +48,13 @@ class Problem(NamedTuple):
 
 
 def problems(error: ValidationError) -> list[Problem]:
-    """Everything that is wrong. Values are left out: they may be secrets."""
-    found = error.errors(include_input=False, include_url=False, include_context=False)
-    return [Problem(each["loc"], _in_words(each["msg"])) for each in found]
+    """Return all validation errors, without values, which may be secrets."""
+    errors = error.errors(include_input=False, include_url=False, include_context=False)
+    return [Problem(detail["loc"], _in_words(detail["msg"])) for detail in errors]
 
 
 def _in_words(text: str) -> str:
-    """Without the marks of Python's own."""
+    """Return ``text`` without Python's notation."""
     return _MEMBER.sub(r"\1", text.removeprefix(_PREFIX))
 
 
@@ -67,32 +66,35 @@ def told_as_config_error(
     more: Iterable[Problem] = (),
     line_of: Callable[[Problem], int | None] = lambda _: None,
 ) -> Iterator[None]:
-    """Pydantic's errors as ours.
+    """Convert pydantic's errors within the block to a ConfigError.
 
     Args:
-        what: is not valid, says the first line; a line follows for each problem.
-        below: the field that what is validated belongs to.
-        more: problems that were found before.
-        line_of: the line of a document in which a problem stands.
+        what: the validated object, for the first line; a line for each problem follows.
+        below: the path of the field that is validated.
+        more: problems found before.
+        line_of: returns a problem's line in the document.
 
     Raises:
-        ConfigError: names every wrong field, and never shows a value.
+        ConfigError: names all invalid fields, and shows no value.
     """
-    found, cause = [*more], None
+    errors, cause = [*more], None
     try:
         yield
     except ValidationError as error:
-        found += [Problem((*below, *at), text) for at, text in problems(error)]
+        errors += [Problem((*below, *location), text) for location, text in problems(error)]
         cause = error
-    if found:
-        placed = sorted((line_of(each) or 0, number) for number, each in enumerate(found))
-        lines = [f"  line {n}: {found[i]}" if n else f"  {found[i]}" for n, i in placed]
+    if errors:
+        ordered = sorted((line_of(problem) or 0, number) for number, problem in enumerate(errors))
+        lines = [
+            f"  line {line}: {errors[index]}" if line else f"  {errors[index]}"
+            for line, index in ordered
+        ]
         raise ConfigError("\n".join([f"{what} is not valid:", *lines])) from cause
 
 
 class _Constructor(ModelMetaclass):
-    """Calls the class. Pydantic does not when it validates a model inside another one, so that
-    what is wrong in several of them is still told at once, each at its field.
+    """Raises ConfigError when the class is called. Pydantic does not call the class of a nested
+    model: its errors are still collected with the others, each at its field.
     """
 
     def __call__(self, *args: Any, **fields: Any) -> Any:
@@ -101,55 +103,55 @@ class _Constructor(ModelMetaclass):
 
 
 class Settings(BaseModel, metaclass=_Constructor):
-    """Frozen; a field that does not exist is an error, and no error shows a value.
+    """Frozen settings; an unknown field is an error, and no error shows a value.
 
-    Calling the class raises ConfigError. ``model_validate`` is pydantic's own and raises its
-    ValidationError: a validator uses it, for the problems inside to be told at their fields.
+    Calling the class raises ConfigError. Pydantic's ``model_validate`` raises ValidationError: a
+    validator uses it, so that nested errors keep their fields.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _hint_at_what_was_meant(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """A field that does not exist, and is a slip of the pen, is answered with the right one."""
+    def _suggest_fields(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Suggest the similar field in the error of an unknown one."""
         try:
             return validate(data)
         except ValidationError as error:
-            found = error.errors(include_input=False, include_url=False, include_context=False)
-            known = [field.alias or name for name, field in cls.model_fields.items()]
-            told = [_with_hint(each, known) for each in found]
-            raise ValidationError.from_exception_data(error.title, told) from error
+            details = error.errors(include_input=False, include_url=False, include_context=False)
+            names = [field.alias or name for name, field in cls.model_fields.items()]
+            hinted = [_with_hint(detail, names) for detail in details]
+            raise ValidationError.from_exception_data(error.title, hinted) from error
 
 
-def _with_hint(found: ErrorDetails, known: Iterable[str]) -> InitErrorDetails:
-    """The same problem, and the name in ``known`` that an unknown field of this model is like."""
-    text, at = found["msg"].removeprefix(_PREFIX), found["loc"]
-    if found["type"] == "extra_forbidden" and len(at) == 1:
-        text += f";{did_you_mean(str(at[0]), known)}".rstrip(";")
-    problem = PydanticCustomError(found["type"], "{text}", {"text": text})
-    return InitErrorDetails(type=problem, loc=at, input=None)
+def _with_hint(detail: ErrorDetails, names: Iterable[str]) -> InitErrorDetails:
+    """Return the error, for an unknown field of this model with the similar one of ``names``."""
+    text, location = detail["msg"].removeprefix(_PREFIX), detail["loc"]
+    if detail["type"] == "extra_forbidden" and len(location) == 1:
+        text += f";{did_you_mean(str(location[0]), names)}".rstrip(";")
+    problem = PydanticCustomError(detail["type"], "{text}", {"text": text})
+    return InitErrorDetails(type=problem, loc=location, input=None)
 
 
 def one_or_more(value: Any) -> Any:
-    """For a field that holds several texts: one alone is a list of one."""
+    """Convert a single text to a tuple, for a field with several."""
     return (value,) if isinstance(value, str) else value
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` did you mean x?``; empty if nothing in ``known`` is like ``name``."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return `` did you mean x?``; empty if none of ``names`` is similar to ``name``."""
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f" did you mean {close[0]}?" if close else ""
 
 
 def as_text(value: Any) -> Any:
-    """Let YAML's true and 30 stand where a Kafka client setting is text."""
+    """Convert YAML's true and 30 to the text of a Kafka client setting."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
-#: librdkafka settings as a user writes them; any of them may be a secret.
+#: librdkafka settings of a user; each may be a secret.
 ClientSettings = Mapping[
     str,
     Annotated[

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master, and workers that share no folder."""
+"""A standalone Spark cluster on this machine: a master, and workers without shared folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class _Daemon(EmbeddedServer):
-    """One of Spark's own servers. Its page, which tells how it is, has a port of its own."""
+    """A daemon of Spark. Its web page, with its status, has a separate port."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -42,11 +42,11 @@ class _Daemon(EmbeddedServer):
             **submit_environment(home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
-            # its Python workers have the packages that this process has
+            # its Python workers have this process's packages
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         }
         return [
-            # what this process imports from is nothing that another machine would have
+            # another machine would not have this process's import path
             *("env", "--unset=PYTHONPATH", *(f"--unset={name}" for name in CLIENT_VARIABLES)),
             *(f"{name}={value}" for name, value in variables.items()),
             *(str(find_java().command), *_JAVA, "-cp", str(home / "jars" / "*")),
@@ -54,8 +54,8 @@ class _Daemon(EmbeddedServer):
             *("--webui-port", str(self._page), *arguments),
         ]
 
-    def _told(self) -> dict[str, Any] | None:
-        """What its page says; None: nothing yet."""
+    def _status(self) -> dict[str, Any] | None:
+        """Return the status from the web page; None while it does not answer."""
         connection = http.client.HTTPConnection(HOST, self._page, timeout=_ANSWER_S)
         try:
             connection.request("GET", "/json/")
@@ -67,34 +67,33 @@ class _Daemon(EmbeddedServer):
 
 
 class SparkMaster(_Daemon):
-    """It knows the workers, and shares them out."""
+    """The master, which assigns workers to applications."""
 
     NAME: ClassVar[str] = "Spark's master"
 
     @property
     def url(self) -> str:
-        """What ``SparkSettings.master`` takes."""
+        """The URL for ``SparkSettings.master``."""
         return f"spark://{HOST}:{self._port}"
 
     def _command(self) -> Sequence[str]:
         return self._java("master.Master")
 
     def _answers(self) -> bool:
-        told = self._told()
-        return told is not None and told["status"] == "ALIVE" and told["url"] == self.url
+        status = self._status()
+        return status is not None and status["status"] == "ALIVE" and status["url"] == self.url
 
     def workers(self) -> int:
-        """How many it can use."""
-        told = self._told() or {"workers": []}
-        return sum(each["state"] == "ALIVE" for each in told["workers"])
+        """Return the number of live workers."""
+        status = self._status() or {"workers": []}
+        return sum(worker["state"] == "ALIVE" for worker in status["workers"])
 
 
 class SparkWorker(_Daemon):
-    """It starts executors for ``master``, in its own ``folder``.
+    """A worker, which starts executors for ``master`` in its own ``folder``.
 
-    Folders that are ``hidden`` are empty to it and its executors, as if they were on another
-    machine: they see the file system through mounts of their own. That takes Linux, and root or
-    user namespaces; elsewhere they see what everybody does.
+    ``hidden`` folders appear empty to it and its executors, as on another machine, by a private
+    mount namespace. That requires Linux, and root or user namespaces; elsewhere nothing is hidden.
     """
 
     NAME: ClassVar[str] = "Spark's worker"
@@ -117,15 +116,14 @@ class SparkWorker(_Daemon):
         return [*_hiding(self._hidden), *command] if self._hidden else command
 
     def _answers(self) -> bool:
-        told = self._told()
-        return told is not None and told["masterurl"] == self._master
+        status = self._status()
+        return status is not None and status["masterurl"] == self._master
 
 
 class EmbeddedCluster:
-    """A master and its workers, each with a folder of its own below ``folder``.
+    """A master and its workers, each with a folder below ``folder``.
 
-    ``cores`` and ``memory`` are what each worker has to give; ``hidden`` is what none can see, see
-    :class:`SparkWorker`.
+    ``cores`` and ``memory`` are those of each worker; ``hidden`` see :class:`SparkWorker`.
     """
 
     def __init__(
@@ -145,15 +143,15 @@ class EmbeddedCluster:
 
     @property
     def url(self) -> str:
-        """What ``SparkSettings.master`` takes."""
+        """The URL for ``SparkSettings.master``."""
         return self.master.url
 
     def start(self) -> Self:
-        """Start whatever of it does not run, and return once all workers can be used."""
+        """Start all daemons that do not run; return once all workers can be used."""
         with ExitStack() as started:
-            for each in (self.master, *self.workers):
-                started.push(each.__exit__)
-                each.start()
+            for daemon in (self.master, *self.workers):
+                started.push(daemon.__exit__)
+                daemon.start()
             started.pop_all()
         return self
 
@@ -166,20 +164,20 @@ class EmbeddedCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for each in (*self.workers, self.master):
-            each.stop()
+        for daemon in (*self.workers, self.master):
+            daemon.stop()
 
 
-#: An empty folder in the place of each of the first arguments, up to "--".
+#: Mounts an empty folder over each argument up to "--", then executes the rest.
 _EMPTY = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit; shift; done; shift; exec "$@"'
 
 
 def _hiding(folders: Sequence[Path]) -> list[str]:
-    """What a command is put behind for which ``folders`` are empty; nothing where none can be."""
-    alone = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]
-    behind = [*alone, "sh", "-c", _EMPTY, "hiding", *map(str, folders), "--"]
+    """Return the command prefix that hides ``folders``; empty where this is not possible."""
+    unshare = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]
+    prefix = [*unshare, "sh", "-c", _EMPTY, "hiding", *map(str, folders), "--"]
     try:
-        tried = subprocess.run([*behind, "true"], capture_output=True, check=False)
+        trial = subprocess.run([*prefix, "true"], capture_output=True, check=False)
     except OSError:
         return []
-    return behind if tried.returncode == 0 else []
+    return prefix if trial.returncode == 0 else []

@@ -1,17 +1,16 @@
-"""Runs a server that cannot outlive its owner, however the owner ends.
+"""A guard process: it runs a server that cannot outlive its owner, however the owner ends.
 
     owner ──(orders: a pipe)──> guard ──> server ──> what the server forks
 
-The owner holds the write end of a pipe, and the kernel closes it when the owner dies, also by
-SIGKILL. The guard, a process of its own, reads end-of-file and ends the server. A byte on the
-pipe is a signal number for the server: only its parent can signal a pid without the risk that
-the pid already belongs to another process. On Linux the server also dies when the guard is
-killed (``PR_SET_PDEATHSIG``), and what a killed server leaves behind falls to the guard
-(``PR_SET_CHILD_SUBREAPER``), which ends that too: PostgreSQL's backends go on for a while
-without their postmaster, each in a session of its own.
+The owner holds the write end of a pipe, which the kernel closes when the owner dies, also by
+SIGKILL. The guard, a separate process, reads end-of-file and ends the server. A byte on the pipe is
+a signal number for the server: only its parent can signal a pid that cannot have been reused. On
+Linux the server also dies if the guard is killed (``PR_SET_PDEATHSIG``), and the guard adopts and
+ends the orphans of a killed server (``PR_SET_CHILD_SUBREAPER``): PostgreSQL's backends outlive
+their postmaster for a while, each in its own session.
 
-The guard is this file, run as a script: it must import nothing but the standard library, so that
-a guard starts in 50 ms and stays small.
+The guard is this file, run as a script. It imports only the standard library, to start in 50 ms and
+stay small.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from typing import NamedTuple
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-#: How often the guard looks at its parent's pid: a child forked by the owner may hold the pipe
-#: open after the owner's death.
-_LOOK_S = 1.0
-#: Beyond the grace: how long a guard may take to sweep up before it is killed itself.
+#: Interval of checks of the parent's pid: a child forked by the owner may hold the pipe open after
+#: the owner's death.
+_POLL_S = 1.0
+#: Seconds after the grace period until the guard itself is killed.
 _SWEEP_S = 5.0
 
 
 class Account(NamedTuple):
-    """Whom to run as."""
+    """User and group of the server."""
 
     uid: int
     gid: int
 
 
 class GuardedProcess:
-    """A process that ends when this one does. Made by :meth:`start`."""
+    """A process that ends with this one. Created by :meth:`start`."""
 
     def __init__(self, guard: subprocess.Popen[bytes], pid: int, grace_s: float) -> None:
         self._guard = guard
         self._grace_s = grace_s
-        #: of the server itself, not of its guard
+        #: pid of the server, not of its guard
         self.pid = pid
 
     @classmethod
@@ -70,10 +69,10 @@ class GuardedProcess:
     ) -> GuardedProcess:
         """Start ``command``; its output is appended to ``log``.
 
-        It has the environment's ``variables`` besides: what a command's words say everybody on
-        this machine can read. It inherits the descriptors ``keep`` (see
-        :func:`eo_pipeline._process.hold`), and runs as ``account`` if one is given, which takes
-        root. To stop, it gets ``stop_signal`` and, ``grace_s`` later, SIGKILL.
+        ``variables`` are added to its environment; arguments are readable by every user of this
+        machine. It inherits the descriptors ``keep`` (see :func:`eo_pipeline._process.hold`), and
+        runs as ``account`` if given, which requires root. To stop, it gets ``stop_signal`` and,
+        ``grace_s`` later, SIGKILL.
 
         Raises:
             OSError: ``command`` could not be started; the reason is in ``log``.
@@ -89,7 +88,7 @@ class GuardedProcess:
                 stderr=output,
                 pass_fds=keep,
                 env={**os.environ, **(variables or {})},
-                start_new_session=True,  # Ctrl-C at the terminal is the owner's to handle
+                start_new_session=True,  # the owner handles Ctrl-C at the terminal
             )
         return cls(guard, _read_pid(guard, command[0], log), grace_s)
 
@@ -98,18 +97,18 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the server alone. Nothing happens if it has ended."""
+        """Send a signal to the server alone; no effect if it has ended."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._guard.stdin.fileno(), bytes([number]))
 
     def kill(self) -> None:
-        """SIGKILL the server, as a crash would end it, and wait until nothing of it is left."""
+        """SIGKILL the server, as in a crash, and wait for the end of all its processes."""
         self.send(signal.SIGKILL)
         self.terminate()
 
     def terminate(self) -> None:
-        """End the server in an orderly way, by force after the grace, and wait until it is gone."""
+        """End the server, by force after the grace period, and wait for its end."""
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         try:
@@ -119,16 +118,16 @@ class GuardedProcess:
             self._guard.wait()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The server's exit code when it has ended, or 128 + the signal that ended it.
+        """Wait for the server's end; return its exit code, or 128 + the signal that ended it.
 
         Raises:
-            subprocess.TimeoutExpired: it lives on.
+            subprocess.TimeoutExpired: it still runs.
         """
         return self._guard.wait(timeout_s)
 
 
 def _read_pid(guard: subprocess.Popen[bytes], program: str, log: Path) -> int:
-    """The server's pid, which the guard reports as its first and only line."""
+    """Read the server's pid, the only line that the guard prints."""
     if guard.stdout is None:
         raise AssertionError("the guard is always started with a pipe")
     with guard.stdout as report:
@@ -145,20 +144,20 @@ def _read_pid(guard: subprocess.Popen[bytes], program: str, log: Path) -> int:
 
 
 class _Supervisor:
-    """The guard: starts the server, obeys the pipe, ends the server when its owner is gone."""
+    """The guard: starts the server, forwards signals, ends the server with its owner."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._owner = os.getppid()
         self._exit_status: int | None = None
-        # every signal, SIGCHLD too, arrives as a byte to select on: no race with the loop
+        # every signal, SIGCHLD too, arrives as a byte for select: no race with the loop
         self._signals, notify = socket.socketpair()
         for end in (self._signals, notify):
             end.setblocking(False)
         signal.set_wakeup_fd(notify.detach())
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        die_with_guard = _death_pact()
+        preexec = _die_with_guard()
         self._server = subprocess.Popen(
             options.command,
             stdin=subprocess.DEVNULL,
@@ -168,14 +167,14 @@ class _Supervisor:
             extra_groups=None if options.uid is None else [],
             pass_fds=options.keep_fd,
             start_new_session=True,
-            preexec_fn=die_with_guard,  # safe: this process has one thread
+            preexec_fn=preexec,  # safe: this process has one thread
         )
 
     def run(self) -> int:
-        """Until the server has ended; its exit code."""
-        with contextlib.suppress(BrokenPipeError):  # the owner is gone already: the loop sees it
+        """Wait for the server's end; return its exit code."""
+        with contextlib.suppress(BrokenPipeError):  # the owner has died; the loop notices
             os.write(sys.stdout.fileno(), f"{self._server.pid}\n".encode())
-        while self._exit_status is None and self._owner_wants_it():
+        while self._exit_status is None and self._wait_for_event():
             pass
         if self._exit_status is None:
             self._end_server()
@@ -183,10 +182,10 @@ class _Supervisor:
         code = os.waitstatus_to_exitcode(self._exit_status or 0)
         return 128 - code if code < 0 else code
 
-    def _owner_wants_it(self) -> bool:
-        """Wait for something to happen; False when the server is to end."""
+    def _wait_for_event(self) -> bool:
+        """Wait for a signal, an order or a timeout; return False if the server is to end."""
         stdin = sys.stdin.fileno()
-        ready, _, _ = select.select([stdin, self._signals], [], [], _LOOK_S)
+        ready, _, _ = select.select([stdin, self._signals], [], [], _POLL_S)
         if self._signals in ready and set(self._signals.recv(64)) - {signal.SIGCHLD}:
             return False
         if stdin in ready:
@@ -208,7 +207,7 @@ class _Supervisor:
             self._reap()
 
     def _sweep(self) -> None:
-        """SIGKILL what is left: the server after its grace, and what it leaves behind."""
+        """SIGKILL the server's process group and its orphans."""
         self._signal_group(signal.SIGKILL)
         while orphans := _children():
             for pid in orphans:
@@ -225,43 +224,45 @@ class _Supervisor:
             os.killpg(self._server.pid, number)
 
     def _reap(self) -> None:
-        """Collect every child that has ended, the server's orphans included."""
+        """Collect all ended children, adopted orphans included."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._server.pid:
                     self._exit_status = ended[1]
-                    self._server.returncode = ended[1]  # so that Popen does not ask for it
+                    self._server.returncode = ended[1]  # else Popen would wait for it
 
 
-def _death_pact() -> Callable[[], None] | None:
-    """On Linux: adopt the server's orphans; and what the server calls to die with this process."""
+def _die_with_guard() -> Callable[[], None] | None:
+    """Adopt the server's orphans, and return the function that ties the server to this process;
+    None except on Linux.
+    """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guard = os.getpid()
 
-    def die_with_guard() -> None:
+    def set_death_signal() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != guard:  # it died before the call
+        if os.getppid() != guard:  # the guard died before the call
             os._exit(1)
 
-    return die_with_guard
+    return set_death_signal
 
 
 def _children() -> list[int]:
-    """Pids of this process's children; always empty where there is no ``/proc``."""
-    found = []
+    """Return the pids of this process's children; empty without ``/proc``."""
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended between the listing and the reading
+        with contextlib.suppress(OSError):  # the process ended after the listing
             # "pid (name) state parent ...", where a name may hold spaces and brackets
             if int(entry.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(entry.parent.name))
-    return found
+                pids.append(int(entry.parent.name))
+    return pids
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``guard [options] -- command ...``: the exit code is the command's."""
+    """Run ``guard [options] -- command ...``; return the command's exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stop-signal", type=int, default=signal.SIGTERM)
     parser.add_argument("--grace-s", type=float, default=10.0)

@@ -1,6 +1,6 @@
-"""The jars of the Kafka broker and of Spark's Kafka connector: resolved once into the state folder.
+"""Jars of the Kafka broker and of Spark's Kafka connector, downloaded once to the state folder.
 
-The resolver is the Ivy jar that pyspark brings along, so nothing has to be installed but Java.
+The resolver is the Ivy jar of pyspark: nothing but Java needs to be installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eo_pipeline.spark.jvm import pyspark_home
 
 KAFKA_VERSION = "4.1.0"
 
-#: What Ivy takes to fetch one file of several: its command line knows no classifier.
+#: Ivy file for an artefact with a classifier, which Ivy's command line does not support.
 _CLASSIFIED = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="eo-pipeline" module="embedded"/>
@@ -35,21 +35,21 @@ _CLASSIFIED = """\
 </ivy-module>
 """
 
-#: What Ivy's cache and the jars of either artefact need together, with room to spare.
+#: Disk space for Ivy's cache and the jars of one artefact, with a margin.
 _FREE_BYTES_MIN = 300 * 1024**2
 _RESOLVE_TIMEOUT_S = 600
 
 
 class Artefact(NamedTuple):
-    """One Maven artefact, resolved together with all that it depends on; or, with a ``classifier``,
-    that jar of it alone, or that archive, unpacked: a ``kind`` of file.
+    """One Maven artefact, resolved with its dependencies; or, with a ``classifier``, a single file
+    of it: a jar, or an archive (see ``kind``), which is unpacked.
     """
 
     organisation: str
     name: str
     version: str
     classifier: str = ""
-    #: without what it depends on
+    #: without its dependencies
     alone: bool = False
     kind: str = "jar"
 
@@ -58,22 +58,24 @@ class Artefact(NamedTuple):
 
     @property
     def jar(self) -> str:
-        """The name that its own jar has, without the ending."""
-        own = {"tar.gz": "-runner"}.get(self.kind, f"-{self.classifier}" if self.classifier else "")
-        return f"{self.name}-{self.version}{own}"
+        """The name of its own jar, without the extension."""
+        suffix = {"tar.gz": "-runner"}.get(
+            self.kind, f"-{self.classifier}" if self.classifier else ""
+        )
+        return f"{self.name}-{self.version}{suffix}"
 
 
-#: Hadoop's file system for S3, of the release that Spark 4.0 has, and those of the parts of its
-#: SDK that it uses: all parts in one, which it asks for, weigh half a gigabyte.
+#: Hadoop's file system for S3, of Spark 4.0's Hadoop release, and the modules of the AWS SDK that
+#: it uses: its declared dependency, the whole SDK, has half a gigabyte.
 _S3 = (
     Artefact("org.apache.hadoop", "hadoop-aws", "3.4.1", alone=True),
     Artefact("software.amazon.awssdk", "s3-transfer-manager", "2.25.53"),
     Artefact("software.amazon.awssdk", "sts", "2.25.53"),
 )
 
-#: Hadoop's file system for Azure: the first release of it that speaks to the Blob endpoint.
+#: Hadoop's file system for Azure: the first release with support for the Blob endpoint.
 _AZURE = Artefact("org.apache.hadoop", "hadoop-azure", "3.4.2", alone=True)
-#: Google's file system for Hadoop 3, with all that it uses.
+#: Google's file system for Hadoop 3, with its dependencies shaded.
 _GCS = Artefact("com.google.cloud.bigdataoss", "gcs-connector", "hadoop3-2.2.26", "shaded")
 
 #: Amazon's login to MSK.
@@ -83,9 +85,9 @@ _REGISTRY = Artefact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "al
 
 
 def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
-    """The class path of a Kafka broker; downloaded (43 MB, some 30 s) the first time.
+    """Return the class path of a Kafka broker; downloaded (43 MB, some 30 s) the first time.
 
-    Spark's logging jars come first: Kafka alone has an API to log to, and nothing behind it.
+    Spark's logging jars come first: Kafka depends on a logging API without an implementation.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
@@ -100,33 +102,31 @@ def kafka_broker_jars(state: Path) -> tuple[Path, ...]:
 
 
 def spark_connector_jars(state: Path) -> tuple[Path, ...]:
-    """Spark's Kafka connector, what decodes Avro for it, and what they need beyond the jars that
-    pyspark already holds.
+    """Return Spark's Kafka connector, spark-avro, and their dependencies that pyspark lacks.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
-    wanted = [_named(each) for each in (CONNECTOR, AVRO)]
-    found = [jar for each in wanted for jar in resolved(each, state)]
-    return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
+    artefacts = [_artefact(artefact) for artefact in (CONNECTOR, AVRO)]
+    jars = [jar for artefact in artefacts for jar in resolved(artefact, state)]
+    return tuple(jar for jar in jars if _artefact_name(jar) not in in_spark)
 
 
 def spark_s3_jars(state: Path) -> tuple[Path, ...]:
-    """What Spark needs to reach buckets, beyond the jars that pyspark already holds; downloaded
-    (15 MB) the first time.
+    """Return Spark's jars for S3, without those of pyspark; downloaded (15 MB) the first time.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
-    found = {jar.name: jar for each in _S3 for jar in resolved(each, state)}
-    return tuple(jar for jar in found.values() if _artefact_name(jar) not in in_spark)
+    jars = {jar.name: jar for artefact in _S3 for jar in resolved(artefact, state)}
+    return tuple(jar for jar in jars.values() if _artefact_name(jar) not in in_spark)
 
 
 def spark_azure_jars(state: Path) -> tuple[Path, ...]:
-    """What Spark needs to reach Azure Storage, beyond the jars that pyspark already holds;
-    downloaded (0.8 MB) the first time.
+    """Return Spark's jars for Azure Storage, without those of pyspark; downloaded (0.8 MB) the
+    first time.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
@@ -135,7 +135,7 @@ def spark_azure_jars(state: Path) -> tuple[Path, ...]:
 
 
 def spark_gcs_jars(state: Path) -> tuple[Path, ...]:
-    """What Spark needs to reach Google's buckets; downloaded (38 MB) the first time.
+    """Return Spark's jar for Google Cloud Storage; downloaded (38 MB) the first time.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
@@ -144,24 +144,24 @@ def spark_gcs_jars(state: Path) -> tuple[Path, ...]:
 
 
 def spark_msk_jars(state: Path) -> tuple[Path, ...]:
-    """What Spark needs to log in to Amazon MSK, beyond the jars that pyspark already holds;
-    downloaded (6 MB) the first time.
+    """Return Spark's jars for logins to Amazon MSK, without those of pyspark; downloaded (6 MB) the
+    first time.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
     in_spark = {_artefact_name(jar) for jar in _spark_jars().glob("*.jar")}
-    found = resolved(_named(MSK_LOGIN), state)
-    return tuple(jar for jar in found if _artefact_name(jar) not in in_spark)
+    jars = resolved(_artefact(MSK_LOGIN), state)
+    return tuple(jar for jar in jars if _artefact_name(jar) not in in_spark)
 
 
-def _named(coordinates: str) -> Artefact:
+def _artefact(coordinates: str) -> Artefact:
     organisation, name, version = coordinates.split(":")
     return Artefact(organisation, name, version)
 
 
 def registry_jar(state: Path) -> Path:
-    """The program of a schema registry; downloaded (142 MB) the first time.
+    """Return the jar of a schema registry; downloaded (142 MB) the first time.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
@@ -170,7 +170,7 @@ def registry_jar(state: Path) -> Path:
 
 
 def _artefact_name(jar: Path) -> str:
-    """``kafka-clients`` of ``kafka-clients-3.9.0.jar``: all before the last hyphen and digit."""
+    """Return ``kafka-clients`` for ``kafka-clients-3.9.0.jar``: up to the last hyphen and digit."""
     return re.sub(r"-\d[^-]*(-[A-Za-z]\w*)?$", "", jar.stem)
 
 
@@ -179,28 +179,28 @@ def _spark_jars() -> Path:
 
 
 def resolved(artefact: Artefact, state: Path) -> tuple[Path, ...]:
-    """The artefact's jars in ``state``, downloaded the first time. The folder has its name only
-    once it is complete.
+    """Return the artefact's jars in ``state``, downloaded the first time. A folder gets its final
+    name once it is complete.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.
     """
     folder = state / "jars" / artefact.jar.removesuffix("-runner")
     if not folder.is_dir():
-        with _one_at_a_time(folder.parent):
+        with _download_lock(folder.parent):
             if not folder.is_dir():
                 _resolve(artefact, folder)
     return tuple(sorted(folder.glob("*.jar")))
 
 
 @contextlib.contextmanager
-def _one_at_a_time(jars: Path) -> Iterator[None]:
-    """Let one process download; the others wait, and find what it brought."""
+def _download_lock(jars: Path) -> Iterator[None]:
+    """Let one process download at a time; the others wait for its result."""
     try:
         jars.mkdir(parents=True, exist_ok=True)
         with hold(jars / ".lock", wait_s=_RESOLVE_TIMEOUT_S):
-            for left_behind in jars.glob(".partial-*"):  # by a process that was killed
-                shutil.rmtree(left_behind)
+            for partial in jars.glob(".partial-*"):  # left by a killed process
+                shutil.rmtree(partial)
             yield
     except OSError as error:
         raise SetupError(f"Cannot keep jars below {jars}: {error}") from error
@@ -208,7 +208,7 @@ def _one_at_a_time(jars: Path) -> Iterator[None]:
 
 def _resolve(artefact: Artefact, folder: Path) -> None:
     """Download into a folder beside ``folder``, then rename."""
-    find_java()  # before all else: it is what most often lacks
+    find_java()  # checked first: the most frequent cause of a failure
     free = shutil.disk_usage(folder.parent).free
     if free < _FREE_BYTES_MIN:
         raise SetupError(
@@ -222,14 +222,14 @@ def _resolve(artefact: Artefact, folder: Path) -> None:
     if code == 0:
         _unpack(partial)
     if code != 0 or not (partial / f"{artefact.jar}.jar").is_file():
-        shutil.rmtree(partial)  # the cache stays: the next try need not download all again
+        shutil.rmtree(partial)  # the cache remains for the next attempt
         full = "No space left" in log.read_text(errors="replace")
         raise SetupError(
             f"The jars of {artefact} could not be downloaded from the public Maven repository. "
             + ("The disk is full: make room" if full else "Check the network")
             + f" and run again; the resolver's report is in {log}"
         )
-    partial.chmod(0o755)  # mkdtemp's is private
+    partial.chmod(0o755)  # mkdtemp creates private folders
     partial.rename(folder)
     shutil.rmtree(cache)
 
@@ -241,21 +241,21 @@ def _unpack(folder: Path) -> None:
         archive.unlink()
 
 
-def _run_ivy(artefact: Artefact, into: Path, cache: Path, log: Path) -> int:
-    """Ivy's exit code; all of its output goes into ``log``, and nothing to the home folder."""
+def _run_ivy(artefact: Artefact, folder: Path, cache: Path, log: Path) -> int:
+    """Run Ivy; return its exit code. Output goes to ``log``, nothing to the home folder."""
     [ivy] = _spark_jars().glob("ivy-*.jar")
-    retrieve = into / "[artifact]-[revision](-[classifier]).[ext]"
+    retrieve = folder / "[artifact]-[revision](-[classifier]).[ext]"
     java = find_java()
-    trusting = trust_options(java, log.with_suffix(".p12"))
-    command = [*java.start, *trusting, "-jar", str(ivy), "-cache", str(cache)]
+    truststore = trust_options(java, log.with_suffix(".p12"))
+    command = [*java.start, *truststore, "-jar", str(ivy), "-cache", str(cache)]
     if artefact.classifier:
-        wanted = into / "ivy.xml"
-        wanted.write_text(_CLASSIFIED.format(artefact))
-        command += ["-ivy", str(wanted), "-retrieve", str(retrieve)]
+        ivy_file = folder / "ivy.xml"
+        ivy_file.write_text(_CLASSIFIED.format(artefact))
+        command += ["-ivy", str(ivy_file), "-retrieve", str(retrieve)]
     else:
         command += ["-dependency", *artefact[:3], "-confs", "default"]
         command += ["-notransitive"] if artefact.alone else []
-        # "bundle": what Maven calls the jars of OSGi projects; scala-logging is one
+        # "bundle": Maven's type of OSGi jars, such as scala-logging
         command += ["-retrieve", str(retrieve), "-types", "jar", "bundle"]
     with log.open("wb") as output:
         try:

@@ -24,7 +24,7 @@ from eo_pipeline.spark.java import find_java
 _NODE = "1"
 _FORMAT_TIMEOUT_S = 60
 
-#: A cluster of one, in a hurry. What ``properties`` names wins over these.
+#: Properties of a single-node cluster with short timeouts; ``properties`` wins.
 _DEFAULTS: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": _NODE,
@@ -34,24 +34,24 @@ _DEFAULTS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
-    # ten years: a demo left alone for a week must not forget how far it got
+    # ten years: a demo must keep its consumer offsets over weeks of inactivity
     "offsets.retention.minutes": "5256000",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "4",
     "transactional.id.expiration.ms": "2147483647",
-    # soon enough for a test that waits for a dead producer's transaction to be aborted
+    # short: tests wait for the abort of a dead producer's transaction
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
-    # after SIGKILL the controller turns the new broker away until the dead one's session is over
+    # after SIGKILL the controller rejects the new broker until the old one's session has expired
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
 }
 
-#: Spark's logging jars serve the broker too; without a configuration they would print nothing.
+#: Log4j configuration of the broker, which uses Spark's logging jars; without it nothing is logged.
 _LOGGING = """\
 status = error
 appender.out.type = Console
@@ -64,13 +64,12 @@ logger.life.name = kafka.server.KafkaRaftServer
 logger.life.level = INFO
 """
 
-
-#: The one for ``sasl_users``.
+#: Listener for ``sasl_users``.
 _FOR_USERS = "SASL_PLAINTEXT"
 
 
 class Listener(NamedTuple):
-    """Another way into a broker: ``SSL``, ``SASL_SSL`` ..., and what is set for it alone."""
+    """An additional listener: its protocol (``SSL``, ``SASL_SSL`` ...) and its properties."""
 
     protocol: str
     properties: Mapping[str, str] = {}
@@ -118,17 +117,17 @@ class EmbeddedKafka(EmbeddedServer):
 
     @property
     def sasl_bootstrap_servers(self) -> str:
-        """The listener for ``sasl_users``.
+        """The address of the listener for ``sasl_users``.
 
         Raises:
-            SetupError: there is none, as no users were given.
+            SetupError: there is no such listener, as no users were given.
         """
         if _FOR_USERS not in self._listening:
             raise SetupError("This Kafka has no SASL listener: give it sasl_users")
         return self.listening(_FOR_USERS)
 
     def listening(self, name: str) -> str:
-        """Where one of ``listeners`` listens, as ``host:port``."""
+        """Return ``host:port`` of one of ``listeners``."""
         return f"{HOST}:{self._listening[name]}"
 
     def _ports(self) -> Sequence[int]:
@@ -146,23 +145,23 @@ class EmbeddedKafka(EmbeddedServer):
         return self._java("kafka.Kafka", str(self.folder / "server.properties"))
 
     def _answers(self) -> bool:
-        """Whether the broker describes every partition, each with a leader."""
+        """Return whether the broker has a leader for each partition."""
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             if probe.connect_ex((HOST, self._port)) != 0:
                 return False
-        # log_level 0: a broker that is not ready yet is no news
+        # log_level 0: failed connections to a starting broker are expected
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         try:
             cluster = admin.list_topics(timeout=2.0)
         except KafkaException:
             return False
-        # another broker may have taken the port between our look and our start
+        # another broker may have taken the port between our check and our start
         is_ours = cluster.cluster_id == self._cluster_id()
         partitions = [p for topic in cluster.topics.values() for p in topic.partitions.values()]
         return is_ours and all(partition.leader >= 0 for partition in partitions)
 
     def _cluster_id(self) -> str:
-        """What the storage was formatted with."""
+        """Return the cluster id with which the storage was formatted."""
         lines = (self.folder / "data" / "meta.properties").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
 
@@ -182,12 +181,12 @@ class EmbeddedKafka(EmbeddedServer):
         ]
 
     def _format(self, data: Path) -> None:
-        """Give an empty folder the cluster's identity, then its name: whole or not at all."""
-        fresh = data.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
+        """Format a new folder for the cluster, then rename it to ``data``: atomic."""
+        new_data = data.with_suffix(".new")
+        shutil.rmtree(new_data, ignore_errors=True)
         properties = self.folder / "format.properties"
-        self._write_properties(properties, fresh)
-        # Kafka's own form of a UUID; a leading hyphen would read as an option
+        self._write_properties(properties, new_data)
+        # Kafka's notation of a UUID; a leading hyphen would be parsed as an option
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         options = ["format", "--config", str(properties), "--cluster-id", cluster]
         with self.log.open("ab") as log:
@@ -198,14 +197,14 @@ class EmbeddedKafka(EmbeddedServer):
                 timeout=_FORMAT_TIMEOUT_S,
                 check=False,
             )
-        if not (fresh / "meta.properties").is_file():
+        if not (new_data / "meta.properties").is_file():
             raise SetupError(f"Kafka's storage could not be formatted.{self._log_tail(0)}")
-        fresh.rename(data)
+        new_data.rename(data)
 
     def _write_properties(self, file: Path, data: Path) -> None:
         ports = {"PLAINTEXT": self._port, "CONTROLLER": self._controller_port, **self._listening}
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
-        protocols |= {name: each.protocol for name, each in self._listeners.items()}
+        protocols |= {name: listener.protocol for name, listener in self._listeners.items()}
         merged = {
             **_DEFAULTS,
             "log.dirs": str(data),
@@ -223,9 +222,9 @@ class EmbeddedKafka(EmbeddedServer):
 
 
 def _for_users(users: Mapping[str, str]) -> dict[str, str]:
-    known = "".join(f' user_{name}="{password}"' for name, password in users.items())
+    entries = "".join(f' user_{name}="{password}"' for name, password in users.items())
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
         "sasl.enabled.mechanisms": "PLAIN",
-        "plain.sasl.jaas.config": f"{module} required{known};",
+        "plain.sasl.jaas.config": f"{module} required{entries};",
     }

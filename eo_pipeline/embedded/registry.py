@@ -1,4 +1,4 @@
-"""A real schema registry on this machine: Apicurio, which speaks Confluent's interface too."""
+"""A real schema registry on this machine: Apicurio, with Confluent's interface."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 class EmbeddedRegistry(EmbeddedServer):
-    """A schema registry. It keeps what it is told in memory, so that a restart forgets it; or, with
-    ``keep``, in ``folder``.
+    """A schema registry. It stores schemas in memory, until a restart; or, with ``keep``, in
+    ``folder``.
 
-    ``port`` is taken if it is free when the object is made, and any free one otherwise. ``jar`` is
-    the program; without it, it is fetched beside ``folder``. Whoever can reach 127.0.0.1 is let in,
-    and no schema is refused for what it changes: this is for a laptop and for tests.
+    ``port`` is used if it is free when the object is created, else any free one. ``jar`` is the
+    program, by default downloaded beside ``folder``. There is no authentication and no
+    compatibility check: this is for a laptop and for tests.
     """
 
     NAME: ClassVar[str] = "Apicurio"
@@ -42,7 +42,7 @@ class EmbeddedRegistry(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """What a client of Confluent's takes."""
+        """The URL for Confluent's clients."""
         return f"http://{HOST}:{self._port}/apis/ccompat/v7"
 
     def _ports(self) -> Sequence[int]:
@@ -56,7 +56,7 @@ class EmbeddedRegistry(EmbeddedServer):
         settings = {
             "quarkus.http.host": HOST,
             "quarkus.http.port": str(self._port),
-            # one number for a schema, whatever its subjects, as Confluent's has it
+            # one id for a schema in all its subjects, as in Confluent's registry
             "registry.ccompat.legacy-id-mode.enabled": "true",
         }
         if self._keep:
@@ -72,7 +72,9 @@ class EmbeddedRegistry(EmbeddedServer):
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=_ANSWER_TIMEOUT_S) as said:
-                return bool(said.status == 200)
+            with urllib.request.urlopen(
+                f"{self.url}/subjects", timeout=_ANSWER_TIMEOUT_S
+            ) as response:
+                return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False

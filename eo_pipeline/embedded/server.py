@@ -1,4 +1,4 @@
-"""What the embedded servers have in common: one folder, one life cycle."""
+"""Base class of the embedded servers: one folder, one life cycle."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _LOG_TAIL_LINES = 20
 
 
 class EmbeddedServer(ABC):
-    """A real server on 127.0.0.1 with all its files in one folder. It dies with its owner.
+    """A real server on 127.0.0.1 with all its files in one folder. It ends with its owner.
 
-    It may be started again after :meth:`stop` and :meth:`kill`: on the same data and ports.
+    After :meth:`stop` or :meth:`kill` it can be started again, with the same data and ports.
     """
 
-    #: as messages call it
+    #: name in messages
     NAME: ClassVar[str]
     STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
     START_TIMEOUT_S: ClassVar[float] = 180.0
-    #: how long to wait for what is left of an earlier server of the same folder, after a crash
+    #: seconds to wait for the end of an earlier server in the same folder, after a crash
     FOLDER_WAIT_S: ClassVar[float] = 20.0
-    #: how long an orderly shutdown may take before it is cut short
+    #: seconds for an orderly shutdown until SIGKILL
     STOP_GRACE_S: ClassVar[float] = 10.0
 
     def __init__(self, folder: Path) -> None:
@@ -41,22 +41,22 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make data folder and configuration if they are missing. No other server runs on them."""
+        """Create data folder and configuration if missing. No other server uses them."""
 
     @abstractmethod
     def _command(self) -> Sequence[str]:
-        """What to execute once prepared. It must stay in the foreground."""
+        """Return the command of the prepared server. It must stay in the foreground."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether the server can be used. Asked again and again, so False must come soon."""
+        """Return whether the server can be used. Polled: must return False quickly."""
 
     @abstractmethod
     def _ports(self) -> Sequence[int]:
-        """Where it listens. Chosen once, so that clients find it again after a restart."""
+        """Return its ports, which stay the same after a restart."""
 
     def _account(self) -> Account | None:
-        """Whom to run as, if not as this process's user."""
+        """Return the user to run as; None for this process's user."""
         return None
 
     @property
@@ -65,7 +65,7 @@ class EmbeddedServer(ABC):
 
     @property
     def pid(self) -> int:
-        """Of the server itself, for faults that a test inflicts.
+        """The pid of the server, for fault injection in tests.
 
         Raises:
             SetupError: it was not started.
@@ -75,11 +75,11 @@ class EmbeddedServer(ABC):
         return self._process.pid
 
     def start(self) -> Self:
-        """Start, and return once the server answers. Nothing happens if it runs already.
+        """Start, and return once the server answers. Does nothing if it runs already.
 
         Raises:
-            SetupError: something it needs is missing, another program uses its folder or its port,
-                or it ended or gave no answer in time; then the end of its log is in the message.
+            SetupError: a requirement is missing, another program uses its folder or its port, or it
+                ended or gave no answer in time; then the message has the end of its log.
         """
         if self.alive:
             return self
@@ -88,7 +88,7 @@ class EmbeddedServer(ABC):
             with hold(self.folder / ".lock", wait_s=self.FOLDER_WAIT_S) as lock:
                 self._check_ports()
                 self._prepare()
-                before = self.log.stat().st_size if self.log.exists() else 0
+                log_from = self.log.stat().st_size if self.log.exists() else 0
                 self._process = GuardedProcess.start(
                     self._command(),
                     log=self.log,
@@ -103,16 +103,16 @@ class EmbeddedServer(ABC):
             ) from error
         except OSError as error:
             raise SetupError(f"{self.NAME} cannot be started in {self.folder}: {error}") from error
-        self._wait_until_it_answers(self._process, before)
+        self._wait_until_ready(self._process, log_from)
         return self
 
     def stop(self) -> None:
-        """Shut down in an orderly way. Nothing happens if it does not run."""
+        """Shut down in an orderly way. Does nothing if it does not run."""
         if self._process is not None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would end it. Returns when no process of it is left."""
+        """SIGKILL, as in a crash. Returns once all its processes have ended."""
         if self._process is not None:
             self._process.kill()
 
@@ -124,18 +124,18 @@ class EmbeddedServer(ABC):
                     "another program does. End that program, or choose another port."
                 )
 
-    def _wait_until_it_answers(self, process: GuardedProcess, log_from: int) -> None:
+    def _wait_until_ready(self, process: GuardedProcess, log_from: int) -> None:
         deadline = time.monotonic() + self.START_TIMEOUT_S
         while not self._answers():
             ended = not process.alive
             if ended or time.monotonic() > deadline:
                 process.terminate()
-                what = "ended" if ended else f"gave no answer in {self.START_TIMEOUT_S:.0f} s"
-                raise SetupError(f"{self.NAME} {what} while starting.{self._log_tail(log_from)}")
+                problem = "ended" if ended else f"gave no answer in {self.START_TIMEOUT_S:.0f} s"
+                raise SetupError(f"{self.NAME} {problem} while starting.{self._log_tail(log_from)}")
             time.sleep(_POLL_S)
 
     def _log_tail(self, log_from: int) -> str:
-        """The last lines that were logged behind byte ``log_from``."""
+        """Return the last lines of the log from byte ``log_from`` on."""
         with self.log.open("rb") as log:
             log.seek(log_from)
             lines = log.read().decode(errors="replace").splitlines()

@@ -27,7 +27,7 @@ from eo_pipeline.spark.launch import jars_settings
 
 _TOKEN = "spark.connect.authenticate.token"  # noqa: S105 - a setting's name
 
-#: A setting by which a server is known, and seconds to answer.
+#: Setting that identifies a server, and the timeout of a request for it.
 _OWNER = "spark.eo.owner"
 _ANSWER_S = 5.0
 
@@ -37,10 +37,10 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class EmbeddedSpark(EmbeddedServer):
     """A Spark Connect server with the Kafka connector on its class path.
 
-    It lets in whoever has its token, who may run any code as this user; it listens on the loopback
-    address only. ``jars`` is the connector; without it the jars are resolved beside ``folder``.
-    ``settings`` are any further ones of Spark. With a ``master`` it is the driver of executors
-    elsewhere, which get the jars from it; else it has ``cores`` of its own.
+    Clients need its token, and may run any code as this user; it listens on the loopback address
+    only. ``jars`` is the connector, by default downloaded beside ``folder``. ``settings`` are
+    further ones of Spark. With a ``master`` it is the driver of executors elsewhere, which get the
+    jars from it; else it uses ``cores`` of this machine.
     """
 
     NAME: ClassVar[str] = "Spark Connect"
@@ -67,8 +67,8 @@ class EmbeddedSpark(EmbeddedServer):
 
     @property
     def remote(self) -> str:
-        """What ``SparkSettings.remote`` or SPARK_REMOTE takes: a secret. pyspark sends a token
-        without TLS to localhost alone.
+        """The address for ``SparkSettings.remote`` or SPARK_REMOTE, with the token. pyspark sends
+        a token without TLS to localhost alone.
         """
         return f"sc://localhost:{self._port}/;token={self._token}"
 
@@ -86,7 +86,7 @@ class EmbeddedSpark(EmbeddedServer):
             "spark.driver.bindAddress": HOST,
             "spark.driver.host": HOST,
             **jars_settings(self._master, jars),
-            # a worker that is kept knows a transform's modules as they were when it first saw them
+            # a reused worker would keep old versions of a transform's modules
             "spark.python.worker.reuse": "false",
             "spark.log.level": "ERROR",
             "spark.sql.session.timeZone": "UTC",
@@ -103,17 +103,17 @@ class EmbeddedSpark(EmbeddedServer):
             "spark-internal",
         ]
         home = pyspark_home()
-        # its Python workers have the packages that this process has
+        # its Python workers have this process's packages
         python = os.environ.get("PYSPARK_PYTHON", sys.executable)
         environment = submit_environment(home) | {"PYSPARK_PYTHON": python}
         variables = (f"{name}={value}" for name, value in environment.items())
-        # this one is a server, not another one's client
+        # it must not become a client of another server
         unset = (f"--unset={name}" for name in CLIENT_VARIABLES)
         java, *command = with_archive(submit_command(find_java(), home, arguments))
         return ["env", *unset, *variables, java, f"@{self._secrets()}", *command]
 
     def _secrets(self) -> Path:
-        """A file of Java's own arguments: everybody on this machine sees those of a command."""
+        """Write the token to a file of Java arguments: a command line is readable by all users."""
         file = self.folder / "java.secret"
         file.unlink(missing_ok=True)
         file.touch(mode=0o600)
@@ -121,24 +121,24 @@ class EmbeddedSpark(EmbeddedServer):
         return file
 
     def _answers(self) -> bool:
-        """Another program may have taken the port between our look and our start: the one that
-        answers must know the setting that only this server was started with.
+        """Return whether the server answers with its identifying setting: another program may have
+        taken the port between our check and our start.
         """
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             if probe.connect_ex((HOST, self._port)) != 0:
                 return False
-        # here, because they take a second to import
+        # imported here: takes a second
         import grpc
         from pyspark.sql.connect.proto import ConfigRequest, SparkConnectServiceStub
 
-        asked = ConfigRequest(session_id=str(uuid.uuid4()))
-        asked.user_context.user_id = _OWNER
-        asked.operation.get_option.keys.append(_OWNER)
+        request = ConfigRequest(session_id=str(uuid.uuid4()))
+        request.user_context.user_id = _OWNER
+        request.operation.get_option.keys.append(_OWNER)
         with grpc.insecure_channel(f"{HOST}:{self._port}") as channel:
             try:
                 stub = SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]
                 metadata = [("authorization", f"Bearer {self._token}")]
-                told = stub.Config(asked, timeout=_ANSWER_S, metadata=metadata)
+                response = stub.Config(request, timeout=_ANSWER_S, metadata=metadata)
             except grpc.RpcError:
                 return False
-        return any(pair.value == self._owner for pair in told.pairs)
+        return any(pair.value == self._owner for pair in response.pairs)

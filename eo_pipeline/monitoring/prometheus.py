@@ -1,8 +1,8 @@
-"""Where pipelines stand, as numbers that Prometheus collects.
+"""Metrics of pipelines for Prometheus.
 
-Everything comes from the ledger and from Kafka, so that it is right whoever ran the pipeline and
-whenever this began to look: counters count from the ledger's first entry. Names and units follow
-Prometheus' own rules (https://prometheus.io/docs/practices/naming/).
+All values come from the ledger and Kafka, so they are independent of this process's start and of
+the processes that ran the pipeline: counters start at the ledger's first entry. Names and units
+follow Prometheus' rules (https://prometheus.io/docs/practices/naming/).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eo_pipeline.operations.status import Status
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.staging.failures import Failures
 
-#: Entries one request takes of a ledger that is read for the first time.
+#: Entries per request when a ledger is read for the first time.
 _PER_REQUEST = 1_000
 
 _GAUGES = {
@@ -55,52 +55,52 @@ _COUNTERS = {
 
 @dataclass
 class Observed:
-    """One pipeline, looked at again and again; what the last look found is what is told.
+    """One pipeline, polled repeatedly; metrics show the last poll.
 
     Args:
         name: the pipeline's.
-        load: makes it, from its document for example; called until it works.
-        tell: hears why a look failed, once for each new reason.
+        load: creates the pipeline, from its document for example; called until it succeeds.
+        tell: called with the reason of a failed poll, once per new reason.
     """
 
     name: str
     load: Callable[[], Pipeline]
     tell: Callable[[str], None]
     status: Status | None = None
-    #: whether the last look worked
+    #: whether the last poll succeeded
     up: bool = False
-    #: when it ended, by this machine's clock
+    #: end of the last poll, by this machine's clock
     looked_at: float | None = None
     errors: Counter[str] = field(default_factory=Counter)
-    #: of runs, which this process need not have seen
+    #: failures of runs, in any process
     failures: Sequence[Failures] = ()
     _totals: _Totals = field(default_factory=lambda: _Totals())
     _pipeline: Pipeline | None = None
-    _told: str = ""
+    _reported: str = ""
 
     def look(self) -> None:
-        """Ask the sink, then Kafka; what fails is counted."""
+        """Poll the sink, then Kafka; count failures."""
         try:
             self._pipeline = self._pipeline or self.load()
             self.failures = self._pipeline.failures()
             totals = self._totals.followed(self._pipeline)
             self.status, self._totals, self.up = self._pipeline.status(), totals, True
-            self._told = ""
+            self._reported = ""
         except EoPipelineError as error:
             self.up = False
             self.errors[type(error).__name__] += 1
-            if self._told != str(error):
-                self._told = str(error)
+            if self._reported != str(error):
+                self._reported = str(error)
                 self.tell(f"{self.name}: {error}")
         self.looked_at = time.time()
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Values by the names of :data:`_GAUGES`; what is not known is left out."""
+        """Return values by the names of :data:`_GAUGES`, without unknown ones."""
         yield "eo_up", float(self.up)
         if self.looked_at is not None:
             yield "eo_look_timestamp_seconds", self.looked_at
         if self.failures:
-            last = max(each.last for each in self.failures)
+            last = max(failure.last for failure in self.failures)
             yield from _moment("eo_last_failure_timestamp_seconds", last)
         if self.status is None:
             return
@@ -120,10 +120,10 @@ class Observed:
                 yield "eo_last_checkpoint_seconds", spent.total_seconds()
 
     def counters(self) -> Iterator[tuple[str, str, float]]:
-        """Values by the names of :data:`_COUNTERS`, each with what it is a count of, or nothing."""
+        """Return values by the names of :data:`_COUNTERS`, each with its label's value or none."""
         totals = self._totals
         yield from (("eo_checkpoints", kind, n) for kind, n in totals.operations.items())
-        yield from (("eo_run_failures", each.kind, each.count) for each in self.failures)
+        yield from (("eo_run_failures", failure.kind, failure.count) for failure in self.failures)
         yield from (("eo_look_errors", kind, n) for kind, n in tuple(self.errors.items()))
         yield "eo_records_read", "", totals.records
         yield "eo_bytes_read", "", totals.bytes
@@ -133,7 +133,7 @@ class Observed:
 
 @dataclass
 class _Totals:
-    """Sums over a whole ledger, of which only what is new is read."""
+    """Sums over a ledger, updated from its new entries."""
 
     operations: Counter[str] = field(default_factory=Counter)
     records: int = 0
@@ -141,23 +141,23 @@ class _Totals:
     rows: int = 0
     dead_letters: int = 0
     newest_read: LedgerEntry | None = None
-    _known: EntryId | None = None
+    _last_entry: EntryId | None = None
 
     def followed(self, pipeline: Pipeline) -> _Totals:
-        """With what was committed since; anew if the ledger was replaced by another one. A scrape
-        meanwhile sees none of it or all.
+        """Return new totals that include the entries committed since; recomputed if the ledger was
+        replaced. A concurrent scrape sees the old totals or the new ones.
         """
         totals = replace(self, operations=Counter(self.operations))
-        while (fresh := pipeline.following(totals._known, _PER_REQUEST)) != []:
-            if fresh is None:
+        while (entries := pipeline.following(totals._last_entry, _PER_REQUEST)) != []:
+            if entries is None:
                 totals = _Totals()
-            for entry in fresh or ():
+            for entry in entries or ():
                 totals._add(entry)
         return totals
 
     def _add(self, entry: LedgerEntry) -> None:
         counts = entry.counts
-        self._known = entry.id
+        self._last_entry = entry.id
         self.operations[entry.operation.value] += 1
         if entry.ranges:
             self.newest_read = entry
@@ -173,13 +173,13 @@ def _moment(name: str, at: datetime | None) -> Iterator[tuple[str, float]]:
 
 
 class PipelineMetrics(Collector):
-    """What Prometheus is told of ``observed``; asking it looks at nothing."""
+    """Collector of the metrics of ``observed``; a scrape polls nothing."""
 
     def __init__(self, observed: Sequence[Observed]) -> None:
         self._observed = observed
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics, labelled with the name of the pipeline."""
+        """Return all metrics, labelled with the name of the pipeline."""
         gauges = {
             name: GaugeMetricFamily(name, text, None, ["pipeline"])
             for name, text in _GAUGES.items()
@@ -188,11 +188,11 @@ class PipelineMetrics(Collector):
             name: CounterMetricFamily(name, text, None, ["pipeline", *_label(name)])
             for name, text in _COUNTERS.items()
         }
-        for each in self._observed:
-            for name, value in each.gauges():
-                gauges[name].add_metric([each.name], value)
-            for name, kind, value in each.counters():
-                counters[name].add_metric([each.name, *([kind] if kind else [])], value)
+        for pipeline in self._observed:
+            for name, value in pipeline.gauges():
+                gauges[name].add_metric([pipeline.name], value)
+            for name, kind, value in pipeline.counters():
+                counters[name].add_metric([pipeline.name, *([kind] if kind else [])], value)
         return [*gauges.values(), *counters.values()]
 
 
@@ -208,22 +208,22 @@ def _label(name: str) -> list[str]:
 
 
 def look_at_all(observed: Sequence[Observed]) -> None:
-    """One look at each, side by side: one whose store is away holds up no other."""
-    threads = [threading.Thread(target=each.look, daemon=True) for each in observed]
+    """Poll all pipelines in parallel: an unreachable store does not delay the others."""
+    threads = [threading.Thread(target=pipeline.look, daemon=True) for pipeline in observed]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def keep_looking(each: Observed, every_s: float) -> threading.Thread:
-    """Look at ``each`` every so many seconds, in a thread of its own, until the process ends."""
+def keep_looking(pipeline: Observed, every_s: float) -> threading.Thread:
+    """Poll ``pipeline`` every ``every_s`` seconds, in a daemon thread."""
 
-    def go_on() -> None:
+    def poll() -> None:
         while True:
-            each.look()
+            pipeline.look()
             time.sleep(every_s)
 
-    thread = threading.Thread(target=go_on, name=f"looks at {each.name}", daemon=True)
+    thread = threading.Thread(target=poll, name=f"polls {pipeline.name}", daemon=True)
     thread.start()
     return thread

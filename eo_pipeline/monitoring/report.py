@@ -1,4 +1,4 @@
-"""The ledger as a tree: what stands is its trunk, what a rewind left behind its branches. Pure."""
+"""HTML report of a ledger as a tree: the live branch is its trunk, undone versions its branches."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from eo_pipeline.ledger.history import Spent, live_branch
 from eo_pipeline.operations.status import Status
 from eo_pipeline.staging.failures import Failures
 
-#: The lane of what stands.
+#: Lane of the live branch.
 TRUNK = 0
 
 
 @dataclass(frozen=True)
 class Node:
-    """One version. ``grew_from`` is the version whose state it began with, None for the first that
-    is shown, or for one that grew from a version which is not shown.
-    """
+    """One version. ``grew_from`` is its parent version; None if the parent is not shown."""
 
     entry: LedgerEntry
     lane: int
@@ -34,13 +32,13 @@ class Node:
 
 
 def tree(entries: Sequence[LedgerEntry]) -> list[Node]:
-    """A node for each of ``entries``, oldest first.
+    """Return a node for each of ``entries``, oldest first.
 
     Args:
-        entries: a stretch of one ledger without a gap, oldest first, that ends at the head.
+        entries: consecutive entries of a ledger, oldest first, the last one the head.
     """
     shown = {entry.version for entry in entries}
-    grew_from = {entry.version: _grew_from(entry, shown) for entry in entries}
+    grew_from = {entry.version: _parent_of(entry, shown) for entry in entries}
     lanes = _lanes(entries, grew_from)
     live = {entry.version for entry in live_branch(entries)}
     return [
@@ -49,7 +47,7 @@ def tree(entries: Sequence[LedgerEntry]) -> list[Node]:
     ]
 
 
-def _grew_from(entry: LedgerEntry, shown: set[int]) -> int | None:
+def _parent_of(entry: LedgerEntry, shown: set[int]) -> int | None:
     before = entry.version - 1
     if entry.operation is Operation.REWIND and entry.target is not None:
         before = entry.target
@@ -57,7 +55,7 @@ def _grew_from(entry: LedgerEntry, shown: set[int]) -> int | None:
 
 
 def _lanes(entries: Sequence[LedgerEntry], grew_from: dict[int, int | None]) -> dict[int, int]:
-    """Each branch has a lane of its own for as long as its lines need it; lanes are used again."""
+    """Assign a lane to each branch while its lines need one; lanes are reused."""
     lanes = {entry.version: TRUNK for entry in entries}
     taken: list[int] = []  # the last version of each lane below the trunk
     for branch in _branches(entries):
@@ -70,20 +68,20 @@ def _lanes(entries: Sequence[LedgerEntry], grew_from: dict[int, int | None]) -> 
 
 
 def _branches(entries: Sequence[LedgerEntry]) -> list[list[int]]:
-    """The versions that one rewind left behind, oldest first, for each rewind that did."""
-    found, live = [], list[int]()
+    """Return the versions undone by each rewind, oldest first."""
+    branches, live = [], list[int]()
     for entry in entries:
         if entry.operation is Operation.REWIND and entry.target is not None:
             target = entry.target
-            left = [version for version in live if version > target]
+            abandoned = [version for version in live if version > target]
             live = [version for version in live if version <= target]
-            if left:
-                found.append(left)
+            if abandoned:
+                branches.append(abandoned)
         live.append(entry.version)
-    return found
+    return branches
 
 
-#: In units of the picture, which are pixels at its natural size.
+#: Sizes in units of the picture: pixels at its natural size.
 PANEL = 96.0
 GAP = 34.0
 LANE = 24.0
@@ -92,13 +90,13 @@ RIGHT = 18.0
 WIDTH_MIN = 1146.0
 STEP_MIN, STEP_MAX = 9.0, 46.0
 
-#: Phases in the order in which they happen; what the ledger does not name is the commit's.
+#: Phases in their order; time that the ledger does not attribute belongs to the commit.
 PHASES = ("recover", "plan", "stage", "commit")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle; ``kind`` says which colour."""
+    """A rectangle; ``kind`` determines its colour."""
 
     x: float
     y: float
@@ -109,7 +107,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: its title, its top, its highest value in words, and its shapes."""
+    """One chart: title, top edge, maximum as text, and shapes."""
 
     title: str
     top: float
@@ -125,7 +123,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where versions stand, left to right."""
+    """Horizontal axis of versions."""
 
     count: int
 
@@ -139,87 +137,87 @@ class Axis:
         return LEFT + RIGHT + self.step * self.count
 
     def x(self, index: int) -> float:
-        """The middle of the version at ``index``."""
+        """Return the centre of the version at ``index``."""
         return round(LEFT + self.step * (index + 0.5), 1)
 
 
 def phases_of(entry: LedgerEntry) -> dict[str, float]:
-    """Seconds by phase. The commit's are what is left of the time until the store's clock said
-    so; an entry of an earlier release, or one without rows, has no other.
+    """Return seconds by phase. The commit gets the rest of the time until the store's timestamp; an
+    entry of an earlier release, or one without rows, has no other phase.
     """
-    named = entry.counts.costs.phases_ms if entry.counts.costs else {}
-    found = {phase: named.get(phase, 0) / 1_000 for phase in PHASES[:-1]}
-    # planned and recovered before it began
-    whole = seconds_of(entry) or 0.0
-    return {**found, PHASES[-1]: max(0.0, whole - found["stage"])}
+    recorded = entry.counts.costs.phases_ms if entry.counts.costs else {}
+    seconds = {phase: recorded.get(phase, 0) / 1_000 for phase in PHASES[:-1]}
+    # the total excludes planning and recovery
+    total = seconds_of(entry) or 0.0
+    return {**seconds, PHASES[-1]: max(0.0, total - seconds["stage"])}
 
 
 def seconds_of(entry: LedgerEntry) -> float | None:
-    """From plan to commit, by two clocks; None if one of them does not tell."""
+    """Return the seconds from plan to commit, by two clocks; None without a commit time."""
     if entry.committed_at is None:
         return None
     return max(0.0, (entry.committed_at - entry.started_at).total_seconds())
 
 
 def records_per_second(entry: LedgerEntry) -> float:
-    """0 where nothing was read."""
+    """Return records per second; 0 if nothing was read."""
     spent = seconds_of(entry)
     return entry.counts.records / spent if spent else 0.0
 
 
 def bars(axis: Axis, top: float, title: str, stacks: Sequence[dict[str, float]]) -> Panel:
-    """A bar for each version, of parts on top of each other."""
-    most = max((sum(stack.values()) for stack in stacks), default=0.0) or 1.0
+    """Return a chart with a stacked bar for each version."""
+    maximum = max((sum(stack.values()) for stack in stacks), default=0.0) or 1.0
     width = round(axis.step * 0.72, 1)
-    found = []
+    shapes = []
     for index, stack in enumerate(stacks):
         bottom = top + PANEL
         for kind, value in stack.items():
-            height = PANEL * value / most
+            height = PANEL * value / maximum
             if height > 0:
                 bottom -= height
                 x = axis.x(index) - width / 2
-                found.append(Bar(round(x, 1), round(bottom, 1), width, round(height, 1), kind))
-    return Panel(title, top, short(most), tuple(found))
+                shapes.append(Bar(round(x, 1), round(bottom, 1), width, round(height, 1), kind))
+    return Panel(title, top, short(maximum), tuple(shapes))
 
 
 def line(axis: Axis, top: float, title: str, values: Sequence[float | None]) -> Panel:
-    """A step for each version; where a value is not known, the line has a gap."""
-    most = max((value for value in values if value is not None), default=0.0) or 1.0
+    """Return a chart with a step line over the versions, with gaps for unknown values."""
+    maximum = max((value for value in values if value is not None), default=0.0) or 1.0
     half = axis.step / 2
     strokes, areas = [], []
     for index, value in enumerate(values):
         if value is None:
             continue
-        x, y = axis.x(index), round(top + PANEL * (1 - value / most), 1)
+        x, y = axis.x(index), round(top + PANEL * (1 - value / maximum), 1)
         joined = index and values[index - 1] is not None
         strokes.append(f"{'L' if joined else 'M'}{x - half:.1f},{y}H{x + half:.1f}")
         areas.append(f"M{x - half:.1f},{top + PANEL}V{y}H{x + half:.1f}V{top + PANEL}Z")
-    return Panel(title, top, short(most), (), " ".join(strokes), " ".join(areas))
+    return Panel(title, top, short(maximum), (), " ".join(strokes), " ".join(areas))
 
 
 def edge(axis: Axis, positions: Mapping[int, int], nodes: Sequence[Node], node: Node) -> str:
-    """The line from the version that ``node`` grew from; empty if that is not shown."""
+    """Return the path from the parent of ``node``; empty if the parent is not shown."""
     if node.grew_from is None:
         return ""
-    before = nodes[positions[node.grew_from]]
-    x0, y0 = axis.x(positions[node.grew_from]), lane_y(before.lane)
+    origin = nodes[positions[node.grew_from]]
+    x0, y0 = axis.x(positions[node.grew_from]), lane_y(origin.lane)
     x1, y1 = axis.x(positions[node.entry.version]), lane_y(node.lane)
     if y0 == y1:
         return f"M{x0},{y0}H{x1}"
     bend = min(axis.step, x1 - x0)
-    if y1 > y0:  # into its own lane at once
+    if y1 > y0:  # changes to its own lane at once
         return f"M{x0},{y0}C{x0 + bend / 2},{y0} {x0 + bend / 2},{y1} {x0 + bend},{y1}H{x1}"
     return f"M{x0},{y0}H{x1 - bend}C{x1 - bend / 2},{y0} {x1 - bend / 2},{y1} {x1},{y1}"
 
 
 def lane_y(lane: int) -> float:
-    """The middle of a lane."""
+    """Return the centre of a lane."""
     return 46.0 + LANE * lane
 
 
 def short(value: float) -> str:
-    """``1,230``, ``45 k``, ``3.2 M``; below ten with a decimal."""
+    """Format as ``1,230``, ``45 k``, ``3.2 M``; below ten with a decimal."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if value >= size:
             scaled = value / (1e3 if unit == "k" else size)
@@ -231,10 +229,10 @@ def short(value: float) -> str:
 
 _TEMPLATE = "page.html.jinja"
 
-#: Times below the axis, at most.
+#: Maximum number of labels below the axis.
 _TICKS = 8
 
-_WORDS = {
+_OPERATION_TEXTS = {
     Operation.REWIND: "rewind to {}",
     Operation.REPLAY: "replay of {}",
 }
@@ -242,13 +240,13 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A version in the picture of the history."""
+    """A version in the history chart."""
 
     node: Node
     x: float
     y: float
     edge: str
-    #: from a replay to the checkpoint whose rows it replaced
+    #: path from a replay to the checkpoint whose rows it replaced
     reach: str
 
     @property
@@ -267,17 +265,17 @@ def page(
     trouble: str = "",
     now: datetime | None = None,
 ) -> str:
-    """The page about ``entries``, oldest first, which end with the head.
+    """Return the HTML page about ``entries``.
 
     Args:
-        entries: the newest of a ledger, or all.
+        entries: the newest of a ledger, or all, oldest first.
         pipeline: its name.
-        reads: the topics, in words.
-        writes: the table, in words.
-        status: where the pipeline stands; None if it could not be asked.
-        failures: runs that failed.
-        trouble: why not.
-        now: when the page was made; now if absent.
+        reads: the topics, as text.
+        writes: the table, as text.
+        status: the pipeline's status; None if it is unavailable.
+        failures: failed runs.
+        trouble: the reason why the status is unavailable.
+        now: creation time of the page; by default the current time.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -287,28 +285,28 @@ def page(
         lstrip_blocks=True,
     )
     environment.filters |= {"instant": _instant, "duration": _duration, "short": short}
-    environment.filters |= {"said": _said, "number": lambda value: f"{value:,}"}
-    made = now or datetime.now(UTC)
+    environment.filters |= {"said": _operation_text, "number": lambda value: f"{value:,}"}
+    created_at = now or datetime.now(UTC)
     return environment.get_template(_TEMPLATE).render(
         pipeline=pipeline,
         reads=reads,
         writes=writes,
         status=status,
         trouble=trouble,
-        failures=sorted(failures, key=lambda each: each.last, reverse=True),
-        made=made,
+        failures=sorted(failures, key=lambda failure: failure.last, reverse=True),
+        made=created_at,
         head=entries[-1] if entries else None,
         costs=_costs(entries),
-        **_picture(entries, status, made),
+        **_picture(entries, status, created_at),
     )
 
 
 def _picture(
-    entries: Sequence[LedgerEntry], status: Status | None, made: datetime
+    entries: Sequence[LedgerEntry], status: Status | None, created_at: datetime
 ) -> Mapping[str, Any]:
     nodes = tree(entries)
     lags = [_lag(entry) for entry in entries]
-    if status is not None and entries:  # and what waits now
+    if status is not None and entries:  # and the current lag
         lags.append(float(status.lag))
     axis = Axis(len(lags) or 1)
     positions = {node.entry.version: index for index, node in enumerate(nodes)}
@@ -339,7 +337,7 @@ def _picture(
         "phases_of": phases_of,
         "age": None if status is None or status.age is None else status.age,
         "asked": status is not None,
-        "span": _span(entries, made),
+        "span": _span(entries, created_at),
     }
 
 
@@ -364,7 +362,7 @@ def _reach(axis: Axis, positions: Mapping[int, int], nodes: Sequence[Node], node
 
 
 def _lag(entry: LedgerEntry) -> float | None:
-    """What waited when it was planned; not of a replay, which reads nothing new."""
+    """Return the lag at planning; None for a replay, which reads nothing new."""
     lag = entry.counts.costs.lag if entry.counts.costs else None
     return None if lag is None else float(lag)
 
@@ -374,27 +372,27 @@ def _speed(node: Node) -> dict[str, float]:
 
 
 def _ticks(axis: Axis, entries: Sequence[LedgerEntry]) -> list[tuple[float, str, str]]:
-    """Where versions and times are written: as many as there is room for."""
-    every = max(1, -(-len(entries) // min(_TICKS, max(1, int(axis.width // 120)))))
+    """Return position, version and time of each label: as many as fit."""
+    interval = max(1, -(-len(entries) // min(_TICKS, max(1, int(axis.width // 120)))))
     return [
         (axis.x(index), str(entry.version), _clock(entry, entries))
         for index, entry in enumerate(entries)
-        if index % every == 0
+        if index % interval == 0
     ]
 
 
 def _clock(entry: LedgerEntry, entries: Sequence[LedgerEntry]) -> str:
-    at, first = (each.committed_at or each.started_at for each in (entry, entries[0]))
+    at, first = (e.committed_at or e.started_at for e in (entry, entries[0]))
     last = entries[-1].committed_at or entries[-1].started_at
     one_day = last - first < timedelta(days=1)
     return f"{at.astimezone(UTC):{'%H:%M:%S' if one_day else '%m-%d %H:%M'}}"
 
 
-def _span(entries: Sequence[LedgerEntry], made: datetime) -> str:
+def _span(entries: Sequence[LedgerEntry], created_at: datetime) -> str:
     if not entries:
         return ""
-    first, last = (each.committed_at or each.started_at for each in (entries[0], entries[-1]))
-    return f"{_instant(first)} – {_instant(last)}, made {_instant(made)}"
+    first, last = (entry.committed_at or entry.started_at for entry in (entries[0], entries[-1]))
+    return f"{_instant(first)} – {_instant(last)}, made {_instant(created_at)}"
 
 
 def _costs(entries: Sequence[LedgerEntry]) -> Mapping[str, Spent]:
@@ -406,13 +404,13 @@ def _costs(entries: Sequence[LedgerEntry]) -> Mapping[str, Spent]:
     return {**sums, "total": total}
 
 
-def _said(entry: LedgerEntry) -> str:
-    """What was done, in words."""
-    said = _WORDS.get(entry.operation, entry.operation.value.replace("_", " "))
+def _operation_text(entry: LedgerEntry) -> str:
+    """Return the operation as text."""
+    template = _OPERATION_TEXTS.get(entry.operation, entry.operation.value.replace("_", " "))
     origin = entry.details.get("forked_from")
     if entry.operation is Operation.FORK and isinstance(origin, Mapping):
         return f"fork of {origin.get('pipeline')} at version {origin.get('version')}"
-    return said.format(entry.target)
+    return template.format(entry.target)
 
 
 def _instant(moment: datetime | None) -> str:

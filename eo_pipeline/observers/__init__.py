@@ -1,6 +1,6 @@
-"""Who watches runs from outside: what failed, for `eo metrics`; OpenTelemetry; OpenLineage.
+"""Observers of runs: failure notes for `eo metrics`, OpenTelemetry and OpenLineage.
 
-The latter two only where their own variables or files ask for them; nothing is imported otherwise.
+The latter two are imported only if their own variables or files configure them.
 """
 
 from __future__ import annotations
@@ -20,62 +20,62 @@ from eo_pipeline.runs.report import (
 
 
 class observed:  # noqa: N801 - used as a function
-    """Within, ``run`` goes on, and whoever watches hears of it, and of its end."""
+    """Context of a run: its observers are notified of its phases and its end."""
 
     def __init__(self, run: ObservedRun) -> None:
         self._run = run
 
     def __enter__(self) -> Observer:
-        self._everyone = _Everyone(self._run, makers())
-        return self._everyone
+        self._observers = _AllObservers(self._run, makers())
+        return self._observers
 
     def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
-        self._everyone.ended(error)
+        self._observers.ended(error)
 
 
 def makers() -> list[MakeObserver]:
-    """Who is to be told of a run that begins now."""
-    found: list[MakeObserver] = [FailureNotes]
+    """Return the constructors of the observers configured now."""
+    factories: list[MakeObserver] = [FailureNotes]
     if detection.for_opentelemetry():
-        found.append(_traced)
+        factories.append(_opentelemetry)
     if detection.for_openlineage():
-        found.append(_lineage)
-    return found
+        factories.append(_openlineage)
+    return factories
 
 
-def _traced(run: ObservedRun) -> Observer:
+def _opentelemetry(run: ObservedRun) -> Observer:
     from eo_pipeline.observers.otel import Telemetry
 
     return Telemetry(run)
 
 
-def _lineage(run: ObservedRun) -> Observer:
+def _openlineage(run: ObservedRun) -> Observer:
     from eo_pipeline.observers.openlineage import LineageEvents
 
     return LineageEvents(run)
 
 
-class _Everyone(Observer):
-    """All of them, each for itself: what one cannot do is logged, and stops nothing."""
+class _AllObservers(Observer):
+    """All observers; an error in one is logged, and affects neither the others nor the run."""
 
     def __init__(self, run: ObservedRun, makers: Sequence[MakeObserver]) -> None:
-        self._all: list[Observer] = []
+        self._list: list[Observer] = []
         self._name = run.pipeline
         for make in makers:
             with harmless(f"{run.pipeline}: watching the run"):
-                self._all.append(make(run))
+                self._list.append(make(run))
 
     def phase(self, times: PhaseTimes) -> None:
-        for each in self._all:
+        for observer in self._list:
             with harmless(f"{self._name}: telling of a phase"):
-                each.phase(times)
+                observer.phase(times)
 
     def committed(self, report: CheckpointReport) -> None:
-        for each in self._all:
+        for observer in self._list:
             with harmless(f"{self._name}: telling of version {report.entry.version}"):
-                each.committed(report)
+                observer.committed(report)
 
     def ended(self, error: BaseException | None) -> None:
-        for each in self._all:
+        for observer in self._list:
             with harmless(f"{self._name}: telling of the run's end"):
-                each.ended(error)
+                observer.ended(error)

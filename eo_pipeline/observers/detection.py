@@ -1,4 +1,4 @@
-"""Whether somebody asked to be told, by the names that OpenTelemetry and OpenLineage give."""
+"""Detection of OpenTelemetry and OpenLineage by their own variables and files."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ _LINEAGE_AT_HOME = "~/.openlineage/openlineage.yml"
 
 
 def for_opentelemetry() -> bool:
-    """By its variables, or perhaps by a program that sets its SDK up and runs a pipeline."""
+    """Return whether its variables are set, or the calling program has loaded its SDK."""
     if _is_true("OTEL_SDK_DISABLED"):
         return False
     return by_otel_variables() or "opentelemetry.sdk.trace" in sys.modules
 
 
 def by_otel_variables() -> bool:
-    """Whether it is to be set up, should nobody have done that."""
+    """Return whether its variables request an exporter."""
     return any(map(os.environ.get, _OTEL))
 
 
 def for_openlineage() -> bool:
-    """By its variables, or by its file."""
+    """Return whether its variables are set, or its file exists."""
     if _is_true("OPENLINEAGE_DISABLED"):
         return False
-    named = any(map(os.environ.get, _LINEAGE)) or any(
+    by_variables = any(map(os.environ.get, _LINEAGE)) or any(
         name.startswith(_LINEAGE_PREFIX) for name in os.environ
     )
-    # a container's user may have no home, and then "~" stays as it is
-    return named or any(map(os.path.isfile, (_LINEAGE_FILE, os.path.expanduser(_LINEAGE_AT_HOME))))
+    # without a home, as in some containers, "~" is not expanded
+    return by_variables or any(
+        map(os.path.isfile, (_LINEAGE_FILE, os.path.expanduser(_LINEAGE_AT_HOME)))
+    )
 
 
 def _is_true(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Failures by kind, kept where `eo metrics` and `eo report` find them."""
+"""Notes of failed runs in staging, for `eo metrics` and `eo report`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from eo_pipeline.runs.report import ObservedRun, Observer
 
 
 def kind_of(error: BaseException | None) -> str | None:
-    """The class of an error; None for a run that ended well, or that somebody interrupted."""
+    """Return the name of an error's class; None for a successful or interrupted run."""
     return type(error).__name__ if isinstance(error, Exception) else None
 
 
 class FailureNotes(Observer):
-    """Notes in staging that the run failed. None of a wrong setting: that is not a pipeline's yet,
-    and a folder that it names is not made.
+    """Notes a failed run in staging; not a ConfigError: the staging folder itself may be wrong, and
+    is not created.
     """
 
     def __init__(self, run: ObservedRun) -> None:

@@ -1,7 +1,7 @@
-"""OpenLineage's events of a run, sent as its own client is configured.
+"""OpenLineage events of a run, sent by its own client and configuration.
 
-START when it begins, RUNNING with each checkpoint, COMPLETE or FAIL at its end (ABORT for an
-interruption). Events leave in a thread of their own: a backend that is away holds up no run.
+START at the beginning, RUNNING with each checkpoint, COMPLETE or FAIL at the end (ABORT after an
+interruption). A separate thread sends them: an unreachable backend does not delay the run.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ log = logging.getLogger(__name__)
 
 
 class Name(NamedTuple):
-    """A dataset's name, and whose name it is."""
+    """Namespace and name of a dataset."""
 
     namespace: str
     name: str
 
 
 def topic_name(bootstrap_servers: str, topic: str) -> Name:
-    """Of a topic: its cluster is named by the first broker."""
+    """Return the name of a topic, with the first broker as the cluster's."""
     host, _, port = bootstrap_servers.split(",")[0].strip().rpartition(":")
     return Name(f"kafka://{host}:{port}" if host else f"kafka://{port}:9092", topic)
 
 
 def written_name(sink: Sink) -> Name:
-    """Of what ``sink`` writes. A kind of store that is not known here is named by its own words."""
-    said = sink.describe()
-    kind, host = said["kind"], f"{said.get('host')}:{said.get('port')}"
+    """Return the name of the sink's table; an unknown kind of store names itself."""
+    description = sink.describe()
+    kind, host = description["kind"], f"{description.get('host')}:{description.get('port')}"
     if kind == "postgres":
         return Name(f"postgres://{host}", sink.qualified_name)
     if kind in ("mysql", "mariadb"):
         return Name(f"mysql://{host}", sink.qualified_name)
     if kind == "kafka":
-        return topic_name(said["bootstrap_servers"], said["table"])
+        return topic_name(description["bootstrap_servers"], description["table"])
     if kind == "redis":
-        return Name(f"redis://{host}", f"{said['database']}.{said['table']}")
-    if "uri" in said:
-        place = urlsplit(said["uri"])
-        if place.scheme == "file":
-            return Name("file", unquote(place.path))
-        return Name(f"{place.scheme}://{place.netloc}", unquote(place.path).strip("/"))
+        return Name(f"redis://{host}", f"{description['database']}.{description['table']}")
+    if "uri" in description:
+        uri = urlsplit(description["uri"])
+        if uri.scheme == "file":
+            return Name("file", unquote(uri.path))
+        return Name(f"{uri.scheme}://{uri.netloc}", unquote(uri.path).strip("/"))
     return Name(kind, sink.qualified_name)
 
 
@@ -86,14 +86,14 @@ except ImportError as error:
     ) from error
 
 
-#: A name for who made the events: there is no page to point to.
+#: Producer of the events; a URN, since there is no public page.
 _PRODUCER = "urn:eo-pipeline"
 _NAMESPACE = "default"
 
-#: Seconds until a backend that does not take the events is not waited for any more.
+#: Seconds to wait for the backend at the end of a run.
 LEAVE_S = 5.0
 
-#: ``namespace/job/run id`` of who started the run, as OpenLineage's integrations hand it over.
+#: ``namespace/job/run id`` of the parent run, set by OpenLineage's integrations.
 _PARENT = "OPENLINEAGE_PARENT_ID"
 
 
@@ -128,7 +128,7 @@ class LineageEvents(Observer):
         self._bytes_out += costs.bytes_out if costs else 0
         for r in entry.ranges:
             self._read.setdefault(r.topic, _Read()).offsets += r.span
-        if len(self._read) == 1:  # of several, the ledger says only the sum
+        if len(self._read) == 1:  # the ledger has only the sum of several topics
             [only] = self._read.values()
             only.records = (only.records or 0) + counts.records
             only.bytes += counts.bytes + (counts.key_bytes or 0)
@@ -159,8 +159,8 @@ class LineageEvents(Observer):
         )
         facets: dict[str, Any] = {"processing_engine": engine}
         if error is not None:
-            said = f"{type(error).__name__}: {scrubbed(str(error))}"
-            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(said, "PYTHON")
+            message = f"{type(error).__name__}: {scrubbed(str(error))}"
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message, "PYTHON")
         if (parent := _parent()) is not None:
             facets["parent"] = parent
         return facets
@@ -170,11 +170,11 @@ class LineageEvents(Observer):
         statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
             rowCount=read.records, size=read.bytes or None
         )
-        known = read.records is not None
+        has_count = read.records is not None
         return InputDataset(
             namespace=name.namespace,
             name=name.name,
-            inputFacets={"inputStatistics": statistics} if known else {},
+            inputFacets={"inputStatistics": statistics} if has_count else {},
         )
 
     def _output(self) -> OutputDataset:
@@ -199,7 +199,7 @@ class LineageEvents(Observer):
         )
 
     def _column_lineage(self) -> column_lineage_dataset.ColumnLineageDatasetFacet | None:
-        """Without a transform a column is the field of its name; what one makes is not known."""
+        """Map each column to the field of its name; None with a transform: lineage unknown."""
         if self._run.transformed or not self._columns:
             return None
         names = [topic_name(self._run.source.bootstrap_servers, topic) for topic in self._read]
@@ -212,12 +212,12 @@ class LineageEvents(Observer):
 
 
 def _field(name: Name, column: str) -> column_lineage_dataset.InputField:
-    same = column_lineage_dataset.Transformation("DIRECT", "IDENTITY")
-    return column_lineage_dataset.InputField(name.namespace, name.name, column, [same])
+    identity = column_lineage_dataset.Transformation("DIRECT", "IDENTITY")
+    return column_lineage_dataset.InputField(name.namespace, name.name, column, [identity])
 
 
 class _Read:
-    """What a run read of one topic; ``records`` is None where only offsets are known."""
+    """Counts of one topic; ``records`` is None if only offsets are known."""
 
     def __init__(self) -> None:
         self.offsets = 0
@@ -226,11 +226,11 @@ class _Read:
 
 
 def _parent() -> parent_run.ParentRunFacet | None:
-    """Who started the run: whoever said so in the environment, or the scheduler it runs under."""
+    """Return the parent run from the environment, or else that of the scheduler."""
     namespace, _, rest = os.environ.get(_PARENT, "").partition("/")
     job, _, run_id = rest.rpartition("/")
-    if not job and (starter := STARTER.get()) is not None:
-        namespace, (job, run_id) = _namespace(), starter
+    if not job and (run_of_scheduler := STARTER.get()) is not None:
+        namespace, (job, run_id) = _namespace(), run_of_scheduler
     if not job:
         return None
     return parent_run.ParentRunFacet(parent_run.Run(run_id), parent_run.Job(namespace, job))
@@ -241,7 +241,7 @@ def _namespace() -> str:
 
 
 class _Sender:
-    """Sends events one after the other, in their order, while the run goes on."""
+    """Background thread that sends events in their order."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
@@ -253,7 +253,7 @@ class _Sender:
         self._events.put(event)
 
     def end(self) -> None:
-        """Return when all were sent, or :data:`LEAVE_S` are over."""
+        """Wait until all are sent, for :data:`LEAVE_S` at most."""
         self._events.put(None)
         self._thread.join(LEAVE_S)
         if self._thread.is_alive():
@@ -266,12 +266,12 @@ class _Sender:
     def _work(self) -> None:
         with harmless(f"{self._pipeline}: setting up OpenLineage"):
             client = OpenLineageClient()
-            is_away = False
+            is_unreachable = False
             while (event := self._events.get()) is not None:
-                if is_away and event.eventType is RunState.RUNNING:
-                    continue  # each would be tried for seconds; the last one says it all
-                is_away = True
+                if is_unreachable and event.eventType is RunState.RUNNING:
+                    continue  # each attempt takes seconds; the final event has the totals
+                is_unreachable = True
                 with harmless(f"{self._pipeline}: sending an event to OpenLineage"):
                     client.emit(event)
-                    is_away = False
+                    is_unreachable = False
             client.close(LEAVE_S)

@@ -1,7 +1,7 @@
-"""Traces and metrics for OpenTelemetry, set up by its own environment variables.
+"""Traces and metrics for OpenTelemetry, configured by its own environment variables.
 
-A trace is a run; below it a span for each checkpoint, and below that one for each phase. A program
-that has set OpenTelemetry up itself gets them where it sends its own.
+A trace is a run, with a span for each checkpoint, and within that one for each phase. They use the
+providers of a program that has set up OpenTelemetry itself.
 """
 
 from __future__ import annotations
@@ -49,47 +49,48 @@ log = logging.getLogger(__name__)
 
 _NAME = "eo_pipeline"
 
-#: Seconds for what was recorded to leave when a run ends; whoever is away is not waited for any
-#: longer.
+#: Seconds to wait for the exporters at the end of a run.
 LEAVE_S = 5.0
 
 
 class Telemetry(Observer):
-    """One run as a trace, and its numbers."""
+    """Trace and metrics of one run."""
 
     def __init__(self, run: ObservedRun) -> None:
         if by_otel_variables():
             _set_up()
         self._run = run
-        self._of = {"eo.pipeline": run.pipeline, "eo.operation": run.operation}
+        self._labels = {"eo.pipeline": run.pipeline, "eo.operation": run.operation}
         self._pending: list[PhaseTimes] = []
         self._tracer = trace.get_tracer(_NAME)
-        self._numbers = _Numbers.made()
-        # a scheduler's own trace, as OpenTelemetry hands it over in the environment
-        outer = propagate.extract({k.lower(): os.environ[k] for k in _CARRIER & os.environ.keys()})
-        named = {
-            **self._of,
+        self._instruments = _Instruments.shared()
+        # a scheduler's trace, from OpenTelemetry's variables
+        inherited = propagate.extract(
+            {k.lower(): os.environ[k] for k in _CARRIER & os.environ.keys()}
+        )
+        attributes = {
+            **self._labels,
             "eo.run_id": run.run_id,
             "eo.table": run.sink.qualified_name,
             "messaging.system": "kafka",
             "messaging.destination.name": ",".join(run.source.topics)
             or str(run.source.topic_pattern),
         }
-        current = None if trace.get_current_span().get_span_context().is_valid else outer
+        current = None if trace.get_current_span().get_span_context().is_valid else inherited
         self._span = self._tracer.start_span(
-            f"{run.operation} {run.pipeline}", current, attributes=named
+            f"{run.operation} {run.pipeline}", current, attributes=attributes
         )
         self._token = context.attach(trace.set_span_in_context(self._span))
 
     def phase(self, times: PhaseTimes) -> None:
         self._pending.append(times)
         seconds = (times.ended_ns - times.began_ns) / 1e9
-        self._numbers.phases.record(seconds, {**self._of, "eo.phase": times.name})
+        self._instruments.phases.record(seconds, {**self._labels, "eo.phase": times.name})
 
     def committed(self, report: CheckpointReport) -> None:
         entry, counts = report.entry, report.entry.counts
-        said: dict[str, AttributeValue] = {
-            **self._of,
+        attributes: dict[str, AttributeValue] = {
+            **self._labels,
             "eo.version": entry.version,
             "eo.operation": entry.operation.value,
             "eo.partitions": len(entry.ranges),
@@ -100,14 +101,14 @@ class Telemetry(Observer):
             "eo.recovered": report.recovered,
             **({} if report.lag_after is None else {"eo.lag": report.lag_after}),
         }
-        self._checkpoint(f"checkpoint {entry.version}", said)
-        of = {**self._of, "eo.operation": entry.operation.value}
-        self._numbers.add(report, of)
+        self._checkpoint(f"checkpoint {entry.version}", attributes)
+        labels = {**self._labels, "eo.operation": entry.operation.value}
+        self._instruments.add(report, labels)
 
     def ended(self, error: BaseException | None) -> None:
         try:
             if error is not None and self._pending:
-                _failed(self._checkpoint("checkpoint", self._of, end=False), error).end()
+                _failed(self._checkpoint("checkpoint", self._labels, end=False), error).end()
             self._phases(self._pending, self._span)
             if error is not None:
                 _failed(self._span, error)
@@ -115,42 +116,42 @@ class Telemetry(Observer):
             context.detach(self._token)
             self._span.end()
         if (kind := kind_of(error)) is not None:
-            self._numbers.failures.add(1, {**self._of, "error.type": kind})
+            self._instruments.failures.add(1, {**self._labels, "error.type": kind})
         _flush()
 
     def _checkpoint(
-        self, name: str, said: Mapping[str, AttributeValue], *, end: bool = True
+        self, name: str, attributes: Mapping[str, AttributeValue], *, end: bool = True
     ) -> Span:
-        """From its first phase until now; what did not commit has no number."""
+        """Record a span from the first pending phase until now."""
         phases, self._pending = self._pending, []
-        # the last phase to be told may have begun first: staged while another was committed
-        began = min((each.began_ns for each in phases), default=None)
-        span = self._tracer.start_span(name, attributes=said, start_time=began)
+        # the last reported phase may have begun first: staged while another checkpoint committed
+        began = min((times.began_ns for times in phases), default=None)
+        span = self._tracer.start_span(name, attributes=attributes, start_time=began)
         self._phases(phases, span)
         if end:
             span.end()
         return span
 
     def _phases(self, phases: Sequence[PhaseTimes], parent: Span) -> None:
-        within = trace.set_span_in_context(parent)
-        for each in phases:
+        parent_context = trace.set_span_in_context(parent)
+        for times in phases:
             span = self._tracer.start_span(
-                each.name, within, attributes=self._of, start_time=each.began_ns
+                times.name, parent_context, attributes=self._labels, start_time=times.began_ns
             )
-            if each.failed:
+            if times.failed:
                 span.set_status(trace.StatusCode.ERROR)
-            span.end(each.ended_ns)
+            span.end(times.ended_ns)
 
 
 def _failed(span: Span, error: BaseException) -> Span:
-    """Its kind and its sentence; a stack would show values."""
+    """Record kind and text of an error; a stack could show values."""
     span.set_attribute("error.type", type(error).__name__)
     span.set_status(trace.StatusCode.ERROR, scrubbed(str(error)) or type(error).__name__)
     return span
 
 
-class _Numbers:
-    """The instruments, by the semantic conventions' units."""
+class _Instruments:
+    """The metric instruments, with units of the semantic conventions."""
 
     def __init__(self) -> None:
         meter = metrics.get_meter(_NAME)
@@ -165,18 +166,18 @@ class _Numbers:
 
     @staticmethod
     @cache
-    def made() -> _Numbers:
-        return _Numbers()
+    def shared() -> _Instruments:
+        return _Instruments()
 
-    def add(self, report: CheckpointReport, of: Mapping[str, str]) -> None:
+    def add(self, report: CheckpointReport, labels: Mapping[str, str]) -> None:
         counts = report.entry.counts
-        self.checkpoints.add(1, of)
-        self.records.add(counts.records, of)
-        self.bytes.add(counts.bytes + (counts.key_bytes or 0), of)
-        self.rows.add(counts.rows, of)
-        self.dead_letters.add(counts.dead_letters, of)
+        self.checkpoints.add(1, labels)
+        self.records.add(counts.records, labels)
+        self.bytes.add(counts.bytes + (counts.key_bytes or 0), labels)
+        self.rows.add(counts.rows, labels)
+        self.dead_letters.add(counts.dead_letters, labels)
         if report.lag_after is not None:
-            self.lag.set(report.lag_after, {"eo.pipeline": of["eo.pipeline"]})
+            self.lag.set(report.lag_after, {"eo.pipeline": labels["eo.pipeline"]})
 
 
 #: https://opentelemetry.io/docs/specs/otel/context/env-carriers/
@@ -187,11 +188,11 @@ _PROTOCOL = "http/protobuf"
 
 @cache
 def _set_up() -> None:
-    """OpenTelemetry's providers for this process, unless somebody set them up already. Each run
-    flushes them, so that the process need not when it ends.
+    """Set up OpenTelemetry's providers for this process, unless they exist. Each run flushes them;
+    no flush at exit is needed.
 
     Raises:
-        ConfigError: a variable asks for what this package does not bring.
+        ConfigError: a variable requests an unsupported exporter or protocol.
     """
     resource = Resource.create(
         {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: _NAME}
@@ -210,37 +211,37 @@ def _set_up() -> None:
 
 
 def _span_exporter() -> SpanExporter | None:
-    chosen = _chosen("TRACES")
-    if chosen == "console":
+    exporter = _exporter("TRACES")
+    if exporter == "console":
         return ConsoleSpanExporter()
-    return OTLPSpanExporter() if chosen == "otlp" else None
+    return OTLPSpanExporter() if exporter == "otlp" else None
 
 
 def _metric_exporter() -> MetricExporter | None:
-    chosen = _chosen("METRICS")
-    if chosen == "console":
+    exporter = _exporter("METRICS")
+    if exporter == "console":
         return ConsoleMetricExporter()
-    return OTLPMetricExporter() if chosen == "otlp" else None
+    return OTLPMetricExporter() if exporter == "otlp" else None
 
 
-def _chosen(signal: str) -> str:
+def _exporter(signal: str) -> str:
     variable = f"OTEL_{signal}_EXPORTER"
-    chosen = os.environ.get(variable) or "otlp"
-    if chosen not in ("otlp", "console", "none"):
-        raise ConfigError(f"{variable}: otlp, console or none, not {chosen!r}")
-    named = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
-    protocol = next(filter(None, map(os.environ.get, named)), _PROTOCOL)
-    if chosen == "otlp" and protocol != _PROTOCOL:
+    exporter = os.environ.get(variable) or "otlp"
+    if exporter not in ("otlp", "console", "none"):
+        raise ConfigError(f"{variable}: otlp, console or none, not {exporter!r}")
+    variables = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
+    protocol = next(filter(None, map(os.environ.get, variables)), _PROTOCOL)
+    if exporter == "otlp" and protocol != _PROTOCOL:
         raise ConfigError(
             f"OTEL_EXPORTER_OTLP_PROTOCOL: {_PROTOCOL} is what this package sends, not "
             f"{protocol!r}; a collector takes it at port 4318"
         )
-    return chosen
+    return exporter
 
 
 def _flush() -> None:
-    """What was recorded leaves before the process may end. The exporters try again for longer than
-    they are told to, so that they do it in a thread that nobody has to wait for.
+    """Flush the exporters before the process may end, in a daemon thread: their retries exceed the
+    configured timeout.
     """
     thread = threading.Thread(target=_flush_all, daemon=True)
     thread.start()

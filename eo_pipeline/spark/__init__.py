@@ -1,4 +1,4 @@
-"""Spark: where it runs, what it is started with, and what its failures mean."""
+"""Spark: sessions, start-up settings, interruption and errors."""
 
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ __all__ = [
     "with_schema_asked_once",
 ]
 
-#: A run that finds nothing new does without pyspark, which takes a sixth of a second.
+#: Lazy imports: a run without new records saves the import of pyspark, a sixth of a second.
 _HOMES = {
     "eo_pipeline.spark.schemas": (
         "with_known_schema",

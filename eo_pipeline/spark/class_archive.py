@@ -1,9 +1,9 @@
-"""A class-data archive: the JVM's own picture of Spark's classes, read in place of 280 jars.
+"""Class-data sharing (CDS) archive of Spark's classes, mapped by a JVM in place of 280 jars.
 
-It saves a third of what a cold Spark takes to start, and is made once (``eo spark archive``), by a
-JVM that writes down at its end what it had loaded. It fits one Java, one class path and one set of
-flags: the file is named by them, so that another jar or another Java finds none and starts as ever,
-which is said. What the name does not tell the JVM checks itself, and goes on without, silently.
+It saves a third of a cold Spark's start-up time. ``eo spark archive`` creates it once, with a JVM
+that writes its loaded classes at exit. An archive fits one Java, one class path and one set of
+flags. The file name is their hash, so another jar or Java finds no archive and starts without one,
+with a log message. The JVM checks the rest itself, and ignores an unfit archive silently.
 """
 
 from __future__ import annotations
@@ -22,37 +22,35 @@ from pathlib import Path
 
 from eo_pipeline.errors import SetupError
 
-#: A folder for what can be made again.
+#: Environment variable of the cache folder.
 CACHE_VARIABLE = "EO_CACHE"
 
-#: An archive that nobody has used for so long is removed when another one is made: 150 MB.
+#: Archives (150 MB each) unused for this long are removed when another one is created.
 _UNUSED_S = 30 * 24 * 3600.0
 _SUFFIX = ".jsa"
-#: How a folder begins in which one is being written.
+#: Prefix of the folder in which an archive is being written.
 UNFINISHED = ".making-"
 
 _FLAG = "-XX:SharedArchiveFile="
 
-#: The JVM tells on stdout that an archive does not fit; there is nothing to do about that.
+#: Without these the JVM reports an unfit archive on stdout.
 _SILENCE = ("-Xshare:auto", "-Xlog:cds*=off", "-Xlog:class+path=off")
 
-#: From here on a heap's pointers are wider, and those of an archive with them.
+#: From this heap size on, pointers are uncompressed, in the heap and in an archive.
 _WIDE_HEAP_BYTES = 32 * 1024**3
 _HEAP = re.compile(r"-Xmx(\d+)([kmgt]?)", re.IGNORECASE)
 
-#: What says nothing of classes.
+#: Prefixes of flags that do not affect an archive.
 _NO_MATTER = ("-Xmx", "-Xms", "-Xss", "-XX:TieredStopAtLevel=", "-XX:Tier4", "-D")
 
-
-#: For what no archive fitted in this process: arguments of ``spark-submit``, by the archive that
-#: they would make.
+#: Arguments of ``spark-submit`` for which this process found no archive, by the archive's path.
 _lacking: dict[Path, tuple[str, ...]] = {}
 
 log = logging.getLogger(__name__)
 
 
 class NoArchiveError(Exception):
-    """There can be no archive for a command: the text says why, and ``remedy`` what to do."""
+    """No archive can exist for a command; the text has the reason, ``remedy`` the action."""
 
     def __init__(self, text: str, remedy: str) -> None:
         super().__init__(text)
@@ -60,14 +58,14 @@ class NoArchiveError(Exception):
 
 
 def folder() -> Path:
-    """Where this user's archives are: below EO_CACHE, ``XDG_CACHE_HOME``, or else ``~/.cache``.
+    """Return this user's folder of archives, below EO_CACHE, ``XDG_CACHE_HOME`` or ``~/.cache``.
 
     Raises:
         SetupError: none of them is set, and this user has no home.
     """
-    own = os.environ.get(CACHE_VARIABLE)
-    if own:
-        return Path(own).absolute() / "jvm"
+    override = os.environ.get(CACHE_VARIABLE)
+    if override:
+        return Path(override).absolute() / "jvm"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if not cache.is_absolute():
         raise SetupError(f"This user has no home: set HOME, or {CACHE_VARIABLE} to a folder.")
@@ -75,10 +73,10 @@ def folder() -> Path:
 
 
 def with_archive(command: Sequence[str], arguments: Sequence[str] = ()) -> list[str]:
-    """``command``, which starts a JVM, with the archive that was made for it. If none fits, and
-    there could be one, that is said, once.
+    """Return ``command``, which starts a JVM, with its archive. If none fits and one is possible,
+    log that once.
 
-    ``arguments`` are those of ``spark-submit`` that end in this command, for :func:`lacking`.
+    ``arguments`` are the ones of ``spark-submit`` behind this command, for :func:`lacking`.
     """
     try:
         archive = archive_of(command)
@@ -88,7 +86,7 @@ def with_archive(command: Sequence[str], arguments: Sequence[str] = ()) -> list[
         _tell(archive, arguments)
         return list(command)
     with suppress(OSError):
-        os.utime(archive)  # in use
+        os.utime(archive)  # marks it as used
     return [command[0], f"{_FLAG}{archive}", *_SILENCE, *command[1:]]
 
 
@@ -102,88 +100,87 @@ def _tell(archive: Path, arguments: Sequence[str]) -> None:
 
 
 def lacking() -> tuple[str, ...]:
-    """The arguments of ``spark-submit`` for which this process found no archive that fits, the
-    first if there were several; empty if it missed none.
+    """Return the first arguments of ``spark-submit`` for which this process found no archive;
+    empty if every archive was found.
     """
     return next(iter(_lacking.values()), ())
 
 
-def making(command: Sequence[str], archive: Path) -> list[str]:
-    """``command``, with which the JVM writes ``archive`` when it ends."""
+def recording(command: Sequence[str], archive: Path) -> list[str]:
+    """Return ``command`` with the flag that makes the JVM write ``archive`` at exit."""
     return [command[0], f"-XX:ArchiveClassesAtExit={archive}", *_SILENCE, *command[1:]]
 
 
 def archive_in(flags: Iterable[str]) -> str:
-    """The archive that a JVM with these ``flags`` was started with; empty if with none."""
-    given = (each.removeprefix(_FLAG) for each in flags if each.startswith(_FLAG))
-    return next(given, "")
+    """Return the archive among the ``flags`` of a JVM; empty if there is none."""
+    paths = (flag.removeprefix(_FLAG) for flag in flags if flag.startswith(_FLAG))
+    return next(paths, "")
 
 
 def archive_of(command: Sequence[str]) -> Path:
-    """Where the archive for ``command`` is, or would be.
+    """Return the path of the archive for ``command``, which need not exist.
 
     Raises:
-        NoArchiveError: there can be none. A jar cannot be looked at, a folder with files is on the
-            class path, or this Java comes without an archive of its own classes to put ours on, as
-            that of the wheel does.
+        NoArchiveError: no archive is possible. A jar is unreadable, a folder with files is on the
+            class path, or this Java (as the wheel's) has no base archive of its own classes.
     """
-    java, wide = Path(command[0]).resolve(), _has_wide_heap(command)
-    its_own = "classes_nocoops.jsa" if wide else "classes.jsa"
-    if not (java.parents[1] / "lib" / "server" / its_own).is_file():
+    java, wide_heap = Path(command[0]).resolve(), _has_wide_heap(command)
+    base_archive = "classes_nocoops.jsa" if wide_heap else "classes.jsa"
+    if not (java.parents[1] / "lib" / "server" / base_archive).is_file():
         raise NoArchiveError(
             f"{java} comes without an archive of its own classes, as that of the wheel does",
             "A JDK or JRE of this system has one: put it on the path, or name it in JAVA_HOME.",
         )
     try:
-        look = [
+        files = [
             _look(path) for path in (java.parents[1] / "lib" / "modules", *_class_path(command))
         ]
-        place = folder()
+        archives = folder()
     except (OSError, SetupError) as error:
         raise NoArchiveError(str(error), "Correct that; then `eo spark archive`.") from error
-    told = json.dumps([str(java), wide, list(_flags(command)), look]).encode()
-    return place / f"spark-{hashlib.sha256(told).hexdigest()[:24]}{_SUFFIX}"
+    digest_input = json.dumps([str(java), wide_heap, list(_flags(command)), files]).encode()
+    return archives / f"spark-{hashlib.sha256(digest_input).hexdigest()[:24]}{_SUFFIX}"
 
 
 def fits(archive: Path) -> bool:
-    """Whether ``archive`` is there, and a JVM of ours may take it."""
-    return is_ours(archive) and is_whole(archive)
+    """Return whether ``archive`` exists, is complete, and is owned by this user."""
+    return is_ours(archive) and is_complete(archive)
 
 
 def has_any() -> bool:
-    """Whether there is an archive of ours, whatever it was made for."""
-    return any(is_ours(each) for each in folder().glob(f"*{_SUFFIX}"))
+    """Return whether any archive of this user exists."""
+    return any(is_ours(archive) for archive in folder().glob(f"*{_SUFFIX}"))
 
 
 def forget_unused(number_max: int | None = None) -> None:
-    """Remove archives that were not used for a month, and what a making that was killed left; of
-    ``number_max`` archives or more the one that was not used for longest, to make room for another.
+    """Remove archives unused for a month, and the folders of killed processes; with ``number_max``
+    archives or more also the least recently used one, to make room for another.
 
-    Whoever calls it holds the lock that a making holds. A JVM keeps what it has mapped.
+    The caller holds the lock of :func:`make_archive`. A running JVM keeps its mapped archive.
     """
-    for left in folder().glob(f"{UNFINISHED}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    used = sorted((_used(each), each) for each in folder().glob(f"*{_SUFFIX}"))
-    before = time.time() - _UNUSED_S
-    old = [each for when, each in used if when < before]
-    if number_max is not None and len(used) >= number_max:
-        old.append(used[0][1])
-    for each in old:
+    for unfinished in folder().glob(f"{UNFINISHED}*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    by_last_use = sorted((_used(archive), archive) for archive in folder().glob(f"*{_SUFFIX}"))
+    oldest = time.time() - _UNUSED_S
+    old = [archive for last_use, archive in by_last_use if last_use < oldest]
+    if number_max is not None and len(by_last_use) >= number_max:
+        old.append(by_last_use[0][1])
+    for archive in old:
         with suppress(OSError):
-            each.unlink(missing_ok=True)
-            _size_of(each).unlink(missing_ok=True)
+            archive.unlink(missing_ok=True)
+            _size_of(archive).unlink(missing_ok=True)
 
 
 def _used(archive: Path) -> float:
-    """When it was used last, in seconds since the epoch; long ago if it is gone."""
+    """Return the time of last use, in seconds since 1970; 0 if the file is missing."""
     try:
         return archive.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def is_whole(archive: Path) -> bool:
-    """Whether it is there, and as long as when it was made: a JVM that maps less dies of it."""
+def is_complete(archive: Path) -> bool:
+    """Return whether the file has its sealed size: a JVM that maps a truncated archive crashes."""
     try:
         return archive.stat().st_size == int(_size_of(archive).read_text())
     except (OSError, ValueError):
@@ -191,7 +188,7 @@ def is_whole(archive: Path) -> bool:
 
 
 def seal(archive: Path) -> None:
-    """Write down how long ``archive`` is, now that it is whole."""
+    """Record the size of the complete ``archive``."""
     _size_of(archive).write_text(str(archive.stat().st_size))
 
 
@@ -200,7 +197,7 @@ def _size_of(archive: Path) -> Path:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether it is there. Classes that somebody else wrote would run as us."""
+    """Return whether only this user can write the file: its classes run as this user."""
     try:
         status = path.stat()
     except OSError:
@@ -209,8 +206,8 @@ def is_ours(path: Path) -> bool:
 
 
 def _has_wide_heap(command: Sequence[str]) -> bool:
-    found = [each for each in map(_HEAP.fullmatch, command) if each]
-    sizes = [int(each[1]) * 1024 ** " kmgt".index(each[2].lower() or " ") for each in found]
+    matches = [match for match in map(_HEAP.fullmatch, command) if match]
+    sizes = [int(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ") for match in matches]
     return max(sizes, default=0) >= _WIDE_HEAP_BYTES
 
 
@@ -225,10 +222,10 @@ def _flags(command: Sequence[str]) -> Iterator[str]:
 
 
 def _class_path(command: Sequence[str]) -> Iterator[Path]:
-    """Every file of it, in its order; a JVM reads a folder's in the order the disk has them.
+    """List the files of the class path in order; a wildcard's jars sorted by name.
 
     Raises:
-        NoArchiveError: a folder with files is on it, of which a JVM writes down nothing.
+        NoArchiveError: a folder with files is on it; the JVM does not archive its classes.
     """
     parts = command[list(command).index("-cp") + 1] if "-cp" in command else ""
     for part in filter(None, parts.split(os.pathsep)):
@@ -245,6 +242,8 @@ def _class_path(command: Sequence[str]) -> Iterator[Path]:
 
 
 def _look(path: Path) -> tuple[str, int, int]:
-    """In seconds, as the JVM itself compares times: an image's layers have none finer."""
-    found = path.stat()
-    return (str(path), found.st_size, int(found.st_mtime))
+    """Return path, size and modification time, in seconds as the JVM compares it: container image
+    layers have no finer times.
+    """
+    status = path.stat()
+    return (str(path), status.st_size, int(status.st_mtime))

@@ -1,4 +1,4 @@
-"""Which client of Spark's a session or a frame belongs to: py4j's, or Spark Connect's."""
+"""Kind of Spark client behind a session or frame: py4j or Spark Connect."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def is_connect(spark_or_frame: SparkSession | DataFrame) -> bool:
-    """Whether it speaks to a Spark Connect server, told without an import of what that takes."""
+    """Return whether the client is Spark Connect; does not import it."""
     return type(spark_or_frame).__module__.startswith("pyspark.sql.connect")

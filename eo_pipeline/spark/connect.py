@@ -1,6 +1,6 @@
-"""A session on a Spark Connect server: found alive or made anew, and never waited for without end.
+"""Sessions on a Spark Connect server: cached, checked for life, with bounded waits.
 
-Left to itself, pyspark tries for ten minutes to reach a server that is away, without a word.
+By default pyspark tries silently for ten minutes to reach an unavailable server.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from eo_pipeline.spark.clients import is_connect
 
 log = logging.getLogger(__name__)
 
-#: Between two tries to reach a server that was lost.
+#: Pause between two attempts to reach an unavailable server.
 _PAUSE_MS = 250
 
-#: Seconds for a look at who listens, on the way to an error.
+#: Seconds for requests and probes that are not worth a longer wait.
 _LOOK_S = 1.0
 
 _REMEDY = "Start the server, or correct spark.remote or SPARK_REMOTE."
 
-#: The sessions of this process, by server and settings. One that was lost is put in its place.
+#: The sessions of this process by server and settings. A lost session is replaced.
 _sessions: dict[tuple[str, str], SparkSession] = {}
 _lock = threading.Lock()
-# the sessions of a process are not those of one that it forks
+# a forked process must not use its parent's sessions
 os.register_at_fork(after_in_child=_sessions.clear)
 
 
 def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSession:
-    """This process's session on the server, if that still knows it, or else a new one.
+    """Return this process's session on the server if the server still has it, else a new one.
 
     Args:
         remote: ``sc://host:port``, with a token or other parameters behind ``/;``.
         config: Spark settings of the session.
-        timeout_s: how long the server may be away, now and whenever the session is used.
+        timeout_s: how long the server may be unavailable, now and at each use of the session.
 
     Raises:
         ConfigError: ``remote`` is not an address, or the server there did not let us in.
@@ -61,15 +61,15 @@ def connect(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSe
     _check_address(remote)
     key = (remote, json.dumps(dict(config), sort_keys=True))
     with _lock:
-        known = _sessions.get(key)
-        if known is not None:
-            if knows_its_session(known):
-                return _active(known)
+        cached = _sessions.get(key)
+        if cached is not None:
+            if session_is_alive(cached):
+                return _active(cached)
             del _sessions[key]
-            _discard(known)
-        callers = _of_the_caller()
-        if callers is not None:
-            return callers
+            _discard(cached)
+        foreign = _of_the_caller()
+        if foreign is not None:
+            return foreign
         _sessions[key] = _created(remote, config, timeout_s)
         return _active(_sessions[key])
 
@@ -86,7 +86,7 @@ def _check_address(remote: str) -> None:
 
 
 def _of_the_caller() -> SparkSession | None:
-    """A session that somebody else made active in this thread: it is theirs, and taken as it is."""
+    """Return the active session of this thread if the caller created it; used unchanged."""
     active = SparkSession.getActiveSession()
     if active is None or active in _sessions.values():
         return None
@@ -99,8 +99,8 @@ def _of_the_caller() -> SparkSession | None:
 
 
 def _active(session: SparkSession) -> SparkSession:
-    """``session``, as the one that a transform, and pyspark itself where it reads a schema's text,
-    find in this thread: pyspark leaves the first that was made, whose server may have ended.
+    """Make ``session`` the active one of this thread, for transforms and for pyspark's schema
+    parser: pyspark keeps the first created session active, whose server may have ended.
     """
     active = SparkSession.getActiveSession()
     if active is None or active in _sessions.values():
@@ -109,21 +109,21 @@ def _active(session: SparkSession) -> SparkSession:
 
 
 class _Channel(DefaultChannelBuilder):
-    """How the server is reached, and the channel that pyspark made so."""
+    """Builder that keeps the channel it built."""
 
-    made: grpc.Channel
+    channel: grpc.Channel
 
     def toChannel(self) -> grpc.Channel:  # noqa: N802 - pyspark's name
-        self.made = super().toChannel()
-        return self.made
+        self.channel = super().toChannel()
+        return self.channel
 
     def wait_until_ready(self, timeout_s: float) -> None:
         """Return once a gRPC server answers; pyspark's own first request would wait ten minutes.
 
-        Not by a channel for that alone: gRPC takes 0.2 s to close one that was waited for.
+        Waits on the session's channel: a separate one would take gRPC 0.2 s to close.
         """
         try:
-            grpc.channel_ready_future(self.made).result(timeout=timeout_s)
+            grpc.channel_ready_future(self.channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
             raise SparkUnavailableError(
                 f"No Spark Connect server answered at {self.endpoint} within {timeout_s:g} s "
@@ -143,21 +143,21 @@ def _what_listens(endpoint: str) -> str:
     )
 
 
-#: Requests that a server answers at once, and how often ``connect_timeout`` a busy one may take.
+#: Requests that a server answers at once; a busy one may take this multiple of ``connect_timeout``.
 _ANSWERED_AT_ONCE = ("Config", "Interrupt", "ReleaseExecute", "ReleaseSession")
 _BUSY = 3
 
-#: Seconds until a plan was looked through: that may take a look at files or at Kafka.
+#: Timeout of a plan's analysis, which may list files or ask Kafka.
 _ANALYSIS_S = 600
 
 
 def _close_alone(client: SparkConnectClient) -> None:
-    """Have ``client`` close its channel and no more.
+    """Replace the client's ``close`` by one that closes only its channel.
 
-    pyspark's own ``close`` also ends the threads that release results for all clients of this
-    process, and waits for them; and a session that is collected does that in whatever thread the
-    collector is at work. If that is one of these threads, or one that they wait for, this waits for
-    ever, or no query of this process succeeds any more ("cannot schedule new futures").
+    pyspark's own ``close`` also shuts down the thread pool that releases results for all clients
+    of the process, and waits for it. The garbage collector may call it in any thread. In a thread
+    of that pool, or one the pool waits for, it deadlocks; afterwards every query of the process
+    fails ("cannot schedule new futures").
     """
     is_closed = False
 
@@ -172,8 +172,8 @@ def _close_alone(client: SparkConnectClient) -> None:
 
 
 def _deadlines(timeout_s: float) -> str:
-    """gRPC's own configuration of a client ("service config"): left to itself it waits for a server
-    that is frozen for ever. A job has no deadline, see :mod:`eo_pipeline.spark.interrupts`.
+    """Return gRPC's service config with deadlines: without them a client waits for a frozen server
+    for ever. A job has no deadline, see :mod:`eo_pipeline.spark.interrupts`.
     """
     service = "spark.connect.SparkConnectService"
     at_once = [{"service": service, "method": name} for name in _ANSWERED_AT_ONCE]
@@ -186,23 +186,23 @@ def _deadlines(timeout_s: float) -> str:
 
 
 def _created(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkSession:
-    """A new session; the server has let it in and can be waited for no longer than it should."""
+    """Create a session that the server has accepted, with bounded retries."""
     channel = _Channel(remote, [("grpc.service_config", _deadlines(timeout_s))])
     builder = ConnectSession.Builder().channelBuilder(channel)
     # as pyspark's own builder does: functions are then those of Spark Connect
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    made = cast(SparkSession, builder.create())  # asks for nothing yet
-    _close_alone(_of_connect(made).client)
+    session = cast(SparkSession, builder.create())  # sends no request yet
+    _close_alone(_of_connect(session).client)
     try:
         channel.wait_until_ready(timeout_s)
     except SparkUnavailableError:
-        _discard(made)
+        _discard(session)
         raise
-    _of_connect(made).client.set_retry_policies([_patience(timeout_s)])
+    _of_connect(session).client.set_retry_policies([_patience(timeout_s)])
     try:
-        made.version  # noqa: B018  the first request: it knows whether we may come in
+        session.version  # noqa: B018  the first request: it reports refused credentials
     except PySparkException as error:
-        _discard(made)
+        _discard(session)
         if not _is_refusal(error):
             raise SparkUnavailableError(
                 f"The server at {channel.endpoint} did not make a session within {timeout_s:g} s "
@@ -213,31 +213,31 @@ def _created(remote: str, config: Mapping[str, str], timeout_s: float) -> SparkS
             f"{_details(error)}. Correct the address, or the token behind it: spark.remote or "
             "SPARK_REMOTE."
         ) from error
-    apply_settings(made, config)
-    return made
+    apply_settings(session, config)
+    return session
 
 
 def apply_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
-    """Set ``settings``, in one request, which passes over what only a server can be started with,
-    and unset, in another, those that are None.
+    """Set ``settings`` in one request, which skips static ones, and unset those that are None in
+    another.
     """
-    asked = _of_connect(spark).client.config
+    request = _of_connect(spark).client.config
     pairs = [proto.KeyValue(key=k, value=v) for k, v in settings.items() if v is not None]
     if pairs:
-        wanted = proto.ConfigRequest.Set(pairs=pairs, silent=True)
-        asked(proto.ConfigRequest.Operation(set=wanted))
+        operation = proto.ConfigRequest.Set(pairs=pairs, silent=True)
+        request(proto.ConfigRequest.Operation(set=operation))
     if absent := [key for key, value in settings.items() if value is None]:
-        asked(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=absent)))
+        request(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=absent)))
 
 
 def settings_of(spark: SparkSession, keys: Iterable[str]) -> dict[str, str | None]:
-    """The settings ``keys``, with Spark's defaults, in one request; None: not set."""
-    wanted = proto.ConfigRequest.GetOption(keys=list(keys))
-    operation = proto.ConfigRequest.Operation(get_option=wanted)
+    """Return the settings ``keys``, Spark's defaults included, in one request; None: not set."""
+    option = proto.ConfigRequest.GetOption(keys=list(keys))
+    operation = proto.ConfigRequest.Operation(get_option=option)
     return dict(_of_connect(spark).client.config(operation).pairs)
 
 
-#: What a server says that will say it again: wrong token, not allowed, no such service.
+#: Permanent refusals of a server: wrong token, not allowed, no such service.
 _REFUSALS = re.compile(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED|UNIMPLEMENTED)")
 
 
@@ -246,13 +246,13 @@ def _is_refusal(error: PySparkException) -> bool:
 
 
 def _details(error: PySparkException) -> str:
-    """What the server said, out of the many lines in which gRPC shows it."""
-    found = re.search(r'details = "(.*)"', str(error))
-    return found[1] if found else str(error)
+    """Return the server's message from gRPC's multi-line text."""
+    match = re.search(r'details = "(.*)"', str(error))
+    return match[1] if match else str(error)
 
 
 def _patience(timeout_s: float) -> DefaultPolicy:
-    """Spark's own policy, which asks again when a server is away, for ``timeout_s``."""
+    """Return Spark's retry policy for an unavailable server, limited to ``timeout_s``."""
     return DefaultPolicy(
         max_retries=math.ceil(timeout_s * 1000 / _PAUSE_MS),
         initial_backoff=_PAUSE_MS,
@@ -262,8 +262,8 @@ def _patience(timeout_s: float) -> DefaultPolicy:
     )
 
 
-def knows_its_session(spark: SparkSession) -> bool:
-    """Whether the server of a Spark Connect session answers and still holds its other half."""
+def session_is_alive(spark: SparkSession) -> bool:
+    """Return whether the server of a Spark Connect session answers and still has the session."""
     if _of_connect(spark).is_stopped:
         return False
     try:
@@ -273,19 +273,19 @@ def knows_its_session(spark: SparkSession) -> bool:
     return True
 
 
-def leave_lost_sessions() -> None:
-    """Let none of this process's sessions be the active one whose server has lost it: a Spark that
-    is started next would be taken for it.
+def discard_lost_sessions() -> None:
+    """Discard the sessions that their server has lost: an active one would be mistaken for the
+    Spark that is started next.
     """
     with _lock:
         for key, session in list(_sessions.items()):
-            if not knows_its_session(session):
+            if not session_is_alive(session):
                 del _sessions[key]
                 _discard(session)
 
 
 def endpoint_of(spark: SparkSession) -> str:
-    """``host:port`` of a Spark Connect session's server; the host alone if others made it."""
+    """Return ``host:port`` of a session's server; the host alone of a caller's session."""
     for (remote, _), session in _sessions.items():
         if session is spark:
             return DefaultChannelBuilder(remote).endpoint
@@ -293,17 +293,17 @@ def endpoint_of(spark: SparkSession) -> str:
 
 
 def session_id(spark: SparkSession) -> str:
-    """What the server knows a session by."""
+    """Return the server's id of a session."""
     return str(_of_connect(spark).session_id)
 
 
-def interrupt_elsewhere(spark: SparkSession, session: str, tag: str) -> None:
-    """End the jobs called ``tag`` in another ``session`` of the server of ``spark``, if that server
-    answers at once. A session that a caller made is of no use here: where its server is, only
-    pyspark knows.
+def cancel_in_session(spark: SparkSession, session: str, tag: str) -> None:
+    """Cancel the jobs tagged ``tag`` in another ``session`` on the server of ``spark``, if that
+    server answers at once. Does nothing for a session that a caller created: only pyspark knows
+    its server's address.
     """
-    for (remote, _), known in _sessions.items():
-        if known is spark:
+    for (remote, _), cached in _sessions.items():
+        if cached is spark:
             client = _impatient_client(remote, session)
             try:
                 client.interrupt_tag(tag)
@@ -314,10 +314,10 @@ def interrupt_elsewhere(spark: SparkSession, session: str, tag: str) -> None:
 
 
 def _impatient_client(remote: str, session: str) -> SparkConnectClient:
-    """Another client of a session, for what is not worth a wait."""
-    there = DefaultChannelBuilder(remote, [("grpc.service_config", _deadlines(_LOOK_S))])
-    there.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
-    client = SparkConnectClient(there)
+    """Create another client of a session, with short timeouts."""
+    builder = DefaultChannelBuilder(remote, [("grpc.service_config", _deadlines(_LOOK_S))])
+    builder.set(DefaultChannelBuilder.PARAM_SESSION_ID, session)
+    client = SparkConnectClient(builder)
     client.set_retry_policies([_patience(_LOOK_S)])
     _close_alone(client)
     return client
@@ -325,8 +325,8 @@ def _impatient_client(remote: str, session: str) -> SparkConnectClient:
 
 @atexit.register
 def _release_sessions() -> None:
-    """A server keeps the session of a process that has ended for an hour, and all that it holds:
-    short runs would fill it.
+    """Release this process's sessions: a server keeps abandoned ones, with all their state, for an
+    hour, and short runs would fill it.
     """
     for (remote, _), session in _sessions.items():
         if not _of_connect(session).is_stopped:
@@ -337,11 +337,11 @@ def _release_sessions() -> None:
 
 
 def _discard(session: SparkSession) -> None:
-    """Close it without a word to its server, and leave its place as the active session."""
+    """Close a session without a request to its server; it is no longer the active one."""
     _of_connect(session).client.close()
     session.stop()
 
 
 def _of_connect(session: SparkSession) -> ConnectSession:
-    """pyspark hands out sessions of both kinds under one type."""
+    """Cast to pyspark's Connect type: pyspark types both kinds of session alike."""
     return cast(ConnectSession, session)

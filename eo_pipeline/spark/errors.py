@@ -1,4 +1,4 @@
-"""What an error of Spark's means: the job failed, and why, or the Spark it ran on is gone."""
+"""Translation of Spark's errors: a failed job with its cause, or a lost Spark."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.driver import driver_is_dead
 from eo_pipeline.storage.paths import Place
 
-#: What Amazon's login to MSK takes, and how Kafka's client says that Java lacks it.
+#: Library for Amazon's login to MSK, and the error of Kafka's client if Java lacks it.
 MSK_LOGIN = "software.amazon.msk:aws-msk-iam-auth"
 _NO_MSK = re.compile(r"software\.amazon\.msk\.\S+ could not be found|No LoginModule found for sof")
 
-#: Kafka's client takes a token from nowhere that its Java was not told (KIP-1139).
+#: Error of Kafka's client for a token endpoint that its Java does not allow (KIP-1139).
 _NOT_ALLOWED = re.compile(r"org\.apache\.kafka\.sasl\.oauthbearer\.allowed\.urls")
 
-#: How it says that it did not come in; and why, at the end of the stack.
+#: A failed login in Kafka's client; the cause is at the end of the stack.
 _NO_LOGIN = re.compile(
     r"(?:Ssl|Sasl)AuthenticationException|UnsupportedSaslMechanismException"
     r"|new KafkaAdminClient|construct kafka consumer"
@@ -41,8 +41,8 @@ _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .*)$", re.MULTILINE)
 
 
 def login_error(job: str, text: str) -> EoPipelineError | None:
-    """The error of ours, if the ``text`` of the one that ``job`` ended with says so: the planner
-    asked the same brokers before.
+    """Return the error for a failed login of Spark's Kafka client, if ``text`` reports one. The
+    planner reached the same brokers with the same settings before.
     """
     if _NO_MSK.search(text):
         return SetupError(
@@ -67,47 +67,46 @@ def login_error(job: str, text: str) -> EoPipelineError | None:
     )
 
 
-#: What a Spark that fails, or is gone, raises: over py4j also Python's own, of its connection.
+#: Errors of a failed or lost Spark; py4j also raises Python's own connection errors.
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 
-#: Classes of SQLSTATE that say something of the query or its values, which stay what they are:
-#: feature not supported, cardinality, data exception, external routine (two), syntax or access.
+#: SQLSTATE classes of errors in the query or its values, which a retry repeats: feature not
+#: supported, cardinality, data exception, external routine (two), syntax or access.
 _DETERMINISTIC = frozenset({"0A", "21", "22", "38", "39", "42"})
 
-#: Spark's Kafka connector puts lost records into the class of wrong values.
+#: Spark's Kafka connector reports lost records in the class of data exceptions.
 _OF_KAFKA = "KAFKA"
 _NO_CONNECTOR = "DATA_SOURCE_NOT_FOUND"
 _NO_AVRO = "AVRO_NOT_LOADED"
 _OF_SETUP = (_OF_KAFKA, _NO_CONNECTOR, _NO_AVRO)
 
-#: Exceptions of Python code in a job that may not come again.
+#: Exceptions of Python code in a job that may be transient.
 _MAY_PASS = re.compile(r"^[\w.]*(?:Connection|Timeout|Memory|BrokenPipe)\w*(?::|$)", re.MULTILINE)
 
-#: What decoding Protobuf takes where Spark's Python workers run.
+#: Modules that Spark's Python workers need to decode Protobuf.
 _NO_PROTOBUF = re.compile(r"No module named '(ptars|google|google\.protobuf|pyarrow)'")
 
-#: What a Python worker says of a module it cannot import.
+#: A module that a Python worker cannot import.
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 
-#: What is said of the Python workers themselves: none could be started, or another release was.
+#: Python workers that could not be started, or have another Python release.
 _NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*)\"|PYTHON_VERSION_MISMATCH[^\n]*")
 
-#: An executor that looks for a file where only this machine has it.
+#: A file that an executor does not find, because only this machine has it.
 _NOT_SHARED = re.compile(r"File file:(\S+) does not exist")
 
-#: The same of a server, about a folder, which may also be one of a transform's.
+#: A folder that a server does not find; may also be one of a transform's.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: file:(\S+?)\.? ")
 
-#: A Java that was not started in a UTF-8 locale, and a name that it has no letters for.
+#: A name that a Java without a UTF-8 locale cannot encode.
 _NO_LETTERS = re.compile(r"Malformed input or input contains unmappable characters: (.*)")
 
-#: What Kafka's client for Java says of settings that do not fit together.
+#: Contradictory settings, reported by Kafka's client for Java.
 _CONTRADICTION = re.compile(r"kafka\.common\.config\.ConfigException: (.*)")
 
-#: A full heap of Java's, in an exception or in how an executor ended (``SparkExitCode.OOM``).
+#: A full Java heap, from an exception or an executor's exit code (``SparkExitCode.OOM``).
 _HEAP_FULL = re.compile(r"java\.lang\.OutOfMemoryError|\bcode 52\b")
 
-#: What is said of it.
 _MORE_HEAP = (
     "\nSpark's heap is full. Set spark.driver_memory higher (of a cluster spark.executor.memory), "
     "read less at once (source.max_records, max_bytes), or, of a topic with thousands of "
@@ -128,12 +127,12 @@ def job_error(
     *,
     transformed: bool = True,
 ) -> EoPipelineError:
-    """The error of ours for one that ``job`` on ``spark`` ended with.
+    """Return the error of this package for the ``error`` of a ``job`` on ``spark``.
 
     Args:
         job: the subject of its sentence: ``Pipeline 'p': the audit's Spark job``.
-        folder: where it wrote files.
-        transformed: there is a transform, which may be to blame.
+        folder: the folder it wrote files to.
+        transformed: there is a transform, a possible cause.
     """
     if server_is_lost(spark):
         return _lost(spark, error, job)
@@ -144,29 +143,29 @@ def job_error(
             "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON names where "
             "Spark's executors run; protobuf values take them."
         )
-    if elsewhere := _of_other_machines(error, job):
-        return elsewhere
-    if found := _NO_LETTERS.search(str(error)):
+    if setup_error := _of_other_machines(error, job):
+        return setup_error
+    if match := _NO_LETTERS.search(str(error)):
         return SetupError(
-            f"{job} failed: Spark's Java does not know the letters of {found[1].strip()}. Nothing "
+            f"{job} failed: Spark's Java does not know the letters of {match[1].strip()}. Nothing "
             "was committed. Start the Spark that this session is of with LC_ALL=C.UTF-8 in its "
             "environment, on executors' machines as well."
         )
-    if found := _CONTRADICTION.search(str(error)):
+    if match := _CONTRADICTION.search(str(error)):
         return ConfigError(
             f"{job} could not begin: Kafka's client does not take its settings: "
-            f"{found[1].strip()}. Nothing was committed. Correct source.client or "
+            f"{match[1].strip()}. Nothing was committed. Correct source.client or "
             "source.spark_options."
         )
     if _is_deterministic(error, condition) and not transformed:
         return UnexpectedError(
-            f"{job} failed, and will fail again: {first_lines(error)} Nothing was committed. There "
+            f"{job} failed, and will fail again: {error_text(error)} Nothing was committed. There "
             "is no transform, so this is a fault in reading. Please report it, with this text."
         )
     if _is_deterministic(error, condition):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
-            f"the transform, or what it is given. {first_lines(error)}"
+            f"the transform, or what it is given. {error_text(error)}"
         )
     text = str(error)
     if folder is not None and _DISK_FULL.search(text):
@@ -183,7 +182,7 @@ def job_error(
         )
     if condition == _NO_CONNECTOR:
         return SetupError(
-            f"{job} could not begin: {first_lines(error)} Spark needs its Kafka connector: on a "
+            f"{job} could not begin: {error_text(error)} Spark needs its Kafka connector: on a "
             "Spark Connect server, put it on the server's class path."
         )
     if condition.startswith(_NO_AVRO):
@@ -191,13 +190,13 @@ def job_error(
             f"{job} could not begin: Spark has nothing that decodes Avro. Put spark-avro, of the "
             "connector's release, on the class path of the Spark Connect server."
         )
-    if login := login_error(job, text):
-        return login
-    return SparkJobError(f"{job} failed; nothing was committed. {_said(error)}")
+    if login_failure := login_error(job, text):
+        return login_failure
+    return SparkJobError(f"{job} failed; nothing was committed. {_text(error)}")
 
 
 def _of_other_machines(error: Exception, job: str) -> SetupError | None:
-    """What executors lack that this process has, if that is what ``error`` says."""
+    """Return the error for a module, Python or file that executors lack; None for another cause."""
     text = str(error)
     if (lacking := _NO_MODULE.search(text)) and _is_here(lacking[1]):
         return SetupError(
@@ -206,16 +205,16 @@ def _of_other_machines(error: Exception, job: str) -> SetupError | None:
             "in spark.py_files, by which it is sent along; or install it into the Python that "
             "PYSPARK_PYTHON names where Spark's executors run."
         )
-    if found := _NO_PYTHON.search(text):
+    if match := _NO_PYTHON.search(text):
         return SetupError(
-            f"{job} failed: Spark's executors could not start its Python workers ({found[0]}). "
+            f"{job} failed: Spark's executors could not start its Python workers ({match[0]}). "
             "Nothing was committed. They need the Python release of this process, with pyarrow: "
             "set PYSPARK_PYTHON, or spark.pyspark.python in spark.config, to where they have it; "
             "for a Spark Connect server in the server's environment."
         )
     missing = _NOT_SHARED.search(text)
-    if missing is None and (there := _NOT_THERE.search(text)) and Path(there[1]).exists():
-        missing = there
+    if missing is None and (path_match := _NOT_THERE.search(text)) and Path(path_match[1]).exists():
+        missing = path_match
     if missing:
         return SetupError(
             f"{job} failed: Spark's executors do not find {missing[1]}, which is on this machine. "
@@ -233,7 +232,7 @@ def _is_here(module: str) -> bool:
 
 
 def _is_deterministic(error: Exception, condition: str) -> bool:
-    """Whether the same rows and the same transform would end in the same way."""
+    """Return whether a retry with the same rows and transform would fail again."""
     if isinstance(error, PythonException):
         return not _MAY_PASS.search(str(error))
     if not isinstance(error, PySparkException) or condition.startswith(_OF_SETUP):
@@ -246,54 +245,54 @@ def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableEr
         return SparkUnavailableError(
             f"{job} lost its Spark: the JVM of this process has ended, killed from outside or by "
             "the kernel for memory (spark.driver_memory). Nothing was committed. Run again: a run "
-            f"starts a new one. {_said(error)}"
+            f"starts a new one. {_text(error)}"
         )
     from eo_pipeline.spark.connect import endpoint_of
 
     return SparkUnavailableError(
         f"{job} lost its Spark Connect server at {endpoint_of(spark)}, which ended, was started "
         "again or cannot be reached; nothing was committed. See that it runs, and run again: a run "
-        f"connects anew. {_said(error)}"
+        f"connects anew. {_text(error)}"
     )
 
 
-def _said(error: Exception) -> str:
-    """Spark's words, and what to do about a full heap."""
-    return first_lines(error) + (_MORE_HEAP if _HEAP_FULL.search(str(error)) else "")
+def _text(error: Exception) -> str:
+    """Return Spark's text, with the remedy for a full heap."""
+    return error_text(error) + (_MORE_HEAP if _HEAP_FULL.search(str(error)) else "")
 
 
 def server_is_lost(spark: SparkSession) -> bool:
-    """Whether ``spark``, on which a job failed, is of no more use: its JVM has ended, or its Spark
+    """Return whether ``spark``, on which a job failed, is unusable: its JVM has ended, or its Spark
     Connect server does not know it.
 
-    The job's error does not tell: a server that was started again answers, but knows nothing of
-    this session. So the session is asked, for ``spark.connect_timeout`` at most.
+    The job's error does not show it: a restarted server answers, but has lost the session. So a
+    request is made on the session, for ``spark.connect_timeout`` at most.
     """
     if not is_connect(spark):
         return driver_is_dead()
-    from eo_pipeline.spark.connect import knows_its_session
+    from eo_pipeline.spark.connect import session_is_alive
 
-    return not knows_its_session(spark)
+    return not session_is_alive(spark)
 
 
 def _free(folder: Place) -> str:
-    """``<folder> has 12 MB free of 100 MB``; the nearest parent that is there is asked."""
+    """Return ``<folder> has 12 MB free of 100 MB``, for the nearest existing parent."""
     if not isinstance(folder, Path):
         return f"{folder} is in a store"
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    usage = shutil.disk_usage(there)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    usage = shutil.disk_usage(existing)
     return f"{folder} has {usage.free / 1e6:,.1f} MB free of {usage.total / 1e6:,.1f} MB"
 
 
 def _reason(text: str, pattern: re.Pattern[str]) -> str:
-    """The line of Spark's text that ``pattern`` was found in."""
+    """Return the line of Spark's text that matches ``pattern``."""
     line = next(line for line in text.splitlines() if pattern.search(line)).strip()
     return line.rpartition("Exception: ")[2][:300]
 
 
-def first_lines(error: Exception, lines_max: int = 6) -> str:
-    """The part of a Spark error a person reads; the stack stays in ``__cause__``. Of an exception
-    in Python code that is its end.
+def error_text(error: Exception, lines_max: int = 6) -> str:
+    """Return the readable part of a Spark error, without the stack (kept in ``__cause__``): its
+    first lines, or the last ones of an exception in Python code.
     """
     lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
     if isinstance(error, PythonException):

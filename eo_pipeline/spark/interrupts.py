@@ -28,30 +28,30 @@ from eo_pipeline.spark.errors import server_is_lost
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_PROGRESS_INTERVAL_S = 1.0
 _UNIT = "Spark tasks done"
 
 
 class _Stage(Protocol):
-    """A stage as a Spark Connect server tells of it."""
+    """Progress of a stage, as reported by a Spark Connect server."""
 
     num_tasks: int
     num_completed_tasks: int
 
 
 @contextmanager
-def telling_tasks(spark: SparkSession, done: Future[Any]) -> Iterator[None]:
-    """Within, the phase of this thread advances with the job that ``done`` waits for."""
+def reporting_progress(spark: SparkSession, done: Future[Any]) -> Iterator[None]:
+    """Within the block, advance this thread's phase with the job of ``done``."""
     phase = current()
     if not is_connect(spark):
-        # in a thread of its own: one that is interrupted while it speaks py4j cannot go on there
+        # in a separate thread: one interrupted within a py4j call cannot use its connection again
         threading.Thread(target=_watch, args=(spark, done, phase), daemon=True).start()
         yield
         return
 
     def hear(stages: Iterable[_Stage] | None, *_: Any, **__: Any) -> None:
-        listed = list(stages or ())
-        _advance(phase, [(each.num_completed_tasks, each.num_tasks) for each in listed])
+        counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
+        _advance(phase, counts)
 
     spark.registerProgressHandler(hear)
     try:
@@ -61,9 +61,9 @@ def telling_tasks(spark: SparkSession, done: Future[Any]) -> Iterator[None]:
 
 
 def _watch(spark: SparkSession, done: Future[Any], phase: Phase) -> None:
-    with suppress(Py4JError, OSError):  # Spark is gone, and the job says so
+    with suppress(Py4JError, OSError):  # Spark is lost; the job reports it
         tracker = spark.sparkContext.statusTracker()
-        while wait([done], _LOOK_SECONDS).not_done:
+        while wait([done], _PROGRESS_INTERVAL_S).not_done:
             jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
             stages = [tracker.getStageInfo(s) for job in jobs if job for s in job.stageIds]
             _advance(phase, [(s.numCompletedTasks, s.numTasks) for s in stages if s])
@@ -75,27 +75,27 @@ def _advance(phase: Phase, stages: list[tuple[int, int]]) -> None:
         phase.advance(sum(completed for completed, _ in stages), total, _UNIT)
 
 
-#: Seconds an interrupted job has to end; after them the interruption goes on without it.
+#: Seconds for an interrupted job to end; then the interruption proceeds without it.
 CANCEL_SECONDS = 10.0
 CANCEL_AGAIN_SECONDS = 0.5
 
-#: Seconds between two looks at whether the Spark that works still answers, and after how many looks
-#: without an answer it is given up.
-LOOK_SECONDS = 30.0
-LOOKS_MISSED_MAX = 2
+#: Seconds between two liveness checks of Spark during a job, and the number of consecutive failed
+#: checks after which the job is abandoned.
+LIVENESS_INTERVAL_S = 30.0
+_CHECKS_FAILED_MAX = 2
 
-#: Done when nobody wants the jobs of this context any more.
+#: Done when the jobs of this context are to be cancelled.
 _UNWANTED: ContextVar[Future[None]] = ContextVar("eo_pipeline.spark.interrupts")
 
 
 class UnwantedError(BaseException):
-    """Nobody wants the job any more. As an interruption it is no :class:`Exception`."""
+    """The job was cancelled. Like KeyboardInterrupt it is no :class:`Exception`."""
 
 
 @contextmanager
 def until(unwanted: Future[None]) -> Iterator[None]:
-    """Within, jobs end when ``unwanted`` is done, and no further one begins: what an interruption
-    is to the main thread, which alone can be interrupted.
+    """Within the block, cancel jobs when ``unwanted`` is done, and start no further one. It stands
+    for an interruption in other threads than the main one, which alone receives signals.
     """
     token = _UNWANTED.set(unwanted)
     try:
@@ -105,24 +105,25 @@ def until(unwanted: Future[None]) -> Iterator[None]:
 
 
 def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = None) -> T:
-    """The result of ``job``, a Spark job of ``spark``; an interruption ends the job, too.
+    """Run ``job``, a Spark job of ``spark``, and return its result; an interruption cancels the
+    job, too.
 
-    By its ``name`` another process can end it, should this one be killed:
-    :mod:`eo_pipeline.spark.interrupts`.
+    If this process is killed, another one can cancel the job by its ``name``:
+    :func:`end_left_job`.
 
-    The job runs in a thread of its own and this one waits for it. A thread that is interrupted
-    while it speaks to Spark itself can do nothing more there: over py4j its connection is taken
-    until the job ends, and the interruption may even come out as an error of the network.
+    The job runs in a separate thread, and this one waits. A thread interrupted within a call to
+    Spark cannot use Spark any more: over py4j its connection is occupied until the job ends, and
+    the interruption may surface as a network error.
 
     Raises:
-        Exception: whatever ``job`` raises.
+        Exception: any error of ``job``.
         ConnectionError: Spark does not answer any more.
-        BaseException: the interruption, or UnwantedError; the job has ended by then, or
-            :data:`CANCEL_SECONDS` have.
+        BaseException: the interruption, or UnwantedError, once the job has ended or
+            :data:`CANCEL_SECONDS` have passed.
     """
     if _unwanted().done():
         raise UnwantedError
-    tag = tag_of(name or uuid.uuid4().hex)
+    tag = job_tag(name or uuid.uuid4().hex)
 
     def tagged() -> T:
         _add_tag(spark, tag)
@@ -130,10 +131,10 @@ def interruptible(spark: SparkSession, job: Callable[[], T], name: str | None = 
 
     done = beside(spark, tagged)
     try:
-        with telling_tasks(spark, done):
+        with reporting_progress(spark, done):
             return _waited_for(done, spark)
     finally:
-        if not done.done():  # so this thread was interrupted, or Spark is frozen
+        if not done.done():  # this thread was interrupted, or Spark is frozen
             _cancel(spark, tag, done)
 
 
@@ -142,29 +143,29 @@ def _unwanted() -> Future[None]:
 
 
 def beside(spark: SparkSession, job: Callable[[], T]) -> Future[T]:
-    """``job``, under way in a thread of its own, which no end of the process waits for."""
+    """Start ``job`` in a daemon thread; return its future."""
     done: Future[T] = Future()
     # with the caller's scheduler pool and job group; no wrapper where py4j threads share them
     inheriting = inheritable_thread_target(spark)
-    whole = inheriting(job) if callable(inheriting) else job
-    threading.Thread(target=_settle, args=(done, whole), daemon=True).start()
+    target = inheriting(job) if callable(inheriting) else job
+    threading.Thread(target=_settle, args=(done, target), daemon=True).start()
     return done
 
 
-def tag_of(name: str) -> str:
-    """What Spark calls the job ``name``."""
+def job_tag(name: str) -> str:
+    """Return Spark's tag of the job ``name``."""
     return f"eo-{name}"
 
 
 def _waited_for(done: Future[T], spark: SparkSession) -> T:
-    """The result, unless nobody wants it or Spark does not answer any more: a frozen server ends no
-    connection, and its client would wait for ever. A busy one may miss one look.
+    """Return the result, unless the job is cancelled or Spark stops answering: a frozen server
+    closes no connection, and its client would wait for ever. A busy one may fail one check.
     """
-    missed, either = 0, [cast(Future[object], done), cast(Future[object], _unwanted())]
-    while not wait(either, LOOK_SECONDS, FIRST_COMPLETED).done:
-        missed = missed + 1 if server_is_lost(spark) else 0
-        if missed == LOOKS_MISSED_MAX:
-            raise ConnectionError(f"Spark did not answer at {missed} looks while it had a job")
+    failed, either = 0, [cast(Future[object], done), cast(Future[object], _unwanted())]
+    while not wait(either, LIVENESS_INTERVAL_S, FIRST_COMPLETED).done:
+        failed = failed + 1 if server_is_lost(spark) else 0
+        if failed == _CHECKS_FAILED_MAX:
+            raise ConnectionError(f"Spark did not answer at {failed} looks while it had a job")
     if not done.done():
         raise UnwantedError
     return done.result()
@@ -178,7 +179,7 @@ def _settle(done: Future[T], job: Callable[[], T]) -> None:
 
 
 def _cancel(spark: SparkSession, tag: str, done: Future[T]) -> None:
-    """Again and again: a job has parts, and the next may begin just after one was cancelled."""
+    """Cancel repeatedly: the next part of a job may begin just after one was cancelled."""
 
     def ask() -> None:
         with suppress(PySparkException, Py4JError):  # Spark is gone, and the job with it
@@ -186,23 +187,23 @@ def _cancel(spark: SparkSession, tag: str, done: Future[T]) -> None:
                 _cancel_now(spark, tag)
                 wait([done], CANCEL_AGAIN_SECONDS)
 
-    # Spark may not answer: an interruption does not wait for that
+    # in a thread: Spark may not answer, and an interruption must not wait for it
     threading.Thread(target=ask, daemon=True).start()
     if wait([done], CANCEL_SECONDS).not_done:
         log.warning("interrupted, and Spark has not ended its job within %.0f s", CANCEL_SECONDS)
 
 
 def _add_tag(spark: SparkSession, tag: str) -> None:
-    """To the jobs of this thread only."""
+    """Tag the jobs of this thread only."""
     if is_connect(spark):
         spark.addTag(tag)
     else:
-        # a classic session's own tags are known only to the thread that added them
+        # a classic session's own tags are visible only to the thread that added them
         spark.sparkContext.addJobTag(tag)
 
 
 def _cancel_now(spark: SparkSession, tag: str) -> None:
-    """This job and no other: another pipeline may be at work in the same session."""
+    """Cancel this job only: another pipeline may use the same session."""
     if is_connect(spark):
         spark.interruptTag(tag)
     else:
@@ -210,21 +211,21 @@ def _cancel_now(spark: SparkSession, tag: str) -> None:
 
 
 @contextmanager
-def keeping_interrupts() -> Iterator[None]:
-    """Keep the handler of SIGINT that is there. A Spark that starts in the main thread puts one
-    in its place which asks the JVM over the connection that the interrupted thread is using.
+def restoring_sigint() -> Iterator[None]:
+    """Restore SIGINT's handler after the block. A Spark that starts in the main thread replaces it
+    by one that calls the JVM over the connection of the interrupted thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
         in_main = threading.current_thread() is threading.main_thread()
-        if in_main and handler is not None:  # None: of a host that is not Python
+        if in_main and handler is not None:  # None: set by a host that is not Python
             signal.signal(signal.SIGINT, handler)
 
 
 def session_on_server(spark: SparkSession) -> str | None:
-    """The id of a session that outlives this process, because it lives on a server."""
+    """Return the id of a session on a server, where it outlives this process; else None."""
     if not is_connect(spark):
         return None
     from eo_pipeline.spark.connect import session_id
@@ -233,40 +234,42 @@ def session_on_server(spark: SparkSession) -> str | None:
 
 
 def end_left_job(spark: SparkSession, session: str, name: str) -> None:
-    """End the job ``name`` of a process that was killed, which ran in ``session`` on the server of
-    ``spark``. A server that does not answer is not asked twice.
+    """Cancel the job ``name`` of a killed process, which ran in ``session`` on the server of
+    ``spark``. Makes one attempt.
     """
     if not is_connect(spark):
         return
-    from eo_pipeline.spark.connect import interrupt_elsewhere  # takes long to import
+    from eo_pipeline.spark.connect import cancel_in_session  # takes long to import
 
-    interrupt_elsewhere(spark, session, tag_of(name))
+    cancel_in_session(spark, session, job_tag(name))
 
 
-#: A cluster may grow and shrink.
-_KNOWN_SECONDS = 60.0
+#: Lifetime of a cached number of cores: a cluster may grow and shrink.
+_CORES_LIFETIME_S = 60.0
 
-#: A frame that says nothing of its partitions has as many as there are cores.
-_ASKED = "EXPLAIN SELECT id FROM range(1)"
+#: Query whose plan has one partition for each core, Spark's default.
+_EXPLAIN = "EXPLAIN SELECT id FROM range(1)"
 _SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")
 
-_known: WeakKeyDictionary[SparkSession, tuple[float, int | None]] = WeakKeyDictionary()
+_cores: WeakKeyDictionary[SparkSession, tuple[float, int | None]] = WeakKeyDictionary()
 _lock = Lock()
 
 
 def cores(spark: SparkSession) -> int | None:
-    """Of all executors; ``None`` if Spark's words for it are not known."""
+    """Return the cores of all executors; ``None`` if Spark's plan does not show them."""
     with _lock:
-        asked, found = _known.get(spark, (0.0, None))
-    if asked and time.monotonic() - asked < _KNOWN_SECONDS:
-        return found
-    found = _asked(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
+        counted_at, count = _cores.get(spark, (0.0, None))
+    if counted_at and time.monotonic() - counted_at < _CORES_LIFETIME_S:
+        return count
+    count = _cores_in_plan(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
     with _lock:
-        _known[spark] = (time.monotonic(), found)
-    return found
+        _cores[spark] = (time.monotonic(), count)
+    return count
 
 
-def _asked(spark: SparkSession) -> int | None:
-    """In the words of a plan. On a classic session that would be its first, and take a second."""
-    told = _SPLITS.search(interruptible(spark, lambda: str(spark.sql(_ASKED).collect())))
-    return int(told[1]) if told else None
+def _cores_in_plan(spark: SparkSession) -> int | None:
+    """Read the cores from a plan. On a classic session this would be the first query, and take a
+    second.
+    """
+    match = _SPLITS.search(interruptible(spark, lambda: str(spark.sql(_EXPLAIN).collect())))
+    return int(match[1]) if match else None

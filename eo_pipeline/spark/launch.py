@@ -1,4 +1,4 @@
-"""What a Spark of ours is started with, in this process or as a server."""
+"""Settings of a Spark that this package starts, in this process or as a server."""
 
 from __future__ import annotations
 
@@ -18,37 +18,38 @@ from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, ordinar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a time or a date becomes, and what is heard of it, must not depend on who stages it.
+#: Settings that decide the staged values of times and dates, and the metrics of a job: the same for
+#: every session that stages.
 STAGING_SETTINGS: Mapping[str, str] = {
-    # a time without a zone, and what the transform makes of times
+    # times without a zone, and the transform's time functions
     "spark.sql.session.timeZone": "UTC",
-    # what TIMESTAMP in a schema means
+    # the meaning of TIMESTAMP in a schema
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    # Spark writes INT96 by default, which other readers of Parquet refuse or misread
+    # Spark's default INT96 is refused or misread by other readers of Parquet
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # readers of Parquet know one calendar; LEGACY moves days before 1582
+    # Parquet has one calendar; LEGACY moves days before 1582
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # a Connect server keeps plans that it was asked the schema of, a transform's `df.columns` is
-    # enough, and of a plan it has kept it never tells what was observed
+    # a Connect server caches plans whose schema was requested (`df.columns` in a transform), and
+    # never reports observed metrics of a cached plan
     "spark.connect.session.planCache.enabled": "false",
-    # Spark's default but for "kafka": each record goes from the connector into a row at once. By
-    # the older interface it takes a way through Java's own objects, nearly twice as long to read
+    # Spark's default without "kafka": by the V2 interface the connector fills rows directly; V1
+    # converts Java objects, and reads nearly half as fast
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # bytes: Java compiles no longer method, and Spark takes eight times as long a one for whole
+    # bytes of a generated method: Java compiles no longer one; Spark's limit is eight times that
     "spark.sql.codegen.hugeMethodLimit": "8000",
 }
 
 
-#: Spark's own defaults that decoding, judging and writing rest on. A caller's session may have
-#: other values, carried along from older jobs.
+#: Spark's defaults on which decoding, validation and writing depend. A caller's session may have
+#: other values, from older jobs.
 SPARKS_DEFAULTS: Mapping[str, str] = {
     # LEGACY takes 2026-02-30, EXCEPTION ends the job at it
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    # which texts and numbers a JSON field takes, and what becomes of the others beside a wrong one
+    # the texts and numbers that a JSON field accepts, and the fields beside an invalid one
     "spark.sql.legacy.json.allowEmptyString.enabled": "false",
     "spark.sql.json.enablePartialResults": "true",
     "spark.sql.json.enableExactStringParsing": "true",
-    # what a schema's text means
+    # the meaning of a schema's text
     "spark.sql.legacy.allowNegativeScaleOfDecimal": "false",
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.ansi.enforceReservedKeywords": "false",
@@ -61,9 +62,9 @@ SPARKS_DEFAULTS: Mapping[str, str] = {
     # days before 1582 in Avro
     "spark.sql.avro.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.avro.datetimeRebaseModeInWrite": "CORRECTED",
-    # JSON that is written, kept fields and a bad record's words among it
+    # written JSON, also of kept fields and bad records
     "spark.sql.jsonGenerator.ignoreNullFields": "true",
-    # Parquet as it is written, and as an audit or a preview reads it
+    # Parquet as written, and as read by an audit or a preview
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.binaryAsString": "false",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
@@ -71,15 +72,15 @@ SPARKS_DEFAULTS: Mapping[str, str] = {
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    # a batch that is staged once more takes the place of all that was staged before
+    # a batch staged again replaces all files of the first attempt
     "spark.sql.sources.partitionOverwriteMode": "STATIC",
-    # Arrow's types are those of the sinks
+    # the Arrow types that sinks expect
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
 
 _ALL = {**STAGING_SETTINGS, **SPARKS_DEFAULTS}
 
-#: Bytes of a column's distinct values, beyond which Parquet writes them as they come.
+#: Bytes of a column's dictionary, beyond which Parquet writes plain values.
 _DICTIONARY_SETTING = "parquet.dictionary.page.size"
 _DICTIONARY_BYTES = 128 * 1024
 
@@ -92,16 +93,15 @@ class _Loan(NamedTuple):
 _loans: WeakKeyDictionary[SparkSession, _Loan] = WeakKeyDictionary()
 _lock = Lock()
 
-#: Asked once: over Spark Connect each question is a request.
+#: Cached: over Spark Connect each lookup is a request.
 _parquet: WeakKeyDictionary[SparkSession, Mapping[str, str]] = WeakKeyDictionary()
 
 
 @contextmanager
 def staging_settings(spark: SparkSession) -> Iterator[None]:
-    """:data:`STAGING_SETTINGS` and :data:`SPARKS_DEFAULTS` on ``spark`` for a while, and then what
-    its caller had.
+    """Apply :data:`STAGING_SETTINGS` and :data:`SPARKS_DEFAULTS` to ``spark`` within the block.
 
-    Several threads may stage in one session: the last one gives back what the first one found.
+    Several threads may stage in one session: the last one restores the caller's values.
     """
     with _lock:
         loan = _loans.get(spark)
@@ -117,42 +117,42 @@ def staging_settings(spark: SparkSession) -> Iterator[None]:
             else:
                 from eo_pipeline.spark.errors import SPARK_ERRORS
 
-                # a session that is lost has nothing to be given back
+                # a lost session needs no restoring
                 with suppress(*SPARK_ERRORS):
                     _apply(spark, loan.before)
 
 
 def keep_staging_settings(spark: SparkSession) -> None:
-    """Set again, within :func:`staging_settings`, what a transform has set otherwise: its plan is
-    lazy, and Spark reads the settings when it runs it.
+    """Set again, within :func:`staging_settings`, settings that a transform has changed: its plan
+    is lazy, and Spark reads the settings at execution.
     """
     _set(spark, _ALL)
 
 
-def _set(spark: SparkSession, wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """Set what differs. Returns what these settings were."""
-    before = _others(spark, wanted)
-    _apply(spark, {key: wanted[key] for key in before})
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str | None]:
+    """Set those that differ; return their former values."""
+    before = _values_that_differ(spark, settings)
+    _apply(spark, {key: settings[key] for key in before})
     return before
 
 
-def _others(spark: SparkSession, wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """Those of the settings ``wanted`` that are others now; None: not set."""
+def _values_that_differ(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the current values of ``settings`` that differ; None: not set."""
     if is_connect(spark):
         from eo_pipeline.spark.connect import settings_of
 
-        now = settings_of(spark, wanted)
-        return {key: now[key] for key, value in wanted.items() if now[key] != value}
-    # in one call of Java's, which has no defaults among them
-    there = f", {spark.conf._jconf.getAllAsJava().toString()[1:-1]}, "
-    doubtful = {
+        values = settings_of(spark, settings)
+        return {key: values[key] for key, value in settings.items() if values[key] != value}
+    # one call, whose result has no defaults
+    current = f", {spark.conf._jconf.getAllAsJava().toString()[1:-1]}, "
+    maybe_different = {
         key: value
-        for key, value in wanted.items()
-        if f", {key}={value}, " not in there
-        and (key not in SPARKS_DEFAULTS or f", {key}=" in there)
+        for key, value in settings.items()
+        if f", {key}={value}, " not in current
+        and (key not in SPARKS_DEFAULTS or f", {key}=" in current)
     }
-    now = {key: spark.conf.get(key, None) for key in doubtful}
-    return {key: now[key] for key, value in doubtful.items() if now[key] != value}
+    values = {key: spark.conf.get(key, None) for key in maybe_different}
+    return {key: values[key] for key, value in maybe_different.items() if values[key] != value}
 
 
 def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
@@ -172,36 +172,35 @@ def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
 
 
 def parquet_options(spark: SparkSession) -> Mapping[str, str]:
-    """How staged files are written; what a user's ``spark.hadoop`` settings say of it stays.
+    """Return write options of staged files; a user's ``spark.hadoop`` settings win.
 
-    By default Parquet gives up a dictionary of a column's values when it has a megabyte of them. Of
-    numbers that never come again (an id, an offset, a time), or texts, each file's first twenty
-    thousand rows went into one, and then once more into the file without it.
+    Parquet abandons a column's dictionary at one megabyte by default. For distinct values (ids,
+    offsets, times, texts) each file's first twenty thousand rows were then encoded twice.
     """
     if spark not in _parquet:
-        told = spark.conf.get(f"spark.hadoop.{_DICTIONARY_SETTING}", None)
-        _parquet[spark] = {} if told else {_DICTIONARY_SETTING: str(_DICTIONARY_BYTES)}
+        users_size = spark.conf.get(f"spark.hadoop.{_DICTIONARY_SETTING}", None)
+        _parquet[spark] = {} if users_size else {_DICTIONARY_SETTING: str(_DICTIONARY_BYTES)}
     return _parquet[spark]
 
 
-#: Newer connectors than the Spark in use do not load; this one does in TESTED_WITH.
+#: A connector newer than Spark does not load; this one loads in all of TESTED_WITH.
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
-#: What decodes Avro values; of the same release as the connector.
+#: Spark's Avro functions, of the connector's release.
 AVRO = "org.apache.spark:spark-avro_2.13:4.0.0"
 
-#: The versions of pyspark that CONNECTOR was tested with, by the whole suite. pyproject.toml admits
-#: their patch releases, nothing newer.
+#: Versions of pyspark with which the whole suite tested CONNECTOR. pyproject.toml allows their
+#: patch releases, nothing newer.
 TESTED_WITH = ("4.0.0",)
 
-#: A folder of connector jars resolved beforehand; saves Spark asking a repository at each start.
+#: Variable with a folder of the connector's jars; saves a request to a repository at each start.
 JARS_VARIABLE = "EO_SPARK_JARS"
 
 NAME = "eo-pipeline"
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-#: Lists of files, of ours and a user's; what stands between two of them.
+#: Settings that join our files and a user's, and their separators.
 _CLASS_PATH = "spark.driver.extraClassPath"
 _JARS = "spark.jars"
 _LISTS = {_CLASS_PATH: os.pathsep, _JARS: ","}
@@ -210,7 +209,7 @@ _CORES = "spark.cores.max"
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # failures come back as our own errors; Spark's warnings about them only bury the sentence
+    # failures are raised as our own errors; Spark's log would only bury them
     "spark.log.level": "ERROR",
     **KAFKA_SETTINGS,
     **STAGING_SETTINGS,
@@ -218,7 +217,7 @@ _DEFAULTS = {
     JAVA_OPTIONS: "-XX:+UseParallelGC",
 }
 
-#: A driver without executors elsewhere has nobody to talk to outside.
+#: A driver without executors elsewhere needs no other address.
 _ON_THIS_MACHINE_ONLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -226,7 +225,7 @@ _ON_THIS_MACHINE_ONLY = {
 
 
 def launch_settings(master: str, driver_memory: str, config: Mapping[str, str]) -> dict[str, str]:
-    """All settings a Spark is started with but its master; ``config`` goes before ours.
+    """Return all start-up settings of a Spark but its master; ``config`` wins.
 
     Raises:
         SetupError: EO_SPARK_JARS names a folder without jars.
@@ -235,24 +234,27 @@ def launch_settings(master: str, driver_memory: str, config: Mapping[str, str]) 
     if is_local(master):
         settings |= _ON_THIS_MACHINE_ONLY
     elif _CORES in config:
-        # told before the executors have come: until then Spark thinks that it has two
+        # until the executors have registered, Spark assumes two cores
         settings["spark.default.parallelism"] = config[_CORES]
-    together = {
-        key: f"{config[key]}{mark}{settings[key]}"
-        for key, mark in _LISTS.items()
+    lists = {
+        key: f"{config[key]}{separator}{settings[key]}"
+        for key, separator in _LISTS.items()
         if key in config and key in settings
     }
-    return settings | dict(config) | together
+    return settings | dict(config) | lists
 
 
 def submit_arguments(master: str, settings: Mapping[str, str]) -> list[str]:
-    """What ``spark-submit`` takes to start a Spark that PySpark speaks to."""
-    told = {"spark.master": master, "spark.app.name": NAME, **settings}
-    return [*(p for k, v in told.items() for p in ("--conf", f"{k}={v}")), "pyspark-shell"]
+    """Return arguments of ``spark-submit`` for a Spark that PySpark connects to."""
+    with_master = {"spark.master": master, "spark.app.name": NAME, **settings}
+    return [
+        *(word for key, value in with_master.items() for word in ("--conf", f"{key}={value}")),
+        "pyspark-shell",
+    ]
 
 
 def is_local(master: str) -> bool:
-    """Whether ``master`` is this machine, and Spark has no executors elsewhere."""
+    """Return whether ``master`` runs on this machine, without executors elsewhere."""
     return master.startswith("local")
 
 
@@ -267,7 +269,7 @@ def _connector(master: str) -> dict[str, str]:
 
 
 def jars_settings(master: str, jars: Sequence[Path]) -> dict[str, str]:
-    """:func:`class_path`, with our own jar, and what it is found by."""
+    """Return :func:`class_path` with our own jar, and the setting of its catalog."""
     ours = ordinary_jar()
     if ours is None:
         return class_path(master, jars) if jars else {}
@@ -275,9 +277,9 @@ def jars_settings(master: str, jars: Sequence[Path]) -> dict[str, str]:
 
 
 def class_path(master: str, jars: Sequence[Path]) -> dict[str, str]:
-    """The setting by which the driver, and executors elsewhere, have ``jars`` of this machine."""
+    """Return the setting that gives the driver, and executors elsewhere, local ``jars``."""
     paths = [str(jar.absolute()) for jar in jars]
     if is_local(master):
-        # not by spark.jars: those are copied at each start, and no class-data archive holds them
+        # spark.jars would be copied at each start, and a class-data archive could not contain them
         return {_CLASS_PATH: os.pathsep.join(paths)}
     return {"spark.jars": ",".join(paths)}

@@ -1,9 +1,9 @@
-"""The user's Python modules, where Spark's Python workers run.
+"""The user's Python modules, sent to Spark's Python workers.
 
-A function of a module travels by its name alone, and a worker on another machine imports it there.
-So that nobody need copy anything, what a transform's functions name of the user's own modules is
-sent along, as source: the modules that this process has loaded from where the transform's lies, and
-what lies beside that. What is installed belongs to the Python of the executors.
+A module's function is pickled by name, and a worker on another machine imports the module. The
+user's own modules that a transform's functions name are therefore sent along as source: the modules
+loaded from the root folder of the transform's module, and the files beside it. Installed packages
+must be installed in the Python of the executors.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.errors import SPARK_ERRORS, first_lines, server_is_lost
+from eo_pipeline.spark.errors import SPARK_ERRORS, error_text, server_is_lost
 from eo_pipeline.spark.launch import is_local
 from eo_pipeline.storage.paths import zipped
 
 _DIGITS = 12
 
-#: The names of the archives that each session has.
+#: Names of the archives sent to each session.
 _sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 
 def send_modules(frame: DataFrame, transform: Callable[..., Any] | None) -> None:
-    """See that workers find what ``frame`` needs, which ``transform`` made. Nothing is sent to a
-    Spark that imports from where this process does, nor if no function names a module.
+    """Send the user's modules that ``frame``, the result of ``transform``, needs. Sends nothing to
+    a Spark with this process's import path, nor if no function names a module.
     """
     spark = frame.sparkSession
     if transform is None or not (is_connect(frame) or _is_elsewhere(spark)):
         return
     files = _files_of(transform)
-    if files and _names_one(frame, files):
+    if files and _names_any(frame, files):
         _send(spark, _archive(files))
 
 
 def send_files(spark: SparkSession, paths: Iterable[str]) -> None:
-    """See that workers find these modules: files and archives (``.py``, ``.zip``, ``.egg``), or
-    folders of packages.
+    """Send modules to the workers: files and archives (``.py``, ``.zip``, ``.egg``), or folders of
+    packages.
 
     Raises:
-        ConfigError: there is no such file.
-        SetupError: Spark does not take them.
+        ConfigError: a file does not exist.
+        SetupError: Spark refuses them.
         SparkUnavailableError: the server was lost.
     """
     for path in map(Path, paths):
         if not path.exists():
             raise ConfigError(f"spark.py_files: {path} is no file and no folder")
         try:
-            _send(spark, _archive(_below(path)) if path.is_dir() else path.absolute())
+            _send(spark, _archive(_modules_in(path)) if path.is_dir() else path.absolute())
         except SPARK_ERRORS as error:
             if server_is_lost(spark):
                 raise SparkUnavailableError(
-                    f"Spark was lost while it was sent spark.py_files. {first_lines(error)}"
+                    f"Spark was lost while it was sent spark.py_files. {error_text(error)}"
                 ) from error
             raise SetupError(
-                f"spark.py_files: Spark does not take {path}. {first_lines(error)}"
+                f"spark.py_files: Spark does not take {path}. {error_text(error)}"
             ) from error
 
 
-def _below(folder: Path) -> dict[str, Path]:
+def _modules_in(folder: Path) -> dict[str, Path]:
     return {str(file.relative_to(folder.parent)): file for file in sorted(folder.rglob("*.py"))}
 
 
@@ -80,19 +80,19 @@ def _send(spark: SparkSession, path: Path) -> None:
         return
     before = list(sys.path)
     spark.addArtifacts(str(path), pyfile=True)
-    # pyspark would have this process import from the archive, too
+    # pyspark also adds the archive to this process's import path
     sys.path[:] = before
     sent.add(path.name)
 
 
 def _is_elsewhere(spark: SparkSession) -> bool:
-    """Whether a classic session has executors on other machines."""
+    """Return whether a classic session has executors on other machines."""
     return not is_local(spark.conf.get("spark.master", "local") or "local")
 
 
-def _names_one(frame: DataFrame, files: Mapping[str, Path]) -> bool:
-    """Whether a function in the plan names a module of ``files``: pickled, it has the name in it.
-    Of a classic session the plan is not here to be looked at.
+def _names_any(frame: DataFrame, files: Mapping[str, Path]) -> bool:
+    """Return whether a function in the plan names a module of ``files``: a pickled function
+    contains the name. A classic session's plan is not accessible; True then.
     """
     if not is_connect(frame):
         return True
@@ -107,32 +107,34 @@ def _dotted(name: str) -> str:
 
 @cache
 def _files_of(transform: Callable[..., Any]) -> dict[str, Path]:
-    """The user's own modules, by their names in an archive; as they are when first asked for."""
+    """Return the user's own modules by their names in an archive; cached at the first call."""
     module = inspect.getmodule(inspect.unwrap(getattr(transform, "func", transform)))
     root = _root_of(module) if module is not None else None
     if module is None or root is None or _is_installed(root):
         return {}
-    beside = Path(str(module.__file__)).parent
-    found = {*_loaded_from(root), *beside.glob("*.py")}
+    siblings = Path(str(module.__file__)).parent.glob("*.py")
+    files = {*_loaded_from(root), *siblings}
     packages = {
         folder / "__init__.py"
-        for file in found
+        for file in files
         for folder in file.parents
         if folder != root and folder.is_relative_to(root)
     }
-    found |= {file for file in packages if file.is_file()}
-    return {file.relative_to(root).as_posix(): file for file in sorted(found)}
+    files |= {file for file in packages if file.is_file()}
+    return {file.relative_to(root).as_posix(): file for file in sorted(files)}
 
 
 def _root_of(module: ModuleType) -> Path | None:
-    """The folder from which it was imported; None: from none, or it was not imported."""
-    held = vars(module)  # asked by name, some modules load what they stand for
-    file, name = held.get("__file__"), str(held.get("__name__"))
+    """Return the folder on the import path that has the module; None: it was not imported from a
+    file.
+    """
+    attributes = vars(module)  # getattr would trigger the imports of lazy modules
+    file, name = attributes.get("__file__"), str(attributes.get("__name__"))
     if not isinstance(file, str) or not file.endswith(".py") or name == "__main__":
         return None
     path = Path(file).absolute()
-    above = name.count(".") + (path.name == "__init__.py")
-    return path.parents[above] if above < len(path.parents) else None
+    levels = name.count(".") + (path.name == "__init__.py")
+    return path.parents[levels] if levels < len(path.parents) else None
 
 
 def _loaded_from(root: Path) -> Iterator[Path]:
@@ -142,12 +144,12 @@ def _loaded_from(root: Path) -> Iterator[Path]:
 
 
 def _is_installed(root: Path) -> bool:
-    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    return any(root.is_relative_to(sysconfig.get_path(kind)) for kind in kinds)
+    schemes = ("stdlib", "platstdlib", "purelib", "platlib")
+    return any(root.is_relative_to(sysconfig.get_path(scheme)) for scheme in schemes)
 
 
 def _archive(files: Mapping[str, Path]) -> Path:
-    """Made once; its name tells what is in it, since none is taken twice with another content."""
+    """Create an archive named by its hash: Spark refuses a known name with other content."""
     content = zipped({name: file.read_bytes() for name, file in files.items()})
     path = Path(_folder().name) / f"eo-{hashlib.sha256(content).hexdigest()[:_DIGITS]}.zip"
     if not path.exists():
@@ -157,5 +159,5 @@ def _archive(files: Mapping[str, Path]) -> Path:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """There until this process ends: a driver hands its files out from where they are."""
+    """Return a folder that exists until this process ends: a driver serves files from it."""
     return tempfile.TemporaryDirectory(prefix="eo-modules-")

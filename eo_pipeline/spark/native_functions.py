@@ -1,7 +1,6 @@
-"""Whether a Spark has a function of ours, for ordinary records or rows of a store's own form; see
-:mod:`eo_pipeline.spark.native_jar`.
+"""Detection of this package's Java functions in a Spark; see :mod:`eo_pipeline.spark.native_jar`.
 
-Those that are started here have it. A Spark Connect server of somebody else's is sent it, for the
+A Spark started by this package has them. To another Spark Connect server the jar is sent, for the
 session alone.
 """
 
@@ -20,44 +19,43 @@ from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, ordinar
 
 _Trial = Callable[[], Column]
 
-#: Of a function its trial, of a source its name.
-_known: WeakKeyDictionary[SparkSession, dict[_Trial | str, bool]] = WeakKeyDictionary()
+#: Detection results by a function's trial expression, or the name of a source or format.
+_results: WeakKeyDictionary[SparkSession, dict[_Trial | str, bool]] = WeakKeyDictionary()
 _lock = Lock()
 
 
 def has_function(spark: SparkSession, trial: _Trial) -> bool:
-    """Whether ``spark`` can analyse what ``trial`` gives; asked once.
+    """Return whether ``spark`` can analyse the expression of ``trial``; cached.
 
-    A setting alone tells nothing: a session that was there before may have been given it, without
-    the jar.
+    The setting alone is no proof: an existing session may have the setting without the jar.
     """
     return _has(spark, trial, lambda: spark.range(1).select(trial()))
 
 
 def has_source(spark: SparkSession, name: str) -> bool:
-    """Whether ``spark`` has our source of that ``name``; asked once."""
+    """Return whether ``spark`` has our data source ``name``; cached."""
     return _has(spark, name, spark.read.format(name).load)
 
 
 def has_format(spark: SparkSession, name: str) -> bool:
-    """Whether ``spark`` has our format of files of that ``name``; asked once."""
+    """Return whether ``spark`` has our file format ``name``; cached."""
     return _has(spark, name, spark.read.format(name).schema("x INT").load)
 
 
-def _has(spark: SparkSession, what: _Trial | str, made: Callable[[], DataFrame]) -> bool:
+def _has(spark: SparkSession, key: _Trial | str, probe: Callable[[], DataFrame]) -> bool:
     with _lock:
-        known = _known.setdefault(spark, {})
-        if what not in known:
-            known[what] = _takes(spark, made)
-        return known[what]
+        results = _results.setdefault(spark, {})
+        if key not in results:
+            results[key] = _analyses(spark, probe)
+        return results[key]
 
 
-def _takes(spark: SparkSession, made: Callable[[], DataFrame]) -> bool:
+def _analyses(spark: SparkSession, probe: Callable[[], DataFrame]) -> bool:
     try:
         if spark.conf.get(CATALOG_SETTING, None) is None and not _was_sent(spark):
             return False
-        return bool(made().schema)
-    # a server that takes no jars; and of a Spark that is lost the job itself says so
+        return bool(probe().schema)
+    # the server refuses jars; or Spark is lost, which the job reports
     except (PySparkException, Py4JError):
         return False
 

@@ -1,8 +1,8 @@
-"""The part of Spark's plans that is ours in Java: ``sources``, compiled here, once.
+"""Jar of this package's Java classes for Spark, compiled from source once.
 
-Spark brings a compiler along (Janino), for the code that it generates: no JDK is needed, and no
-class files are handed around. The jar is named by what it is made of and for, so that another Spark
-or another release of this package makes one of its own.
+Spark includes a compiler (Janino) for generated code, so no JDK is needed, and the package ships no
+class files. The jar's name is a hash of the sources and of Spark's jars: another Spark or another
+release of this package compiles its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -24,7 +23,7 @@ from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import spark_home
 from eo_pipeline.storage.paths import zipped
 
-#: The setting that makes the jar's functions known to a Spark that was started with it.
+#: Setting that registers the jar's functions in a Spark that has the jar.
 CATALOG_SETTING = f"spark.sql.catalog.{FUNCTION_CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
@@ -55,8 +54,8 @@ log = logging.getLogger(__name__)
 
 @lru_cache(maxsize=1)
 def ordinary_jar() -> Path | None:
-    """The jar for the Spark that is started here, made now if it is not there, in about a second;
-    None: it cannot be made, and Spark does without.
+    """Return the jar for the Spark of this process, compiled in about a second if missing; None if
+    it cannot be compiled: Spark then uses its own functions.
     """
     try:
         return _jar()
@@ -70,57 +69,53 @@ def _jar() -> Path:
     path = folder() / f"ordinary-{_name(jars)}.jar"
     if not is_ours(path):
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".compiling-", dir=folder()) as place:
-            aside = Path(place) / path.name
-            _pack(_compiled(jars, Path(place)), aside)
-            aside.replace(path)
+        with tempfile.TemporaryDirectory(prefix=".compiling-", dir=folder()) as build:
+            new_jar = Path(build) / path.name
+            _pack(_compiled(jars, Path(build)), new_jar)
+            new_jar.replace(path)
     return path
 
 
 def _name(jars: Path) -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for source in _SOURCES:
-        told.update(_source(source).encode())
+        digest.update(_source(source).encode())
     for jar in [*jars.glob("spark-catalyst_*.jar"), *jars.glob("jackson-core-2*.jar")]:
-        told.update(f"{jar.name} {jar.stat().st_size}".encode())
-    return told.hexdigest()[:24]
+        digest.update(f"{jar.name} {jar.stat().st_size}".encode())
+    return digest.hexdigest()[:24]
 
 
 def _source(name: str) -> str:
     return (resources.files("eo_pipeline.spark") / "native" / name).read_text()
 
 
-def _compiled(jars: Path, place: Path) -> Path:
-    """The folder of the classes, below ``place``.
+def _compiled(jars: Path, folder: Path) -> Path:
+    """Compile the sources; return the folder of the classes, below ``folder``.
 
     Raises:
-        SetupError: no Java, or the compiler does not take the sources.
+        SetupError: no Java, or the compiler rejects the sources.
     """
-    # of sources that name each other it finds one by the folders of its package alone
-    classes, sources = place / "classes", [place / _PACKAGE / name for name in _SOURCES]
-    (place / _PACKAGE).mkdir(parents=True)
+    # the compiler finds sources that reference each other only in their package's folders
+    classes, sources = folder / "classes", [folder / _PACKAGE / name for name in _SOURCES]
+    (folder / _PACKAGE).mkdir(parents=True)
     for source in sources:
         source.write_text(_source(source.name))
     command = [*find_java().start, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     compiler = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
     command += ["-cp", os.pathsep.join(map(str, compiler)), _COMPILER]
-    command += ["-d", str(classes), "-encoding", "UTF-8", "-sourcepath", str(place)]
+    command += ["-d", str(classes), "-encoding", "UTF-8", "-sourcepath", str(folder)]
     command += ["-classpath", os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))]
     command += map(str, sources)
-    done = subprocess.run(
+    run = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=_COMPILER_TIMEOUT_S
     )
-    # it says nothing by its exit code, and leaves the classes that it was done with
+    # the compiler's exit code is always 0, and it keeps the classes finished before an error
     if not all((classes / _PACKAGE / name).with_suffix(".class").exists() for name in _SOURCES):
-        raise SetupError(f"Spark's compiler says {done.stdout.strip()} {done.stderr.strip()}")
+        raise SetupError(f"Spark's compiler says {run.stdout.strip()} {run.stderr.strip()}")
     return classes
 
 
-def _classes(folder_: Path) -> Iterator[Path]:
-    yield from sorted(folder_.rglob("*.class"))
-
-
 def _pack(classes: Path, jar: Path) -> None:
-    named = {each.relative_to(classes).as_posix(): each for each in _classes(classes)}
-    jar.write_bytes(zipped({name: each.read_bytes() for name, each in named.items()}))
+    files = {p.relative_to(classes).as_posix(): p for p in sorted(classes.rglob("*.class"))}
+    jar.write_bytes(zipped({name: path.read_bytes() for name, path in files.items()}))
     jar.chmod(0o644)

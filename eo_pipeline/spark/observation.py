@@ -1,4 +1,4 @@
-"""Metrics of one action, collected while it runs, on a classic session and over Spark Connect."""
+"""Metrics collected during one action, on a classic session or over Spark Connect."""
 
 from __future__ import annotations
 
@@ -12,32 +12,37 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.spark.clients import is_connect
 
-#: The moment Spark planned the action, the same in every metric of it and in no other action's. As
-#: text: a number would stand in generated code, which each action would then compile anew.
+#: Metric with the time at which Spark planned the action: equal in all metrics of an action, and
+#: unique to it. As text: a number would be a literal in generated code, compiled for each action.
 ACTION = "action"
 
 
 class Observed:
-    """``frame`` with metrics that an action on it, or on what is made of it, collects on its way.
+    """``frame`` with metrics, collected by an action on it or on a frame derived from it.
 
-    They tell what has flowed through ``frame``, not what is in it: a part of it after a ``limit``,
-    twice as much after an ``orderBy``, nothing if the optimizer left it out. On a classic session
-    they are those of the first action, whoever called it. See :data:`ACTION`.
+    The metrics count the rows that flowed through ``frame``, not its content: a part of it under a
+    ``limit``, twice its rows under an ``orderBy``, none if the optimizer removed it. On a classic
+    session they belong to the first action by any caller. See :data:`ACTION`.
     """
 
     def __init__(self, frame: DataFrame, *metrics: Column, times: int = 1) -> None:
-        """``times``: over Spark Connect, tenths of a second until the server says that there
-        are no metrics. When a job has written its files it waits a tenth for those of each name,
-        one name after the other (``Observation.getOrEmpty`` of Spark 4.0), and all of them come
-        at once, when it gets round to it. So there are names that count next to nothing, and the
-        one that counts is asked for last. A server that keeps plans says nothing at all: see
-        ``STAGING_SETTINGS``.
+        """Add the metrics.
+
+        Args:
+            frame: the frame to observe.
+            metrics: aggregate expressions.
+            times: number of observations, over Spark Connect. After a job the server waits a tenth
+                of a second for the metrics of each observation in turn
+                (``Observation.getOrEmpty`` of Spark 4.0), then reports none; all arrive at once,
+                some time later. Cheap additional observations prolong the wait, and the one with
+                ``metrics`` is awaited last. A server that caches plans reports none at all: see
+                ``STAGING_SETTINGS``.
         """
         moment = F.current_timestamp().cast("string").alias(ACTION)
         if is_connect(frame):
-            # no Observation: pyspark cannot put together a plan that has one twice
+            # no Observation: pyspark cannot build a plan that contains one twice
             self._observation = None
-            *others, self._name = sorted((_name() for _ in range(times)), key=_turn)
+            *others, self._name = sorted((_name() for _ in range(times)), key=_wait_order)
             frame = frame.observe(self._name, *metrics, moment)
             for other in others:
                 frame = frame.observe(other, F.count(F.lit(1)).alias("waited"))
@@ -47,8 +52,8 @@ class Observed:
         self.frame = frame
 
     def metrics(self, acted: DataFrame, wait_s: float) -> Mapping[str, Any] | None:
-        """What the action on ``acted`` collected, which is this frame or made of it; None if there
-        is nothing, on a classic session within ``wait_s``.
+        """Return the metrics of the action on ``acted``, this frame or a derived one; None if there
+        are none, on a classic session within ``wait_s``.
         """
         if self._observation is not None:
             return _first_actions(self._observation, wait_s)
@@ -61,9 +66,9 @@ def _name() -> str:
     return f"eo-{uuid.uuid4().hex}"
 
 
-def _turn(name: str) -> int:
-    """When a server gets to ``name`` among a few: their place in a hash map of Scala's, of sixteen
-    places. Nothing rests on it but how long it waits.
+def _wait_order(name: str) -> int:
+    """Return the position of ``name`` in a Scala hash map with sixteen buckets, the order in which
+    a server awaits observations. It affects only the length of the wait.
     """
     hashed = 0
     for letter in name:
@@ -72,23 +77,23 @@ def _turn(name: str) -> int:
 
 
 def _first_actions(observation: Observation, wait_s: float) -> Mapping[str, Any] | None:
-    """Spark tells them a moment after the action, or never: ``get`` would wait for ever."""
-    found: list[Mapping[str, Any]] = []
-    waiting = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
-    waiting.start()
-    waiting.join(wait_s)
-    return found[0] if found and found[0] else None
+    """Wait for the metrics: they arrive soon after the action or never; ``get`` has no timeout."""
+    metrics: list[Mapping[str, Any]] = []
+    waiter = threading.Thread(target=lambda: metrics.append(observation.get), daemon=True)
+    waiter.start()
+    waiter.join(wait_s)
+    return metrics[0] if metrics and metrics[0] else None
 
 
 def explained(frame: DataFrame) -> str:
-    """What EXPLAIN says of ``frame``.
+    """Return the EXPLAIN output of ``frame``.
 
-    Over Spark Connect a frame that a query refers to is copied by protobuf, which gives up at a
-    hundred levels: a transform of some steps, on a schema of many columns. The client's own request
-    for an explanation has no such limit.
+    Over Spark Connect, protobuf copies a frame that a query references, and fails at a hundred
+    levels: a transform of some steps, on a schema of many columns. The client's explain request has
+    no such limit.
 
     Raises:
-        PySparkException: Spark does not say.
+        PySparkException: Spark cannot explain it.
     """
     if is_connect(frame):
         client, plan = cast(Any, frame.sparkSession).client, cast(Any, frame)._plan

@@ -1,8 +1,7 @@
-"""Where in Python code a step of an expression was written, which Spark shows in its errors.
+"""Origins: the Python source lines of an expression's steps, which Spark shows in its errors.
 
-pyspark tells the JVM of it in a dozen requests for each step. Of a user's transform that is worth
-it; an expression of ours is never what a user has to look for, and a cold JVM takes a second for
-all of them.
+pyspark sends the JVM a dozen requests for each step. That is useful for a user's transform, not for
+this package's expressions, which take a cold JVM a second in all.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from contextvars import ContextVar
 
 from pyspark.errors import utils
 
-_told: ContextVar[bool] = ContextVar("told", default=True)
+_enabled: ContextVar[bool] = ContextVar("enabled", default=True)
 _is_enabled = utils.is_debugging_enabled
 
 
 @contextmanager
 def origins(*, told: bool) -> Iterator[None]:
-    """Whether Spark is told of them in the block; if it is to, as its settings say."""
-    before = _told.set(told)
+    """Enable or disable origins within the block; enabled, Spark's settings decide."""
+    before = _enabled.set(told)
     try:
         yield
     finally:
-        _told.reset(before)
+        _enabled.reset(before)
 
 
 def _is_wanted() -> bool:
-    return _told.get() and _is_enabled()
+    return _enabled.get() and _is_enabled()
 
 
-# looked up by its name at each step; there is a setting, but pyspark reads it once in a process
+# pyspark calls this function at each step; it reads its own setting only once in a process
 utils.is_debugging_enabled = _is_wanted

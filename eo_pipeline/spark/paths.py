@@ -1,4 +1,4 @@
-"""Places as Spark takes them, whatever characters their names have."""
+"""Storage paths in Spark's notation, with any characters in their names."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from eo_pipeline.storage.paths import BucketPath, Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What Spark takes for a pattern in the name of something to read.
+#: Characters of glob patterns in paths that Spark reads.
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
-def path_to_write(place: Place) -> str:
-    """``place`` for a write. Spark wants Hadoop's Path, which looks like a URI and is none: nothing
-    in it is escaped, so that ``as_uri`` would name another folder (``a%20b`` for ``a b``).
+def path_to_write(path: Place) -> str:
+    """Return ``path`` for a write, in the notation of Hadoop's Path. It looks like a URI, but
+    nothing is escaped: ``as_uri`` would name another folder (``a%20b`` for ``a b``).
     """
-    if isinstance(place, BucketPath):
-        return f"{place.bucket.hadoop_scheme}://{place.bucket.name}/{place.key}"
-    return f"file://{place.absolute()}"
+    if isinstance(path, BucketPath):
+        return f"{path.bucket.hadoop_scheme}://{path.bucket.name}/{path.key}"
+    return f"file://{path.absolute()}"
 
 
-def path_to_read(place: Place) -> str:
-    """``place`` for a read, where Spark also looks for patterns."""
-    return _PATTERN.sub(r"\\\g<0>", path_to_write(place))
+def path_to_read(path: Place) -> str:
+    """Return ``path`` for a read, where Spark expands glob patterns."""
+    return _PATTERN.sub(r"\\\g<0>", path_to_write(path))
 
 
-def as_written(spark: SparkSession, place: Place) -> DataFrame:
-    """Parquet files whose times are as they stand there: Spark moves those before 1582 otherwise,
-    if it does not know who wrote them.
+def as_written(spark: SparkSession, path: Place) -> DataFrame:
+    """Read Parquet files with unchanged times: by default Spark shifts times before 1582 if it does
+    not know the writer.
     """
-    options = {"datetimeRebaseMode": "CORRECTED", **options_of(place)}
-    return spark.read.options(**options).parquet(path_to_read(place))
+    options = {"datetimeRebaseMode": "CORRECTED", **options_of(path)}
+    return spark.read.options(**options).parquet(path_to_read(path))
 
 
-def options_of(place: Place) -> dict[str, str]:
-    """What Spark must be told, with each read or write of ``place``, to get there: nothing of it
-    stays in a session, and Spark shows no secret among them.
+def options_of(path: Place) -> dict[str, str]:
+    """Return the connection options for each read or write of ``path``: none of them stays in a
+    session, and Spark redacts the secrets among them.
     """
-    return dict(place.bucket.hadoop) if isinstance(place, BucketPath) else {}
+    return dict(path.bucket.hadoop) if isinstance(path, BucketPath) else {}

@@ -1,7 +1,7 @@
-"""What names of Spark's classes mean, kept once the JVM has told it.
+"""Cache of py4j's lookups of Spark's classes and their functions.
 
-py4j asks for the class, then for its function, and then calls it, at each use: of the requests for
-the expressions of a checkpoint that is two in three, and a cold JVM takes its time for each.
+At each use py4j looks up the class, then its function, and then calls it. The lookups are two in
+three of a checkpoint's requests for expressions, and slow on a cold JVM.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaMember, JVMView
 
-#: Those whose static functions make expressions, by the names under which pyspark asks for them.
+#: Classes whose static functions create expressions, with the names that pyspark uses for them.
 _CLASSES = {
     "org.apache.spark.sql.functions": ("functions", "org.apache.spark.sql.functions"),
     "org.apache.spark.api.python.PythonUtils": ("PythonUtils",),
 }
 
 
-class _Remembered(JavaClass):  # type: ignore[misc]
+class _CachingClass(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if isinstance(found, JavaMember):
-            setattr(self, name, found)
-        return found
+        member = super().__getattr__(name)
+        if isinstance(member, JavaMember):
+            setattr(self, name, member)
+        return member
 
 
-def remember_classes(jvm: JVMView) -> None:
-    """Let ``jvm`` answer for them itself."""
+def cache_classes(jvm: JVMView) -> None:
+    """Replace the classes in ``jvm`` by caching ones."""
     for full_name, names in _CLASSES.items():
-        known = _Remembered(full_name, jvm._gateway_client)
-        vars(jvm).update(dict.fromkeys(names, known))
+        cached = _CachingClass(full_name, jvm._gateway_client)
+        vars(jvm).update(dict.fromkeys(names, cached))

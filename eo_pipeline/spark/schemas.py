@@ -1,4 +1,4 @@
-"""Schemas that are known without asking."""
+"""Schemas of frames without a request to the server."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 
 from eo_pipeline.spark.clients import is_connect
 
-_asked: WeakKeyDictionary[SparkSession, dict[Hashable, StructType]] = WeakKeyDictionary()
+_schemas: WeakKeyDictionary[SparkSession, dict[Hashable, StructType]] = WeakKeyDictionary()
 
 
 def with_known_schema(frame: DataFrame, schema: StructType | None) -> DataFrame:
-    """``frame``, whose schema is ``schema`` (None: not known). Over Spark Connect the first look at
-    one has the server analyse the whole plan; pyspark itself hands on what it knows like this.
+    """Return ``frame`` with its schema preset (None: unknown). Over Spark Connect the first access
+    to a schema has the server analyse the whole plan; pyspark passes on schemas in this way, too.
     """
     if schema is not None and is_connect(frame):
         cast(Any, frame)._cached_schema = schema
@@ -24,12 +24,12 @@ def with_known_schema(frame: DataFrame, schema: StructType | None) -> DataFrame:
 
 
 def with_schema_asked_once(frame: DataFrame, kind: Hashable) -> DataFrame:
-    """``frame``, whose schema is that of every frame of its ``kind``: over Spark Connect asked once
-    in a session, and not once more in every checkpoint.
+    """Return ``frame`` with the schema that all frames of its ``kind`` share: over Spark Connect
+    one request a session instead of one a checkpoint.
     """
     if not is_connect(frame):
         return frame
-    known = _asked.setdefault(frame.sparkSession, {})
-    if kind not in known:
-        known[kind] = frame.schema
-    return with_known_schema(frame, known[kind])
+    schemas = _schemas.setdefault(frame.sparkSession, {})
+    if kind not in schemas:
+        schemas[kind] = frame.schema
+    return with_known_schema(frame, schemas[kind])

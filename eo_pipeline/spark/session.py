@@ -1,6 +1,6 @@
 """The Spark session: local, on a cluster, or a warm Spark Connect server.
 
-Everything the pipeline does runs on all three: no ``_jvm``, no ``sparkContext``, no RDD.
+All of the pipeline runs on all three: no ``_jvm``, no ``sparkContext``, no RDD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, SetupError, SparkUnavailableError
 from eo_pipeline.progress import phase
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.jvm import begin_for_later
+from eo_pipeline.spark.jvm import launch_ahead
 from eo_pipeline.spark.launch import (
     NAME,
     SPARKS_DEFAULTS,
@@ -27,11 +27,11 @@ from eo_pipeline.spark.launch import (
     launch_settings,
     submit_arguments,
 )
-from eo_pipeline.spark.server.record import has_warm_server, tell_that_it_fails, warm_server
+from eo_pipeline.spark.server.record import has_warm_server, warm_server, warn_unused
 from eo_pipeline.spark.startup import fit, launched_for, without_pandas
 
-# what takes pyspark is imported where it is used: a run that finds nothing new needs the settings
-# alone
+# modules that import pyspark are imported where they are used: a run without new records needs only
+# the settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -39,29 +39,29 @@ log = logging.getLogger(__name__)
 
 SparkProvider = Callable[[], "SparkSession"]
 
-#: Seconds until a warm Spark of this machine that does not answer is passed over.
+#: Seconds until an unresponsive warm Spark of this machine is skipped.
 _WARM_PATIENCE_S = 5.0
 
 
 class SparkSettings(Settings):
-    """Where Spark runs.
+    """Location and settings of Spark.
 
     Args:
         master: ``local[*]`` or a cluster's URL.
         remote: ``sc://host:port`` of a Spark Connect server; wins over ``master``. The Kafka
             connector must then be on the server. ``SPARK_REMOTE`` in the environment does the
             same.
-        connect_timeout: seconds a Spark Connect server may be away, when a run starts and in the
-            middle of its job, before the run ends with SparkUnavailableError.
+        connect_timeout: seconds without an answer of a Spark Connect server, at the start of a run
+            and during its jobs, until the run ends with SparkUnavailableError.
         driver_memory: heap of a locally started driver.
-        warm: use the server that ``eo spark start`` keeps for this project, if there is one that
-            was started with these settings; ``remote`` wins over it.
-        py_files: Python files, archives (``.py``, ``.zip``, ``.egg``) or folders of packages that
-            Spark's Python workers must find, wherever they run. What a transform's functions use of
-            the modules beside it is sent without being named.
-        config: any further Spark setting, but those that decide what a time becomes
-            (:data:`STAGING_SETTINGS`): batches are always staged in UTC. Others of
-            :data:`SPARKS_DEFAULTS` do not count while a batch is staged.
+        warm: use this project's server of ``eo spark start``, if it was started with these
+            settings; ``remote`` wins over it.
+        py_files: Python files, archives (``.py``, ``.zip``, ``.egg``) or folders of packages to
+            send to Spark's Python workers. Modules beside the transform's that its functions use
+            are sent automatically.
+        config: any further Spark setting, except those of times (:data:`STAGING_SETTINGS`): batches
+            are always staged in UTC. Those of :data:`SPARKS_DEFAULTS` are overridden while a batch
+            is staged.
     """
 
     master: str = "local[*]"
@@ -74,14 +74,14 @@ class SparkSettings(Settings):
 
     @property
     def server(self) -> str | None:
-        """``remote``, or what the environment says in its place."""
+        """``remote``, or SPARK_REMOTE of the environment."""
         return self.remote or os.environ.get("SPARK_REMOTE")
 
     def session(self, *, of_ours: bool = False) -> SparkSession:
         """Start Spark, or return the session this process already has.
 
         Args:
-            of_ours: no code but this package's gets it; see :mod:`eo_pipeline.spark.startup`.
+            of_ours: only this package's code uses it; see :mod:`eo_pipeline.spark.learning`.
 
         Raises:
             ConfigError: ``remote`` is not an address, the server there did not let us in, or
@@ -89,7 +89,7 @@ class SparkSettings(Settings):
             SetupError: no Java, or Spark did not start.
             SparkUnavailableError: the Spark Connect server did not answer.
         """
-        session = self._found(of_ours=of_ours and process_is_ours())
+        session = self._session(of_ours=of_ours and process_is_ours())
         for key, value in SPARKS_DEFAULTS.items():
             if self.config.get(key, value) != value:
                 log.warning("spark.config: %s is %s while a batch is staged", key, value)
@@ -101,61 +101,60 @@ class SparkSettings(Settings):
         return session
 
     def begin(self) -> None:
-        """What takes time of :meth:`session` and this process need not wait for: the JVM, if it
-        will have one of its own.
+        """Launch the JVM in the background, if :meth:`session` will start one.
 
         Raises:
             ConfigError: ``config`` has what staging decides.
             SetupError: no Java, or Spark does not take these settings.
         """
-        # who has pyspark already may have a JVM, and would have little of this
+        # a process that has imported pyspark may have a JVM, and would gain little
         if "pyspark" in sys.modules or self.server:
             return
         if self.warm and has_warm_server(self.master, self.launch()):
             return
         self._name_python()
-        begin_for_later(submit_arguments(self.master, self._launched()))
+        launch_ahead(submit_arguments(self.master, self._launch_for_work()))
 
-    def _found(self, *, of_ours: bool) -> SparkSession:
-        self._refuse_what_staging_decides()
+    def _session(self, *, of_ours: bool) -> SparkSession:
+        self._refuse_staging_settings()
         # pyspark logs every query error it is about to raise, stack and all
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         self._name_python()
         if self.server and self.server.startswith("sc://"):
-            # here, because it takes a quarter of a second to import
+            # imported here: takes a quarter of a second
             with without_pandas():
                 from eo_pipeline.spark.connect import connect
 
             with phase("connecting to the Spark Connect server", usually_short=True):
-                return connect(self.server, self._of_session(), self.connect_timeout)
-        warm = None if self.server else self._warm()
-        session = warm or self._started(self.server, of_ours=of_ours)
+                return connect(self.server, self._session_settings(), self.connect_timeout)
+        warm = None if self.server else self._warm_session()
+        session = warm or self._start(self.server, of_ours=of_ours)
         if not of_ours and not is_connect(session):
-            from eo_pipeline.spark.learning import register_what_is_missing
+            from eo_pipeline.spark.learning import register_deferred
 
-            register_what_is_missing()
+            register_deferred()
         return session
 
     def _name_python(self) -> None:
-        """Python workers must run this interpreter, unless another was chosen for where they are:
-        one of its release, with pyarrow.
+        """Set the Python of Spark's workers to this interpreter, unless another one is configured,
+        which must be of the same release and have pyarrow.
         """
-        named = self.config.get("spark.pyspark.python", sys.executable)
-        os.environ.setdefault("PYSPARK_PYTHON", named)
+        python = self.config.get("spark.pyspark.python", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", python)
 
-    def _launched(self) -> Mapping[str, str]:
-        """:meth:`launch` as the work wants it, for a process that is no client of another Spark."""
-        # left in the environment by a process that spoke Spark Connect and started this one:
-        # pyspark would ask for the remote's address instead of starting Spark
+    def _launch_for_work(self) -> Mapping[str, str]:
+        """Return :meth:`launch` for the amount of work; unset Spark Connect's client variables."""
+        # inherited from a parent process that used Spark Connect: pyspark would require a remote
+        # address instead of starting Spark
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-        os.environ.pop("SPARK_REMOTE", None)  # is empty: that is an address to Spark
+        os.environ.pop("SPARK_REMOTE", None)  # empty here, which Spark takes for an address
         return launched_for(self.master, self.launch(), self.config)
 
-    def _of_session(self) -> dict[str, str]:
-        """With what staging would otherwise lend it, and take back, in every checkpoint."""
+    def _session_settings(self) -> dict[str, str]:
+        """Return settings with those of staging, which would else be set in every checkpoint."""
         return {**STAGING_SETTINGS, **SPARKS_DEFAULTS, **self.config}
 
-    def _refuse_what_staging_decides(self) -> None:
+    def _refuse_staging_settings(self) -> None:
         for key, value in STAGING_SETTINGS.items():
             if self.config.get(key, value) != value:
                 raise ConfigError(
@@ -164,65 +163,65 @@ class SparkSettings(Settings):
                     "are the transform's, with to_utc_timestamp and from_utc_timestamp."
                 )
 
-    def _started(self, remote: str | None, *, of_ours: bool) -> SparkSession:
-        """``remote`` may still be a master, whose Spark Connect server pyspark starts itself."""
+    def _start(self, remote: str | None, *, of_ours: bool) -> SparkSession:
+        """Start Spark. ``remote`` may be a master, whose Spark Connect server pyspark starts."""
         from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
 
         from eo_pipeline.spark.driver import driver_is_dead, start_driver
-        from eo_pipeline.spark.errors import first_lines
+        from eo_pipeline.spark.errors import error_text
 
         try:
             running = not driver_is_dead() and SparkSession.getActiveSession() is not None
         except (Py4JError, OSError) as error:
             raise SparkUnavailableError(
                 "The JVM of this process has ended, while it was asked for its session. Nothing "
-                f"was read; run again, which starts another: {first_lines(error)}"
+                f"was read; run again, which starts another: {error_text(error)}"
             ) from error
         if running and not remote:
-            return self._built(self.launch())
+            return self._create(self.launch())
         with phase(f"Spark is starting ({remote or self.master})"):
             launch: Mapping[str, str] = self.config
             if not remote:
-                launch = self._launched()
+                launch = self._launch_for_work()
                 start_driver(submit_arguments(self.master, launch))
             if not of_ours or remote or not is_local(self.master):
-                return self._built(launch, remote)
-            from eo_pipeline.spark.learning import registered_later
+                return self._create(launch, remote)
+            from eo_pipeline.spark.learning import deferred_registration
 
-            with registered_later():
-                return self._built(launch)
+            with deferred_registration():
+                return self._create(launch)
 
-    def _built(self, settings: Mapping[str, str], remote: str | None = None) -> SparkSession:
+    def _create(self, settings: Mapping[str, str], remote: str | None = None) -> SparkSession:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        from eo_pipeline.spark.errors import first_lines
-        from eo_pipeline.spark.interrupts import keeping_interrupts
+        from eo_pipeline.spark.errors import error_text
+        from eo_pipeline.spark.interrupts import restoring_sigint
 
         builder = SparkSession.Builder().appName(NAME)
         builder = builder.remote(remote) if remote else builder.master(self.master)
         for key, value in settings.items():
             builder = builder.config(key, value)
         try:
-            with keeping_interrupts():
+            with restoring_sigint():
                 return builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as error:
-            raise SetupError(f"Spark did not start: {first_lines(error)}") from error
+            raise SetupError(f"Spark did not start: {error_text(error)}") from error
 
     def launch(self) -> dict[str, str]:
-        """All that a Spark is started with by these settings, but its master.
+        """Return all start-up settings of a Spark, without its master.
 
         Raises:
             ConfigError: ``config`` has what staging decides.
             SetupError: EO_SPARK_JARS names a folder without jars.
         """
-        self._refuse_what_staging_decides()
+        self._refuse_staging_settings()
         return launch_settings(self.master, self.driver_memory, self.config)
 
-    def _warm(self) -> SparkSession | None:
-        """A session on the project's warm Spark, if there is one that fits and answers."""
+    def _warm_session(self) -> SparkSession | None:
+        """Return a session on the project's warm Spark, if one fits and answers."""
         from eo_pipeline.spark.driver import has_driver
 
         if not self.warm or has_driver():
@@ -231,15 +230,15 @@ class SparkSettings(Settings):
         from_before = "pyspark.sql.connect.session" in sys.modules
         if server is None and not from_before:
             return None
-        # here, because it takes a quarter of a second to import
+        # imported here: takes a quarter of a second
         with without_pandas():
-            from eo_pipeline.spark.connect import connect, leave_lost_sessions
+            from eo_pipeline.spark.connect import connect, discard_lost_sessions
 
         if server is not None:
             patience_s = min(self.connect_timeout, _WARM_PATIENCE_S)
             try:
-                return connect(server.remote, self._of_session(), patience_s)
+                return connect(server.remote, self._session_settings(), patience_s)
             except (SparkUnavailableError, ConfigError) as error:
-                tell_that_it_fails(server, error)
-        leave_lost_sessions()
+                warn_unused(server, error)
+        discard_lost_sessions()
         return None

@@ -1,13 +1,13 @@
-"""Work that is over before a JVM has made its best code.
+"""JVM and Spark settings for jobs too short to warm up the JIT compiler.
 
-A JVM turns what runs often into code twice: at once and cheaply (C1), and later, from what it saw
-meanwhile, into code that is twice as fast (C2). For a few thousand records the second takes a third
-of all that a cold Spark takes, and is thrown away as the process ends. So a Spark that is started
-for little work, in a process that ends with it, is started without; and for more work, with one
-that leaves alone what runs a few thousand times, which is most of what it would do.
+A JVM compiles hot methods twice: soon and cheaply (C1), and later, from a profile, into code twice
+as fast (C2). For a few thousand records C2 takes a third of a cold Spark's time, and its code
+is lost when the process ends. A Spark for little work, in a process that ends with it, is started
+without C2; one for more work has C2 with higher thresholds, which spare methods that run only a few
+thousand times: most of the compilations.
 
-Spark itself makes Java code for each plan and has it compiled, for each session anew: a third of a
-second on a warm server. The least work is over sooner if Spark goes through its plan for each row.
+Spark generates and compiles Java code for each plan, anew in each session: a third of a second on a
+warm server. The smallest jobs are faster if Spark interprets its plan row by row.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ if TYPE_CHECKING:
 #: The JVM's first compiler alone. A class-data archive does not depend on compilers.
 C1_ALONE = "-XX:TieredStopAtLevel=1"
 
-#: Both compilers, the second for what has run ten times as often as it waits for by itself: the
-#: code for each of many records. That of starting Spark, and of planning, never gets there.
+#: Both compilers; thresholds of C2 ten times the defaults. Code that runs per record reaches them,
+#: code of start-up and planning does not.
 C2_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
-#: Spark's settings by which it compiles nothing, and what it has by itself. From 30,000 records on
-#: a cold run takes longer so.
+#: Spark settings that disable code generation. From 30,000 records on they slow a cold run down.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -48,7 +47,7 @@ _INTERPRETED = {
 
 
 class Amount(Enum):
-    """How much Spark is asked for by all that this process does."""
+    """Amount of work for Spark in this process."""
 
     LEAST = "least"
     LITTLE = "little"
@@ -61,7 +60,7 @@ _interpreting: WeakSet[SparkSession] = WeakSet()
 
 @contextmanager
 def work(amount: Amount) -> Iterator[None]:
-    """How much it is that Spark is asked for in the block."""
+    """Set the amount of work for Spark within the block."""
     token = _amount.set(amount)
     try:
         yield
@@ -70,25 +69,25 @@ def work(amount: Amount) -> Iterator[None]:
 
 
 def fit(session: SparkSession, config: Mapping[str, str]) -> None:
-    """Let ``session`` run its plans as the work wants them; what a user's ``config`` says of that
-    stays as it is.
+    """Enable or disable code generation in ``session`` by the amount of work; settings in a user's
+    ``config`` win.
     """
-    least = _amount.get() is Amount.LEAST and process_ends()
-    if least == (session in _interpreting) or not _INTERPRETED.keys().isdisjoint(config):
+    tiny = _amount.get() is Amount.LEAST and process_ends()
+    if tiny == (session in _interpreting) or not _INTERPRETED.keys().isdisjoint(config):
         return
     from eo_pipeline.spark.errors import SPARK_ERRORS
 
-    with suppress(*SPARK_ERRORS):  # of a Spark that is lost the job itself says so
+    with suppress(*SPARK_ERRORS):  # Spark is lost; the job reports it
         for key, value in _INTERPRETED.items():
-            session.conf.set(key, value) if least else session.conf.unset(key)
-        (_interpreting.add if least else _interpreting.discard)(session)
+            session.conf.set(key, value) if tiny else session.conf.unset(key)
+        (_interpreting.add if tiny else _interpreting.discard)(session)
 
 
 def launched_for(
     master: str, launch: Mapping[str, str], config: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """``launch``, the settings that a Spark on ``master`` is started with now, as its work wants
-    them; the JVM options of a user's ``config`` stay as they are.
+    """Return ``launch``, the start-up settings of a Spark on ``master``, with JIT options for the
+    amount of work; JVM options in a user's ``config`` win.
     """
     if not (process_ends() and is_local(master)) or JAVA_OPTIONS in config:
         return launch
@@ -100,7 +99,7 @@ _NAME, _TYPES = "pandas", "pandas.api.types"
 
 
 class _FrameType(type):
-    """Of what stands for ``pandas.DataFrame``: who has no pandas has no such frame."""
+    """Metaclass of the stand-in for ``pandas.DataFrame``: no instances until pandas is imported."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         pandas = sys.modules.get(_NAME)
@@ -114,11 +113,11 @@ class _FrameType(type):
 
 
 class _Frame(metaclass=_FrameType):
-    """Stands for ``pandas.DataFrame``."""
+    """Stand-in for ``pandas.DataFrame``."""
 
 
 class _Pandas(ModuleType):
-    """Stands for pandas in the modules that were imported meanwhile."""
+    """Stand-in for pandas in the modules imported by :func:`without_pandas`."""
 
     DataFrame = _Frame
 
@@ -129,7 +128,7 @@ class _Pandas(ModuleType):
 
 
 class _Types(ModuleType):
-    """Stands for its functions that tell types apart."""
+    """Stand-in for the type checks of ``pandas.api.types``."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not name.startswith("is_"):
@@ -139,19 +138,19 @@ class _Types(ModuleType):
 
 @contextmanager
 def without_pandas() -> Iterator[None]:
-    """Imports in the block get what stands for pandas, if that was not imported before; where the
-    process ends with its work, so that no other thread is at its own imports meanwhile.
+    """Give imports within the block a stand-in for pandas, unless pandas was imported before. Only
+    in a process that ends with its work: there no other thread imports at the same time.
     """
     if _NAME in sys.modules or not process_ends():
         yield
         return
     stand_in = _Pandas(_NAME)
     stand_in.__version__ = importlib.metadata.version(_NAME)  # type: ignore[attr-defined]
-    standing = {_NAME: stand_in, "pandas.api": ModuleType("pandas.api"), _TYPES: _Types(_TYPES)}
-    sys.modules.update(standing)
+    stand_ins = {_NAME: stand_in, "pandas.api": ModuleType("pandas.api"), _TYPES: _Types(_TYPES)}
+    sys.modules.update(stand_ins)
     try:
         yield
     finally:
-        for name, each in standing.items():
-            if sys.modules.get(name) is each:
+        for name, module in stand_ins.items():
+            if sys.modules.get(name) is module:
                 del sys.modules[name]

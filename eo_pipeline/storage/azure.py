@@ -19,32 +19,32 @@ from eo_pipeline.storage.backend import COMMITTER, RETRIED_FOR, Head, Listed, Na
 from eo_pipeline.storage.object_store import ObjectStore
 from eo_pipeline.storage.paths import Bucket
 
-#: What Hadoop, and Azure's own folders, write on a blob that stands for a folder.
+#: Metadata of a folder's marker blob, by Hadoop and by Azure's own folders.
 _FOLDER = "hdi_isfolder"
 
 
 @dataclass(frozen=True)
 class AzureBlobs(ObjectStore):
-    """Spark's file system marks each folder that it makes by a blob under its name, which holds
-    nothing. Where the account has a hierarchical namespace it is a folder indeed: it stays when
-    it is emptied, is given away by its name before a slash alone, and is deleted like a blob.
+    """Blobs of a container. Spark's file system creates an empty marker blob for each folder. In an
+    account with a hierarchical namespace the folder is real: it remains when it is emptied, is
+    listed only as a common prefix, and is deleted like a blob.
     """
 
     def head(self, key: str) -> Head | None:
-        found = super().head(key)
-        return None if found is not None and not found.size and self._is_folder(key) else found
+        head = super().head(key)
+        return None if head is not None and not head.size and self._is_folder(key) else head
 
     def names(self, key: str) -> Names:
-        """A folder that holds nothing but its mark is none."""
+        """List the children; markers of folders are not files."""
         import obstore
 
         with self._errors(key):
-            found = obstore.list_with_delimiter(self.client, key)
-        folders = {*found["common_prefixes"]}
+            listing = obstore.list_with_delimiter(self.client, key)
+        folders = {*listing["common_prefixes"]}
         files = [
-            each["path"]
-            for each in found["objects"]
-            if each["size"] or not (each["path"] in folders or self._is_folder(each["path"]))
+            item["path"]
+            for item in listing["objects"]
+            if item["size"] or not (item["path"] in folders or self._is_folder(item["path"]))
         ]
         return Names(
             [PurePosixPath(path).name for path in sorted(folders)],
@@ -52,40 +52,40 @@ class AzureBlobs(ObjectStore):
         )
 
     def below(self, key: str) -> list[Listed]:
-        found = super().below(key)
-        if all(each.size for each in found):
-            return found
-        above = {str(parent) for each in found for parent in PurePosixPath(each.key).parents}
+        listed = super().below(key)
+        if all(item.size for item in listed):
+            return listed
+        folders = {str(parent) for item in listed for parent in PurePosixPath(item.key).parents}
         return [
-            each
-            for each in found
-            if each.size or not (each.key in above or self._is_folder(each.key))
+            item
+            for item in listed
+            if item.size or not (item.key in folders or self._is_folder(item.key))
         ]
 
     def delete_tree(self, key: str) -> None:
-        self.delete(each.key for each in super().below(key))
+        self.delete(item.key for item in super().below(key))
         for folder in (*self._folders_below(key), key):
             self._delete_folder(folder)
 
     def delete_empty_folders(self, key: str) -> None:
-        files = {each.key for each in self.below(key)}
-        full = {str(parent) for file in files for parent in PurePosixPath(file).parents}
-        marks = {each.key for each in super().below(key)} - files
-        for folder in sorted({*marks, *self._folders_below(key), key} - full, reverse=True):
+        files = {item.key for item in self.below(key)}
+        non_empty = {str(parent) for file in files for parent in PurePosixPath(file).parents}
+        markers = {item.key for item in super().below(key)} - files
+        for folder in sorted({*markers, *self._folders_below(key), key} - non_empty, reverse=True):
             self._delete_folder(folder)
 
     def _folders_below(self, key: str) -> list[str]:
-        """Those that are listed by their names before a slash, the innermost first."""
-        found = [f"{key}/{name}" for name in super().names(key).folders]
-        return [each for folder in found for each in (*self._folders_below(folder), folder)]
+        """List the common prefixes below ``key``, innermost first."""
+        folders = [f"{key}/{name}" for name in super().names(key).folders]
+        return [inner for folder in folders for inner in (*self._folders_below(folder), folder)]
 
     def _delete_folder(self, key: str) -> None:
-        """That it cannot be is no error: an empty folder harms nobody, and a full one stays."""
+        """Delete a folder, ignoring errors: an empty one does no harm, a non-empty one remains."""
         with suppress(OSError):
             self._delete([key])
 
     def _is_folder(self, key: str) -> bool:
-        """Of a blob that holds nothing."""
+        """Return whether an empty blob is the marker of a folder."""
         import obstore
 
         with suppress(FileNotFoundError), self._errors(key):
@@ -100,23 +100,23 @@ _AUTHORITY = re.compile(
     r"@(?P<account>[a-z0-9]{3,24})\.dfs\.core\.windows\.net"
 )
 
-#: Where Spark finds the account's key: it hides the values of what is called a secret, and of
-#: Hadoop's own name for it does not know that it is one.
+#: Setting with the account's key. Spark redacts settings whose name contains "secret", which is not
+#: true of Hadoop's own name.
 _SECRET = "eo.azure.secret"  # noqa: S105 - no secret
 
-#: How often Hadoop asks again, after a wait that grows to 25 seconds: half an hour, by itself.
+#: Retries of Hadoop, with pauses up to 25 seconds; its default takes half an hour.
 _RETRIES = 15
 
 
-def why_not(name: str) -> str | None:
-    """Why it is no container of an account."""
+def invalid_name_reason(name: str) -> str | None:
+    """Return the reason why ``name`` is no container of an account; None if it is one."""
     if _AUTHORITY.fullmatch(name):
         return None
     return "names no container: abfss://container@account.dfs.core.windows.net/path"
 
 
 def account_of(authority: str) -> str:
-    """The account's name."""
+    """Return the account's name."""
     return _parts(authority)[1]
 
 
@@ -126,27 +126,27 @@ def bucket(
     endpoint: str | None,
     hierarchical: bool | None,
     secrets: Mapping[str, str],
-    waits: float,
+    timeout_s: float,
 ) -> Bucket:
-    """How it is reached.
+    """Return the bucket with its connection settings.
 
     Args:
         authority: container and account.
-        endpoint: what stands for Azure; the account's name follows in its paths.
-        hierarchical: whether the account has a hierarchical namespace; ``None``: Spark asks it.
-        secrets: ``account_key`` or ``sas_token``, if either is said.
-        waits: how many seconds a request may go without an answer.
+        endpoint: replaces Azure's; the account's name is the first part of its paths.
+        hierarchical: whether the account has a hierarchical namespace; ``None``: Spark asks for it.
+        secrets: ``account_key`` or ``sas_token``, if configured.
+        timeout_s: seconds until a request without an answer fails.
     """
     container, account = _parts(authority)
     base = f"{endpoint}/{account}" if endpoint else f"https://{account}.blob.core.windows.net"
-    plain = base.startswith("http://")
-    gives_up = RETRIED_FOR * waits
+    plaintext = base.startswith("http://")
+    retry_s = RETRIED_FOR * timeout_s
     client: dict[str, Any] = {
         "account_name": account,
         "endpoint": base,
         **({"credential_provider": partial(_credential, secrets)} if secrets else {}),
-        "client_options": {"allow_http": plain, "timeout": timedelta(seconds=waits)},
-        "retry_config": {"retry_timeout": timedelta(seconds=gives_up)},
+        "client_options": {"allow_http": plaintext, "timeout": timedelta(seconds=timeout_s)},
+        "retry_config": {"retry_timeout": timedelta(seconds=retry_s)},
     }
     return Bucket(
         scheme=SCHEME,
@@ -156,22 +156,22 @@ def bucket(
             "azure_storage_account_name": account,
             "azure_storage_endpoint": base,
             **{f"azure_storage_{part}": value for part, value in secrets.items()},
-            "azure_allow_http": str(plain).lower(),
-            "timeout": f"{round(1000 * waits)}ms",
-            "retry_timeout": f"{round(1000 * gives_up)}ms",
+            "azure_allow_http": str(plaintext).lower(),
+            "timeout": f"{round(1000 * timeout_s)}ms",
+            "retry_timeout": f"{round(1000 * retry_s)}ms",
         },
-        hadoop=_hadoop(account, endpoint, hierarchical, secrets, waits),
+        hadoop=_hadoop(account, endpoint, hierarchical, secrets, timeout_s),
         iceberg={},
-        # its name for the same without TLS
-        hadoop_scheme="abfs" if plain else SCHEME,
+        # Hadoop's scheme without TLS
+        hadoop_scheme="abfs" if plaintext else SCHEME,
     )
 
 
 def _parts(authority: str) -> tuple[str, str]:
-    """Container and account."""
-    found = _AUTHORITY.fullmatch(authority)
-    assert found is not None, "why_not was asked"
-    return found["container"], found["account"]
+    """Return container and account."""
+    match = _AUTHORITY.fullmatch(authority)
+    assert match is not None, "checked by invalid_name_reason"
+    return match["container"], match["account"]
 
 
 def _connect(container: str, client: Mapping[str, Any], root: str) -> AzureBlobs:
@@ -182,7 +182,7 @@ def _connect(container: str, client: Mapping[str, Any], root: str) -> AzureBlobs
 
 
 def _credential(secrets: Mapping[str, str]) -> dict[str, Any]:
-    """As obstore takes it, whatever the environment says besides."""
+    """Return the credential for obstore, which then ignores the environment."""
     names = {"account_key": "access_key", "sas_token": "sas_token"}
     return {"expires_at": None, **{names[part]: value for part, value in secrets.items()}}
 
@@ -192,29 +192,29 @@ def _hadoop(
     endpoint: str | None,
     hierarchical: bool | None,
     secrets: Mapping[str, str],
-    waits: float,
+    timeout_s: float,
 ) -> dict[str, str]:
     host = f"{account}.dfs.core.windows.net"
-    found = {
-        "fs.azure.http.connection.timeout": str(round(1000 * waits)),
-        "fs.azure.http.read.timeout": str(round(1000 * waits)),
+    settings = {
+        "fs.azure.http.connection.timeout": str(round(1000 * timeout_s)),
+        "fs.azure.http.read.timeout": str(round(1000 * timeout_s)),
         "fs.azure.io.retry.max.retries": str(_RETRIES),
         **COMMITTER,
     }
     if endpoint:
         url = urlsplit(endpoint)
         port = url.port or (443 if url.scheme == "https" else 80)
-        found["fs.azure.abfs.endpoint"] = f"{url.hostname}:{port}"
-        found["fs.azure.always.use.https"] = str(url.scheme == "https").lower()
+        settings["fs.azure.abfs.endpoint"] = f"{url.hostname}:{port}"
+        settings["fs.azure.always.use.https"] = str(url.scheme == "https").lower()
     if hierarchical is not None:
-        found["fs.azure.account.hns.enabled"] = str(hierarchical).lower()
+        settings["fs.azure.account.hns.enabled"] = str(hierarchical).lower()
     if hierarchical is False:
-        found["fs.azure.fns.account.service.type"] = "BLOB"
+        settings["fs.azure.fns.account.service.type"] = "BLOB"
     if "account_key" in secrets:
-        found[f"fs.azure.account.auth.type.{host}"] = "SharedKey"
-        found[f"fs.azure.account.key.{host}"] = f"${{{_SECRET}}}"
-        found[_SECRET] = secrets["account_key"]
+        settings[f"fs.azure.account.auth.type.{host}"] = "SharedKey"
+        settings[f"fs.azure.account.key.{host}"] = f"${{{_SECRET}}}"
+        settings[_SECRET] = secrets["account_key"]
     elif "sas_token" in secrets:
-        found[f"fs.azure.account.auth.type.{host}"] = "SAS"
-        found[f"fs.azure.sas.fixed.token.{host}"] = secrets["sas_token"]
-    return found
+        settings[f"fs.azure.account.auth.type.{host}"] = "SAS"
+        settings[f"fs.azure.sas.fixed.token.{host}"] = secrets["sas_token"]
+    return settings

@@ -46,7 +46,7 @@ class Head(NamedTuple):
     identity: tuple[object, ...]
 
 
-class Store(Protocol):
+class StorageBackend(Protocol):
     """Files under keys: whole, durable, and visible to every client once the put was answered.
 
     Raises:

@@ -1,8 +1,8 @@
 """Storage settings, translated for each client (obstore, delta-rs, PyIceberg, Hadoop).
 
-Settings that are left out come from the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
-``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``). Credentials that are left out are resolved by each
-library in its usual way: environment, profile, the instance's role.
+Missing settings come from the environment (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
+``STORAGE_EMULATOR_HOST``, ``HADOOP_CONF_DIR``). Each library resolves missing
+credentials in its usual way: environment, profile, the instance's role.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from eo_pipeline.config.settings import Settings
 from eo_pipeline.storage import azure, gcs, hdfs, object_store
 from eo_pipeline.storage.paths import Bucket, BucketPath, Place, local_folder
 
-#: What is a name for the same to Hadoop.
-_OF_HADOOP = ("s3a", "s3n")
+#: Hadoop's names of S3's scheme.
+_HADOOP_SCHEMES = ("s3a", "s3n")
 
-#: What a key of ours is made of: nothing that is written otherwise in a URI, that Spark takes for a
-#: pattern, or that a table's log writes in two ways.
+#: Characters of keys: none that a URI escapes, that Spark takes for a pattern, or that a table's
+#: log may write in two ways.
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*(/[A-Za-z0-9_][A-Za-z0-9_.=-]*)*")
 
 _DEFAULT_REGION = "us-east-1"
 
-#: Fields of :class:`Storage` that say something to one kind of store alone.
+#: Fields of :class:`Storage` by the kind of store that they are for.
 _FIELDS_OF = {
     object_store.SCHEME: (
         *("endpoint", "region", "path_style"),
@@ -52,7 +52,7 @@ _KINDS = {
     azure.SCHEME: azure,
     gcs.SCHEME: gcs,
 }
-#: What a key is in.
+#: Containers of keys, for messages.
 _INSIDE = {
     object_store.SCHEME: "a bucket",
     hdfs.SCHEME: "HDFS",
@@ -61,42 +61,42 @@ _INSIDE = {
 }
 _SECRETS = ("access_key_id", "secret_access_key", "session_token")
 
-#: Of an account of Azure's: by which fields, or else variables, who asks is known.
-_SECRETS_OF_AZURE = {
+#: Fields with the secret of an Azure account, and the variables used without them.
+_AZURE_SECRETS = {
     "account_key": ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY"),
     "sas_token": ("AZURE_STORAGE_SAS_TOKEN",),
 }
-_ACCOUNT_OF_AZURE = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+_AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
 
 
 class Storage(Settings):
-    """Where tables or staging are in a store: buckets of S3's (``s3://bucket/path``) or of Google's
-    (``gs://bucket/path``), Azure Storage (``abfss://container@account.dfs.core.windows.net/path``),
-    or HDFS (``hdfs://host:port/path``), for which all but the last field must be left out.
+    """Connection settings of remote tables and staging: S3 (``s3://bucket/path``), Google Cloud
+    Storage (``gs://bucket/path``), Azure Storage
+    (``abfss://container@account.dfs.core.windows.net/path``), or HDFS (``hdfs://host:port/path``),
+    which allows only the last field.
 
     Args:
-        endpoint: its address, if it is not Amazon's or Google's; else ``AWS_ENDPOINT_URL`` or
-            ``STORAGE_EMULATOR_HOST`` says it. Of something that stands for Azure, as Azurite: the
-            account's name follows in its paths.
-        region: else ``AWS_REGION`` says it, or it is us-east-1.
-        access_key_id: with ``secret_access_key``. Without: whatever credentials the environment,
-            the profile or the machine's role give, to this process and to Spark. Never shown.
+        endpoint: the store's address, if not Amazon's, Google's or Azure's; else
+            ``AWS_ENDPOINT_URL`` or ``STORAGE_EMULATOR_HOST``. For an Azure emulator such as
+            Azurite: without the account's name, which becomes the first part of paths.
+        region: else ``AWS_REGION``, or us-east-1.
+        access_key_id: with ``secret_access_key``. Default: the credentials of the environment, the
+            profile or the machine's role, for this process and for Spark. Never shown.
         secret_access_key: never shown.
         session_token: of temporary credentials. Never shown.
-        path_style: the bucket's name is in the path and not in the host's name; by default where
-            there is an endpoint.
-        account_key: of the account of Azure's. Without it and ``sas_token``:
-            ``AZURE_STORAGE_KEY`` or ``AZURE_STORAGE_SAS_TOKEN``; or whatever identity the
-            environment or the machine give to this process, and its own settings to Spark. Never
-            shown.
+        path_style: put the bucket's name in the path, not in the host's name; default with an
+            endpoint.
+        account_key: of the Azure account. Default without ``sas_token``: ``AZURE_STORAGE_KEY`` or
+            ``AZURE_STORAGE_SAS_TOKEN``; or the identity of the environment or the machine for this
+            process, and Spark's own settings for Spark. Never shown.
         sas_token: of the account or the container, instead. Never shown.
-        hierarchical_namespace: whether the account of Azure's has one. Where it is not said Spark
-            asks it; ``false`` sends it to the Blob endpoint.
-        service_account: of Google's: a key in JSON, or the path of the file that holds one.
-            Without: whatever ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role give, to
-            this process and to Spark. Never shown.
-        request_timeout: how many seconds a request may go without an answer. It is then tried
-            again, for six times as long in all; Spark's tasks do so for sixteen times as long.
+        hierarchical_namespace: whether the Azure account has one. By default Spark requests it
+            from the account; ``false`` makes Spark use the Blob endpoint.
+        service_account: of Google: a key in JSON, or the path of a file with one. Default:
+            ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role, for this process and for
+            Spark. Never shown.
+        request_timeout: seconds until a request without an answer is retried, for six times as long
+            in all; in Spark's tasks for sixteen times as long.
     """
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/@]+$")
@@ -122,11 +122,11 @@ class Storage(Settings):
         return self
 
     def place(self, text: str | Path) -> Place:
-        """The folder, or the place in a store, that ``text`` names: a path, ``file://``, ``s3://``,
+        """Return the local or remote path that ``text`` names: a path, ``file://``, ``s3://``,
         ``gs://``, ``abfss://`` or ``hdfs://``.
 
         Raises:
-            ValueError: it names neither, or a place that cannot be used.
+            ValueError: it names neither, or an unusable one.
         """
         if isinstance(text, Path):
             return text.absolute()
@@ -134,8 +134,8 @@ class Storage(Settings):
             return folder
         url = urlsplit(text)
         if url.scheme not in _FIELDS_OF:
-            raise ValueError(_why_not(text, url.scheme))
-        if problem := _KINDS[url.scheme].why_not(url.netloc):
+            raise ValueError(_unsupported_reason(text, url.scheme))
+        if problem := _KINDS[url.scheme].invalid_name_reason(url.netloc):
             raise ValueError(problem + _hint(text))
         key = text.partition("://")[2].partition("/")[2].rstrip("/")
         if not _KEY.fullmatch(key):
@@ -143,56 +143,58 @@ class Storage(Settings):
                 f"a place in {_INSIDE[url.scheme]} has a name of letters and digits (of ASCII), "
                 "_ . = - and /"
             )
-        self._refuse_fields_of_others(url.scheme)
+        self._refuse_foreign_fields(url.scheme)
         if url.scheme == hdfs.SCHEME:
             return BucketPath(_hdfs(url.netloc, self.request_timeout), key)
         if url.scheme == azure.SCHEME:
-            return BucketPath(_azure(self, url.netloc, *self._asks_azure(url.netloc)), key)
+            return BucketPath(_azure(self, url.netloc, *self._azure_secrets(url.netloc)), key)
         if url.scheme == gcs.SCHEME:
-            return BucketPath(_google(self, url.netloc, self._found_of_google()), key)
-        return BucketPath(_s3(self, url.netloc, *self._found()), key)
+            return BucketPath(_google(self, url.netloc, self._google_endpoint()), key)
+        return BucketPath(_s3(self, url.netloc, *self._endpoint_and_region()), key)
 
-    def _refuse_fields_of_others(self, scheme: str) -> None:
+    def _refuse_foreign_fields(self, scheme: str) -> None:
         others = {name for fields in _FIELDS_OF.values() for name in fields} - {*_FIELDS_OF[scheme]}
-        if said := [name for name in sorted(others) if getattr(self, name) is not None]:
-            named = ", ".join(f"storage.{name}" for name in said)
-            raise ValueError(f"{scheme}:// knows no {named}: another kind of store does")
+        if set_fields := [name for name in sorted(others) if getattr(self, name) is not None]:
+            names = ", ".join(f"storage.{name}" for name in set_fields)
+            raise ValueError(f"{scheme}:// knows no {names}: another kind of store does")
 
-    def _found(self) -> tuple[str | None, str]:
-        """Endpoint and region, as they are said or else found."""
+    def _endpoint_and_region(self) -> tuple[str | None, str]:
+        """Return endpoint and region, from the fields or else the environment."""
         environment = os.environ
         endpoint = self.endpoint or environment.get(
             "AWS_ENDPOINT_URL_S3", environment.get("AWS_ENDPOINT_URL")
         )
-        named = environment.get("AWS_REGION", environment.get("AWS_DEFAULT_REGION"))
-        return endpoint or None, self.region or named or _DEFAULT_REGION
+        region = environment.get("AWS_REGION", environment.get("AWS_DEFAULT_REGION"))
+        return endpoint or None, self.region or region or _DEFAULT_REGION
 
-    def _asks_azure(self, authority: str) -> tuple[tuple[str, str], ...]:
-        """Who asks, by a field, or a variable that is not of another account."""
-        said = [(part, getattr(self, part)) for part in _SECRETS_OF_AZURE]
-        if found := [(part, value.get_secret_value()) for part, value in said if value is not None]:
-            return tuple(found)
+    def _azure_secrets(self, authority: str) -> tuple[tuple[str, str], ...]:
+        """Return the secret, from a field, or else a variable that is not for another account."""
+        fields = [(part, getattr(self, part)) for part in _AZURE_SECRETS]
+        if values := [
+            (part, value.get_secret_value()) for part, value in fields if value is not None
+        ]:
+            return tuple(values)
         environment = os.environ
-        named = {environment[name] for name in _ACCOUNT_OF_AZURE if environment.get(name)}
-        if named - {azure.account_of(authority)}:
+        accounts = {environment[name] for name in _AZURE_ACCOUNT if environment.get(name)}
+        if accounts - {azure.account_of(authority)}:
             return ()
-        variables = [(part, name) for part, names in _SECRETS_OF_AZURE.items() for name in names]
-        known = [(part, environment[name]) for part, name in variables if environment.get(name)]
-        return tuple(known[:1])
+        variables = [(part, name) for part, names in _AZURE_SECRETS.items() for name in names]
+        values = [(part, environment[name]) for part, name in variables if environment.get(name)]
+        return tuple(values[:1])
 
-    def _found_of_google(self) -> str | None:
-        """Endpoint, as it is said or else found: programs of Google's know it without a scheme."""
-        found = self.endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
-        return found if not found or "://" in found else f"http://{found}"
+    def _google_endpoint(self) -> str | None:
+        """Return the endpoint, from the field or else the environment, with a scheme."""
+        endpoint = self.endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
+        return endpoint if not endpoint or "://" in endpoint else f"http://{endpoint}"
 
 
-def _why_not(text: str, scheme: str) -> str:
-    """What is wrong with ``text``, which names neither a folder of this machine nor a bucket."""
+def _unsupported_reason(text: str, scheme: str) -> str:
+    """Return the error for ``text``, which names neither a local folder nor a bucket."""
     if not scheme:
         return "is empty"
     if scheme == "file":
         return "file:// names a folder of another machine"
-    if scheme in _OF_HADOOP:
+    if scheme in _HADOOP_SCHEMES:
         return f"{scheme}:// is what Spark calls it: write s3://bucket/path"
     return (
         f"{scheme}:// is not supported: a folder, s3://bucket/path, gs://bucket/path, "
@@ -206,7 +208,7 @@ def _hint(text: str) -> str:
 
 
 def _placed(value: Any, info: ValidationInfo) -> Place:
-    """A folder is the path that was given; a bucket is reached by the field ``storage``."""
+    """Validate a path; a remote one uses the connection settings of the field ``storage``."""
     if isinstance(value, Path | BucketPath):
         return value
     if not isinstance(value, str):
@@ -217,14 +219,14 @@ def _placed(value: Any, info: ValidationInfo) -> Place:
     return storage.place(value)
 
 
-#: A field for a place, below a field ``storage`` of the same model.
+#: Type of a field for a local or remote path, below a field ``storage`` of the same model.
 PlaceField = Annotated[
     Place, PlainValidator(_placed), WithJsonSchema({"type": "string", "format": "path"})
 ]
 
 
 def checked_place(text: str) -> str:
-    """``text``, for a pydantic validator, if :meth:`Storage.place` takes it.
+    """Return ``text`` if :meth:`Storage.place` accepts it; a pydantic validator.
 
     Raises:
         ValueError: it does not.
@@ -234,10 +236,10 @@ def checked_place(text: str) -> str:
 
 
 def checked_table(text: str) -> str:
-    """The same for a table of Iceberg's, which is in a bucket or in a folder.
+    """Return ``text`` if it names an S3 bucket or a local folder, for an Iceberg table.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it does not.
     """
     if urlsplit(text).scheme == hdfs.SCHEME:
         raise ValueError(
@@ -259,7 +261,7 @@ def checked_table(text: str) -> str:
 
 @lru_cache(maxsize=64)
 def _s3(storage: Storage, name: str, endpoint: str | None, region: str) -> Bucket:
-    """One for all who ask: it holds connections."""
+    """Return the bucket, one for equal settings, to share its connections."""
     path_style = storage.path_style if storage.path_style is not None else endpoint is not None
     secrets = {
         part: value.get_secret_value()
@@ -272,40 +274,40 @@ def _s3(storage: Storage, name: str, endpoint: str | None, region: str) -> Bucke
         region=region,
         secrets=secrets,
         path_style=path_style,
-        waits=storage.request_timeout,
+        timeout_s=storage.request_timeout,
     )
 
 
 @lru_cache(maxsize=64)
-def _hdfs(authority: str, waits: float) -> Bucket:
-    """The same."""
-    return hdfs.bucket(authority, waits=waits)
+def _hdfs(authority: str, timeout_s: float) -> Bucket:
+    """Return the HDFS, one for equal settings."""
+    return hdfs.bucket(authority, timeout_s=timeout_s)
 
 
 @lru_cache(maxsize=64)
 def _azure(storage: Storage, authority: str, *secrets: tuple[str, str]) -> Bucket:
-    """The same."""
+    """Return the container, one for equal settings."""
     return azure.bucket(
         authority,
         endpoint=storage.endpoint,
         hierarchical=storage.hierarchical_namespace,
         secrets={part: value.removeprefix("?") for part, value in secrets},
-        waits=storage.request_timeout,
+        timeout_s=storage.request_timeout,
     )
 
 
 @lru_cache(maxsize=64)
 def _google(storage: Storage, name: str, endpoint: str | None) -> Bucket:
-    """The same.
+    """Return the bucket, one for equal settings.
 
     Raises:
-        ValueError: ``service_account`` is none.
+        ValueError: ``service_account`` is no key.
     """
-    said = storage.service_account
+    key = storage.service_account
     try:
-        account = gcs.account(said.get_secret_value()) if said is not None else None
+        account = gcs.account(key.get_secret_value()) if key is not None else None
     except ValueError as error:
         raise ValueError(f"storage.service_account {error}") from None
     return gcs.bucket(
-        name, endpoint=endpoint, service_account=account, waits=storage.request_timeout
+        name, endpoint=endpoint, service_account=account, timeout_s=storage.request_timeout
     )

@@ -19,49 +19,51 @@ from eo_pipeline.storage.paths import Bucket
 
 @dataclass(frozen=True)
 class GoogleStore(ObjectStore):
-    """``mark_of`` makes a client to which the mark of a folder is the object without a name."""
+    """Objects of a bucket. ``marker_client`` creates a client to which a folder's marker is the
+    object with an empty name.
+    """
 
-    mark_of: Callable[[str], Any]
+    marker_client: Callable[[str], Any]
 
     def has_any(self, key: str) -> bool:
         import obstore
 
         with self._errors(key):
             for batch in obstore.list(self.client, key, chunk_size=50):
-                found = (Listed(each["path"], each["size"]) for each in batch)
-                if any(each.key != key and not self._is_mark(each) for each in found):
+                files = (Listed(file["path"], file["size"]) for file in batch)
+                if any(file.key != key and not self._is_marker(file) for file in files):
                     return True
         return False
 
     def below(self, key: str) -> list[Listed]:
-        """A folder's mark is listed by the name that it has before its slash, where there is no
-        object.
+        """List all files; a folder's marker is listed under its name without the slash, where no
+        object exists.
         """
-        return [each for each in super().below(key) if not self._is_mark(each)]
+        return [file for file in super().below(key) if not self._is_marker(file)]
 
     def delete_tree(self, key: str) -> None:
-        found = super().below(key)
-        marks = {each.key for each in found if self._is_mark(each)}
-        self.delete(each.key for each in found if each.key not in marks)
-        self._delete_marks(marks)
+        files = super().below(key)
+        markers = {file.key for file in files if self._is_marker(file)}
+        self.delete(file.key for file in files if file.key not in markers)
+        self._delete_markers(markers)
 
     def delete_empty_folders(self, key: str) -> None:
-        found = super().below(key)
-        marks = {each.key for each in found if self._is_mark(each)}
-        files = [each.key for each in found if each.key not in marks]
-        self._delete_marks(
-            mark for mark in marks if not any(file.startswith(f"{mark}/") for file in files)
+        listed = super().below(key)
+        markers = {file.key for file in listed if self._is_marker(file)}
+        files = [file.key for file in listed if file.key not in markers]
+        self._delete_markers(
+            marker for marker in markers if not any(file.startswith(f"{marker}/") for file in files)
         )
 
-    def _is_mark(self, listed: Listed) -> bool:
+    def _is_marker(self, listed: Listed) -> bool:
         return listed.size == 0 and self.head(listed.key) is None
 
-    def _delete_marks(self, marks: Iterable[str]) -> None:
+    def _delete_markers(self, markers: Iterable[str]) -> None:
         import obstore
 
-        for mark in sorted(marks, reverse=True):
-            with suppress(FileNotFoundError), self._errors(mark):
-                obstore.delete(self.mark_of(mark), "")
+        for marker in sorted(markers, reverse=True):
+            with suppress(FileNotFoundError), self._errors(marker):
+                obstore.delete(self.marker_client(marker), "")
 
 
 SCHEME = "gs"
@@ -69,7 +71,7 @@ SCHEME = "gs"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _ADDRESS = "https://storage.googleapis.com"
 
-#: Of a service account's key, what Spark is told, under its connector's names.
+#: Parts of a service account's key, and the settings of Spark's connector for them.
 _OF_HADOOP = {
     "client_email": "fs.gs.auth.service.account.email",
     "private_key_id": "fs.gs.auth.service.account.private.key.id",
@@ -78,27 +80,27 @@ _OF_HADOOP = {
 }
 _NEEDED = ("client_email", "private_key_id", "private_key")
 
-#: Where the key is, for Hadoop to look it up: Spark shows no option whose name has this word.
+#: Setting with the key, referenced by others: Spark redacts options whose name has "secret".
 _HIDDEN = "fs.gs.secret.of.eo"
 
-#: Who is nobody, to object_store: no token is asked for.
-_NOBODY = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+#: Anonymous access in object_store: no token is requested.
+_ANONYMOUS = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
 
 
-def why_not(name: str) -> str | None:
-    """Why no bucket can have that name."""
+def invalid_name_reason(name: str) -> str | None:
+    """Return the reason why no bucket can have that name; None if one can."""
     if _BUCKET.fullmatch(name):
         return None
     return "names no bucket: 3 to 222 lower-case letters, digits, . _ and -"
 
 
-def account(said: str) -> dict[str, Any]:
-    """The key of a service account: Google's JSON, or of what is in the file of that name.
+def account(text_or_path: str) -> dict[str, Any]:
+    """Parse the key of a service account: Google's JSON, or the path of a file with it.
 
     Raises:
-        ValueError: it is none. What it is, is not shown.
+        ValueError: it is no key; the text is not shown.
     """
-    text = said.strip()
+    text = text_or_path.strip()
     if not text.startswith("{"):
         try:
             text = Path(text).read_text()
@@ -107,48 +109,48 @@ def account(said: str) -> dict[str, Any]:
                 "is neither a service account's key in JSON nor a file that can be read"
             ) from None
     try:
-        found = json.loads(text)
+        key = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(found.get(p), str) for p in _NEEDED):
+        key = None
+    if not isinstance(key, dict) or not all(isinstance(key.get(p), str) for p in _NEEDED):
         raise ValueError(f"is no service account's key: a JSON object with {', '.join(_NEEDED)}")
-    return found
+    return key
 
 
 def bucket(
-    name: str, *, endpoint: str | None, service_account: Mapping[str, Any] | None, waits: float
+    name: str, *, endpoint: str | None, service_account: Mapping[str, Any] | None, timeout_s: float
 ) -> Bucket:
-    """How it is reached.
+    """Return the bucket with its connection settings.
 
     Args:
         name: the bucket's.
-        endpoint: the store's address, if it is not Google's. One without TLS is told no
-            credentials but those of ``service_account``.
-        service_account: who asks; else what each client finds.
-        waits: how many seconds a request may go without an answer.
+        endpoint: the store's address, if not Google's. Without TLS only the credentials of
+            ``service_account`` are sent.
+        service_account: the key; by default each client finds its credentials.
+        timeout_s: seconds until a request without an answer fails.
     """
-    plain = endpoint is not None and endpoint.startswith("http://")
-    key = service_account if service_account or not plain else _NOBODY
-    gives_up = RETRIED_FOR * waits
-    told = {} if key is None else {"service_account_key": json.dumps(dict(key))}
+    plaintext = endpoint is not None and endpoint.startswith("http://")
+    key = service_account if service_account or not plaintext else _ANONYMOUS
+    retry_s = RETRIED_FOR * timeout_s
+    credentials = {} if key is None else {"service_account_key": json.dumps(dict(key))}
     client: dict[str, Any] = {
-        **told,
-        "client_options": {"allow_http": plain, "timeout": timedelta(seconds=waits)},
-        "retry_config": {"retry_timeout": timedelta(seconds=gives_up)},
+        **credentials,
+        "client_options": {"allow_http": plaintext, "timeout": timedelta(seconds=timeout_s)},
+        "retry_config": {"retry_timeout": timedelta(seconds=retry_s)},
     }
-    at = {"google_base_url": endpoint} if endpoint else {}
+    address = {"google_base_url": endpoint} if endpoint else {}
     return Bucket(
         scheme=SCHEME,
         name=name,
         connect=partial(_connect, name, endpoint or _ADDRESS, client),
         delta={
-            **{f"google_{part}": value for part, value in told.items()},
-            **at,
-            "allow_http": str(plain).lower(),
-            "timeout": f"{round(1000 * waits)}ms",
-            "retry_timeout": f"{round(1000 * gives_up)}ms",
+            **{f"google_{part}": value for part, value in credentials.items()},
+            **address,
+            "allow_http": str(plaintext).lower(),
+            "timeout": f"{round(1000 * timeout_s)}ms",
+            "retry_timeout": f"{round(1000 * retry_s)}ms",
         },
-        hadoop=_hadoop(endpoint, key, waits),
+        hadoop=_hadoop(endpoint, key, timeout_s),
         iceberg={},
         hadoop_scheme=SCHEME,
     )
@@ -158,31 +160,35 @@ def _connect(name: str, address: str, client: Mapping[str, Any]) -> GoogleStore:
     with needs("gcs"):
         from obstore.store import GCSStore
 
-    def mark_of(folder: str) -> Any:
+    def marker_client(folder: str) -> Any:
         above, _, last = f"{name}/{folder}".rpartition("/")
         return GCSStore(last, base_url=f"{address}/{above}", **client)
 
-    return GoogleStore(GCSStore(name, base_url=address, **client), f"{SCHEME}://{name}", mark_of)
+    return GoogleStore(
+        GCSStore(name, base_url=address, **client), f"{SCHEME}://{name}", marker_client
+    )
 
 
-def _hadoop(endpoint: str | None, key: Mapping[str, Any] | None, waits: float) -> dict[str, str]:
-    found = {
+def _hadoop(
+    endpoint: str | None, key: Mapping[str, Any] | None, timeout_s: float
+) -> dict[str, str]:
+    settings = {
         "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
-        # or each folder that is emptied leaves an object
+        # else each emptied folder leaves an object
         "fs.gs.implicit.dir.repair.enable": "false",
-        "fs.gs.http.connect-timeout": str(round(1000 * waits)),
-        "fs.gs.http.read-timeout": str(round(1000 * waits)),
+        "fs.gs.http.connect-timeout": str(round(1000 * timeout_s)),
+        "fs.gs.http.read-timeout": str(round(1000 * timeout_s)),
         **COMMITTER,
     }
     if endpoint:
-        found["fs.gs.storage.root.url"] = f"{endpoint}/"
-    if key is _NOBODY:
-        # the last is what connectors of a later kind than 2.2 are told it by
-        found["fs.gs.auth.service.account.enable"] = "false"
-        found["fs.gs.auth.null.enable"] = "true"
-        found["fs.gs.auth.type"] = "UNAUTHENTICATED"
+        settings["fs.gs.storage.root.url"] = f"{endpoint}/"
+    if key is _ANONYMOUS:
+        # the last is the setting of connectors newer than 2.2
+        settings["fs.gs.auth.service.account.enable"] = "false"
+        settings["fs.gs.auth.null.enable"] = "true"
+        settings["fs.gs.auth.type"] = "UNAUTHENTICATED"
     elif key is not None:
-        found["fs.gs.auth.service.account.enable"] = "true"
-        found |= {name: key[part] for part, name in _OF_HADOOP.items() if key.get(part)}
-        found |= {_OF_HADOOP["private_key"]: f"${{{_HIDDEN}}}", _HIDDEN: key["private_key"]}
-    return found
+        settings["fs.gs.auth.service.account.enable"] = "true"
+        settings |= {name: key[part] for part, name in _OF_HADOOP.items() if key.get(part)}
+        settings |= {_OF_HADOOP["private_key"]: f"${{{_HIDDEN}}}", _HIDDEN: key["private_key"]}
+    return settings

@@ -38,16 +38,17 @@ _T = TypeVar("_T")
 _PART = 4 * 1024**2
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 
-#: How long files go to one data node when several did not get one; each is on a single disk until
-#: HDFS has copied it. A name node sends clients to a node that died for ten minutes and a half.
-_TO_ONE_S = 60.0
+#: Seconds during which files are written to one data node, after a write to several failed; each
+#: is on a single disk until HDFS has copied it. A name node assigns clients to a dead data node for
+#: ten minutes and a half.
+_ONE_REPLICA_S = 60.0
 
-#: What hdfs-native raises of a name node's answer: ``RPCError("java.io.IOException", "why ...")``.
-#: What follows is a stack of Java's, its lines parted by a backslash and an n.
+#: hdfs-native's text of a name node's error: ``RPCError("java.io.IOException", "why ...")``. A Java
+#: stack follows, its lines separated by a backslash and an n.
 _ANSWER = re.compile(r'RPCError\("([\w.$]+)", "(.*?)(?:\\n|"\)|$)', re.DOTALL)
 
-#: Java's exceptions that stay what they are until somebody does something about it.
-_FOR_GOOD = {
+#: Java's exceptions that a retry does not solve.
+_PERMANENT = {
     "AccessControlException": errno.EACCES,
     "AuthorizationException": errno.EACCES,
     "DSQuotaExceededException": errno.EDQUOT,
@@ -57,48 +58,52 @@ _FOR_GOOD = {
     "InvalidPathException": errno.EINVAL,
     "UnknownHostException": errno.EINVAL,
 }
-#: And hdfs-native's own.
-_NOT_LET_IN = ("SASLError", "GSSAPIError", "NoSASLMechanism")
-_NOT_SAID = ("InvalidArgument", "InvalidPath", "UrlParseError", "XmlParseError")
+#: Permanent errors of hdfs-native.
+_LOGIN_ERRORS = ("SASLError", "GSSAPIError", "NoSASLMechanism")
+_ARGUMENT_ERRORS = ("InvalidArgument", "InvalidPath", "UrlParseError", "XmlParseError")
 
 
 class Hdfs:
     """The HDFS behind ``root``, ``hdfs://`` and a name node or a name service.
 
-    hdfs-native waits for a name node for as long as it takes, and tries a lost connection once
-    more. Here a request may go for ``waits`` seconds without an answer, and is asked again until
-    ``gives_up`` seconds have passed.
+    hdfs-native waits for a name node without a timeout, and retries a lost connection once. Here a
+    request without an answer fails after ``timeout_s`` seconds, and is retried until ``retry_s``
+    seconds have passed.
     """
 
-    def __init__(self, root: str, waits: float, gives_up: float) -> None:
-        """Raises ModuleNotFoundError where hdfs-native is not installed."""
+    def __init__(self, root: str, timeout_s: float, retry_s: float) -> None:
+        """Raise ModuleNotFoundError if hdfs-native is not installed."""
         import hdfs_native
 
         self._native = hdfs_native
-        self._root, self._waits, self._gives_up = root, waits, gives_up
+        self._root, self._timeout_s, self._retry_s = root, timeout_s, retry_s
         self._client: Any = None
-        self._to_one_until = 0.0
+        self._one_replica_until = 0.0
 
     def head(self, key: str) -> Head | None:
         try:
-            found = self._asked(key, lambda client: client.get_file_info(f"/{key}"))
+            status = self._request(key, lambda client: client.get_file_info(f"/{key}"))
         except FileNotFoundError:
             return None
-        changed = found.modification_time
-        return None if found.isdir else Head(found.length, changed / 1000, (changed, found.length))
+        changed = status.modification_time
+        return (
+            None if status.isdir else Head(status.length, changed / 1000, (changed, status.length))
+        )
 
     def has_any(self, key: str) -> bool:
-        return bool(self._listed(key, most=1))
+        return bool(self._list(key, limit=1))
 
     def names(self, key: str) -> Names:
-        found = self._listed(key)
-        folders = [_name(each) for each in found if each.isdir]
-        return Names(folders, [_name(each) for each in found if not each.isdir])
+        statuses = self._list(key)
+        folders = [_name(status) for status in statuses if status.isdir]
+        return Names(folders, [_name(status) for status in statuses if not status.isdir])
 
     def below(self, key: str) -> list[Listed]:
-        found = self._listed(key)
-        files = [Listed(_key(each), each.length) for each in found if not each.isdir]
-        deeper = [listed for each in found if each.isdir for listed in self.below(_key(each))]
+        statuses = self._list(key)
+        files = [Listed(_key(status), status.length) for status in statuses if not status.isdir]
+        deeper = [
+            listed for status in statuses if status.isdir for listed in self.below(_key(status))
+        ]
         return files + deeper
 
     def get(self, key: str) -> bytes:
@@ -106,10 +111,10 @@ class Hdfs:
             reader = client.read(f"/{key}")
             return bytes(reader.read_range(0, len(reader))) if len(reader) else b""
 
-        return self._asked(key, read)
+        return self._request(key, read)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._asked(
+        return self._request(
             key, lambda client: bytes(client.read(f"/{key}").read_range(start, length))
         )
 
@@ -123,11 +128,11 @@ class Hdfs:
         self._put(key, lambda: _parts_of(file), overwrite=True)
 
     def copy(self, key: str, target: str) -> None:
-        """By way of this process: HDFS copies nothing by itself."""
-        found = self.head(key)
-        if found is None:
+        """Copy through this process: HDFS has no server-side copy."""
+        head = self.head(key)
+        if head is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", f"{self._root}/{key}")
-        size = found.size
+        size = head.size
 
         def parts() -> Iterator[bytes]:
             for start in range(0, size, _PART):
@@ -140,85 +145,83 @@ class Hdfs:
             self._delete(key, recursive=False)
 
     def delete_tree(self, key: str) -> None:
-        """At once, the folder too."""
+        """Delete the folder and its content in one request."""
         if self.head(key) is None:
             self._delete(key, recursive=True)
 
     def delete_empty_folders(self, key: str) -> None:
-        found = self._listed(key)
-        for each in found:
-            if each.isdir:
-                self.delete_empty_folders(_key(each))
-        if all(each.isdir for each in found) and self.head(key) is None:
+        statuses = self._list(key)
+        for status in statuses:
+            if status.isdir:
+                self.delete_empty_folders(_key(status))
+        if all(status.isdir for status in statuses) and self.head(key) is None:
             with suppress(OSError):  # one of them was not empty
                 self._delete(key, recursive=False)
 
     def _delete(self, key: str, *, recursive: bool) -> None:
         with suppress(FileNotFoundError):
-            self._asked(key, lambda client: client.delete(f"/{key}", recursive))
+            self._request(key, lambda client: client.delete(f"/{key}", recursive))
 
-    def _listed(self, key: str, most: int | None = None) -> list[Any]:
-        """What is right below; none if there is no such folder."""
+    def _list(self, key: str, limit: int | None = None) -> list[Any]:
+        """List the direct children; empty if there is no such folder."""
 
-        def listed(client: Any) -> list[Any]:
-            found = []
-            for each in client.list_status(f"/{key}"):
-                if _key(each) != key:  # a file lists itself
-                    found.append(each)
-                if most is not None and len(found) == most:
+        def children(client: Any) -> list[Any]:
+            statuses = []
+            for status in client.list_status(f"/{key}"):
+                if _key(status) != key:  # a file lists itself
+                    statuses.append(status)
+                if limit is not None and len(statuses) == limit:
                     break
-            return found
+            return statuses
 
         try:
-            return self._asked(key, listed)
+            return self._request(key, children)
         except FileNotFoundError:
             return []
 
     def _put(self, key: str, parts: Callable[[], Iterator[bytes]], *, overwrite: bool) -> None:
-        """All of it again if an answer is lost: who is then told that there is one finds, perhaps,
-        its own.
-        """
+        """Write a file, retried as a whole; FileExistsError may be due to an earlier attempt."""
         folder, _, name = f"/{key}".rpartition("/")
-        self._again(lambda: self._put_once(key, f"{folder}/.{name}", parts(), overwrite))
+        self._retry(lambda: self._put_once(key, f"{folder}/.{name}", parts(), overwrite))
 
-    def _put_once(self, key: str, beside: str, parts: Iterator[bytes], overwrite: bool) -> None:
-        aside = f"{beside}.{uuid.uuid4().hex}"
+    def _put_once(self, key: str, prefix: str, parts: Iterator[bytes], overwrite: bool) -> None:
+        temporary = f"{prefix}.{uuid.uuid4().hex}"
         try:
-            self._write(key, aside, parts)
-            self._answer(key, lambda client: client.rename(aside, f"/{key}", overwrite))
+            self._write(key, temporary, parts)
+            self._call(key, lambda client: client.rename(temporary, f"/{key}", overwrite))
         except OSError:
-            # a rename that was asked for and not answered would find nothing any more
+            # without its source, a pending rename can no longer take effect
             with suppress(OSError):
-                self._answer(key, lambda client: client.delete(aside))
+                self._call(key, lambda client: client.delete(temporary))
             raise
 
     def _write(self, key: str, path: str, parts: Iterator[bytes]) -> None:
-        """To as many data nodes as is usual there; or to one, from which HDFS copies it to the
-        others, if what was sent to several did not arrive lately. hdfs-native gives up where one of
-        them is dead, and cannot ask for another as Hadoop's own client does.
+        """Write to the default number of data nodes; or to one, from which HDFS copies to the
+        others, if a write to several failed lately. hdfs-native fails if one of them is dead, and
+        cannot request another one as Hadoop's own client does.
         """
-        writer, close = self._answer(key, lambda client: _opened(client, path))
-        to_one = time.monotonic() < self._to_one_until
-        if to_one:
-            usual = self._answer(key, lambda client: client.get_file_info(path)).replication
-            self._answer(key, lambda client: client.set_replication(path, 1))
+        writer, close = self._call(key, lambda client: _opened(client, path))
+        one_replica = time.monotonic() < self._one_replica_until
+        if one_replica:
+            replication = self._call(key, lambda client: client.get_file_info(path)).replication
+            self._call(key, lambda client: client.set_replication(path, 1))
         try:
             for part in parts:
-                self._answer(key, _of_writer(writer.write, part))
-            self._answer(key, _of_writer(writer.hsync))
-            self._answer(key, _of_writer(close))
+                self._call(key, _without_client(writer.write, part))
+            self._call(key, _without_client(writer.hsync))
+            self._call(key, _without_client(close))
         except StoreUnreachableError:
-            self._to_one_until = time.monotonic() + _TO_ONE_S
+            self._one_replica_until = time.monotonic() + _ONE_REPLICA_S
             raise
-        if to_one:
-            self._answer(key, lambda client: client.set_replication(path, usual))
+        if one_replica:
+            self._call(key, lambda client: client.set_replication(path, replication))
 
-    def _asked(self, key: str, call: Callable[[Any], _T]) -> _T:
-        return self._again(lambda: self._answer(key, call))
+    def _request(self, key: str, call: Callable[[Any], _T]) -> _T:
+        return self._retry(lambda: self._call(key, call))
 
-    def _again(self, call: Callable[[], _T]) -> _T:
-        """``call``, and again while it is not answered, with a pause that grows."""
-        until, pause = time.monotonic() + self._gives_up, _PAUSE_S
+    def _retry(self, call: Callable[[], _T]) -> _T:
+        """Run ``call``; retry while the store is unreachable, with growing pauses."""
+        until, pause = time.monotonic() + self._retry_s, _PAUSE_S
         while True:
             try:
                 return call()
@@ -228,8 +231,8 @@ class Hdfs:
             time.sleep(pause)
             pause = min(2 * pause, _PAUSE_MAX_S)
 
-    def _answer(self, key: str, call: Callable[[Any], _T]) -> _T:
-        """The one place that talks to HDFS: in a thread, since nobody else ends the waiting."""
+    def _call(self, key: str, call: Callable[[Any], _T]) -> _T:
+        """Run one request in a thread, which can be abandoned: hdfs-native has no timeouts."""
         answer: Future[_T] = Future()
 
         def ask() -> None:
@@ -242,56 +245,57 @@ class Hdfs:
 
         Thread(target=ask, name="eo-hdfs", daemon=True).start()
         with self._errors(f"{self._root}/{key}"):
-            return answer.result(self._waits)
+            return answer.result(self._timeout_s)
 
     @contextmanager
-    def _errors(self, place: str) -> Iterator[None]:
-        """hdfs-native's errors as those that the same call on a file would raise."""
+    def _errors(self, uri: str) -> Iterator[None]:
+        """Translate hdfs-native's errors to those of the same call on a local file."""
         try:
             yield
         except FileNotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, "there is no such file", place) from error
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", uri) from error
         except FileExistsError as error:
-            raise FileExistsError(errno.EEXIST, "there is one already", place) from error
+            raise FileExistsError(errno.EEXIST, "there is one already", uri) from error
         except TimeoutError as error:
-            self._client = None  # whoever waits on it waits for ever
-            said = f"no answer within {self._waits:g} s"
-            raise StoreUnreachableError(errno.ETIMEDOUT, said, place) from error
+            self._client = None  # its requests may wait for ever
+            message = f"no answer within {self._timeout_s:g} s"
+            raise StoreUnreachableError(errno.ETIMEDOUT, message, uri) from error
         except NotImplementedError as error:
-            raise StoreUnfitError(errno.ENOTSUP, first_sentence(str(error)), place) from error
+            raise StoreUnfitError(errno.ENOTSUP, first_sentence(str(error)), uri) from error
         except (OSError, RuntimeError) as error:
-            found = _found(first_sentence(str(error)))
-            if isinstance(found, StoreUnreachableError):
+            translated = _error_of(first_sentence(str(error)))
+            if isinstance(translated, StoreUnreachableError):
                 self._client = None
-            found.filename = place
-            raise found from error
+            translated.filename = uri
+            raise translated from error
 
 
-def _found(said: str) -> OSError:
-    """What an error of hdfs-native means."""
-    if answer := _ANSWER.search(said):
+def _error_of(text: str) -> OSError:
+    """Return the error for a text of hdfs-native."""
+    if answer := _ANSWER.search(text):
         name, why = answer[1].rpartition(".")[2].rpartition("$")[2], answer[2].replace('\\"', '"')
         if name == "FileNotFoundException":
             return FileNotFoundError(errno.ENOENT, why)
         if name == "PathIsNotEmptyDirectoryException":
             return OSError(errno.ENOTEMPTY, why)
-        if number := _FOR_GOOD.get(name):
+        if number := _PERMANENT.get(name):
             return OSError(number, f"{name}: {why}")
         return StoreUnreachableError(errno.EIO, f"{name}: {why}")
-    if "All DataNodes failed" in said:  # and a page of what is known of each
+    if "All DataNodes failed" in text:  # followed by a page of details
         return StoreUnreachableError(errno.EIO, "no data node that has it answers")
-    if said.startswith(_NOT_LET_IN):
-        return PermissionError(errno.EACCES, said)
-    if said.startswith(_NOT_SAID):
-        return OSError(errno.EINVAL, said)
-    if said.startswith("UnsupportedFeature"):
-        return StoreUnfitError(errno.ENOTSUP, said)
-    return StoreUnreachableError(errno.EIO, said)
+    if text.startswith(_LOGIN_ERRORS):
+        return PermissionError(errno.EACCES, text)
+    if text.startswith(_ARGUMENT_ERRORS):
+        return OSError(errno.EINVAL, text)
+    if text.startswith("UnsupportedFeature"):
+        return StoreUnfitError(errno.ENOTSUP, text)
+    return StoreUnreachableError(errno.EIO, text)
 
 
 def _opened(client: Any, path: str) -> tuple[Any, Callable[[], object]]:
-    """A new file, and what closes it. Nothing else does: Python would close one that is let go, at
-    the latest when the process ends, and wait for HDFS for as long as it takes.
+    """Create a file; return its writer and its close function, detached from the writer: else the
+    garbage collector would close an abandoned file, at the latest at exit, and wait for HDFS
+    without a timeout.
     """
     writer = client.create(path)
     close = writer.close
@@ -299,8 +303,8 @@ def _opened(client: Any, path: str) -> tuple[Any, Callable[[], object]]:
     return writer, close
 
 
-def _of_writer(call: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
-    """For :meth:`Hdfs._answer`, whose client it does not take."""
+def _without_client(call: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
+    """Adapt ``call`` for :meth:`Hdfs._call`, ignoring the client."""
     return lambda _: call(*arguments)
 
 
@@ -323,21 +327,22 @@ SCHEME = "hdfs"
 _AUTHORITY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?")
 
 
-def why_not(name: str) -> str | None:
-    """Why it is neither a host and a port nor a service's name."""
+def invalid_name_reason(name: str) -> str | None:
+    """Return the reason why ``name`` is no ``host:port`` or name service; None if it is one."""
     if _AUTHORITY.fullmatch(name):
         return None
     return "names no name node: hdfs://host:port/path, or hdfs://service/path with HADOOP_CONF_DIR"
 
 
-def bucket(authority: str, *, waits: float) -> Bucket:
-    """Who asks, and how a service's name is resolved, each client finds where Hadoop's own do:
-    ``HADOOP_USER_NAME``, ``HADOOP_CONF_DIR``. A request may go for ``waits`` seconds.
+def bucket(authority: str, *, timeout_s: float) -> Bucket:
+    """Return the HDFS with its connection settings. Each client finds user and name services as
+    Hadoop does: ``HADOOP_USER_NAME``, ``HADOOP_CONF_DIR``. A request without an answer fails
+    after ``timeout_s`` seconds.
     """
     return Bucket(
         scheme=SCHEME,
         name=authority,
-        connect=partial(_connect, f"{SCHEME}://{authority}", waits),
+        connect=partial(_connect, f"{SCHEME}://{authority}", timeout_s),
         delta={},
         hadoop=COMMITTER,
         iceberg={},
@@ -345,6 +350,6 @@ def bucket(authority: str, *, waits: float) -> Bucket:
     )
 
 
-def _connect(root: str, waits: float) -> Hdfs:
+def _connect(root: str, timeout_s: float) -> Hdfs:
     with needs("hdfs"):
-        return Hdfs(root, waits, RETRIED_FOR * waits)
+        return Hdfs(root, timeout_s, RETRIED_FOR * timeout_s)

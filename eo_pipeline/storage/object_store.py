@@ -27,8 +27,8 @@ from eo_pipeline.storage.paths import Bucket
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """``client`` is one of obstore's, and ``root`` the URI of its bucket, for messages. There are
-    no folders: they are what keys have before their slashes.
+    """A bucket through obstore's ``client``; ``root`` is its URI, for messages. Folders are only
+    prefixes of keys.
     """
 
     client: Any
@@ -39,18 +39,18 @@ class ObjectStore:
 
         try:
             with self._errors(key):
-                found = obstore.head(self.client, key)
+                head = obstore.head(self.client, key)
         except FileNotFoundError:
             return None
-        size, changed = int(found["size"]), found["last_modified"]
-        return Head(size, changed.timestamp(), (found["e_tag"], changed, size))
+        size, changed = int(head["size"]), head["last_modified"]
+        return Head(size, changed.timestamp(), (head["e_tag"], changed, size))
 
     def has_any(self, key: str) -> bool:
         import obstore
 
         with self._errors(key):
             for batch in obstore.list(self.client, key, chunk_size=2):
-                if any(each["path"] != key for each in batch):
+                if any(item["path"] != key for item in batch):
                     return True
         return False
 
@@ -58,9 +58,9 @@ class ObjectStore:
         import obstore
 
         with self._errors(key):
-            found = obstore.list_with_delimiter(self.client, key)
-        folders = [PurePosixPath(path).name for path in found["common_prefixes"]]
-        paths = [each["path"] for each in found["objects"]]
+            listing = obstore.list_with_delimiter(self.client, key)
+        folders = [PurePosixPath(path).name for path in listing["common_prefixes"]]
+        paths = [item["path"] for item in listing["objects"]]
         return Names(folders, [PurePosixPath(path).name for path in paths if path != key])
 
     def below(self, key: str) -> list[Listed]:
@@ -68,9 +68,9 @@ class ObjectStore:
 
         with self._errors(key):
             return [
-                Listed(each["path"], each["size"])
+                Listed(item["path"], item["size"])
                 for batch in obstore.list(self.client, key)
-                for each in batch
+                for item in batch
             ]
 
     def get(self, key: str) -> bytes:
@@ -92,7 +92,7 @@ class ObjectStore:
             obstore.put(self.client, key, content, use_multipart=False)
 
     def put_file(self, key: str, file: Path) -> None:
-        """Large ones in parts."""
+        """Put a file, large ones in parts."""
         import obstore
 
         with self._errors(key):
@@ -105,29 +105,31 @@ class ObjectStore:
             obstore.put(self.client, key, content, mode="create", use_multipart=False)
 
     def copy(self, key: str, target: str) -> None:
-        """Within the store, where no byte of it is seen."""
+        """Copy within the store."""
         import obstore
 
         with self._errors(key):
             obstore.copy(self.client, key, target)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Azure and Google mind that one is gone already, and may then have left others."""
-        found = sorted(set(keys))
-        if not found:
+        """Delete objects. Azure and Google fail on a missing one, and may leave others, which are
+        then deleted one by one.
+        """
+        unique = sorted(set(keys))
+        if not unique:
             return
         try:
-            self._delete(found)
+            self._delete(unique)
         except FileNotFoundError:
-            for key in found:
+            for key in unique:
                 with suppress(FileNotFoundError):
                     self._delete([key])
 
     def delete_tree(self, key: str) -> None:
-        self.delete(each.key for each in self.below(key))
+        self.delete(item.key for item in self.below(key))
 
     def delete_empty_folders(self, key: str) -> None:
-        """There are none."""
+        """Do nothing: there are no folders."""
 
     def _delete(self, keys: list[str]) -> None:
         import obstore
@@ -137,24 +139,24 @@ class ObjectStore:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """obstore's errors as those that the same call on a file would raise."""
+        """Translate obstore's errors to those of the same call on a local file."""
         from obstore import exceptions
 
-        place = f"{self.root}/{key}"
+        uri = f"{self.root}/{key}"
         try:
             yield
         except FileNotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", place) from error
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", uri) from error
         except exceptions.AlreadyExistsError as error:
-            raise FileExistsError(errno.EEXIST, "there is one already", place) from error
+            raise FileExistsError(errno.EEXIST, "there is one already", uri) from error
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise PermissionError(errno.EACCES, _text(error), place) from error
+            raise PermissionError(errno.EACCES, _text(error), uri) from error
         except exceptions.BaseError as error:
-            raise StoreUnreachableError(errno.EIO, _text(error), place) from error
+            raise StoreUnreachableError(errno.EIO, _text(error), uri) from error
 
 
 def _text(error: Exception) -> str:
-    """The sentence of it; Rust's own notation of the same follows."""
+    """Return the error's text without the Rust debug output that follows."""
     return first_sentence(str(error).split("\n\nDebug source")[0])
 
 
@@ -170,8 +172,8 @@ _OF_HADOOP = {
 }
 
 
-def why_not(name: str) -> str | None:
-    """Why no bucket can have that name."""
+def invalid_name_reason(name: str) -> str | None:
+    """Return the reason why no bucket can have that name; None if one can."""
     if _BUCKET.fullmatch(name):
         return None
     return "names no bucket: 3 to 63 lower-case letters, digits, . and -"
@@ -184,26 +186,26 @@ def bucket(
     region: str,
     secrets: Mapping[str, str],
     path_style: bool,
-    waits: float,
+    timeout_s: float,
 ) -> Bucket:
-    """How it is reached.
+    """Return the bucket with its connection settings.
 
     Args:
         name: the bucket's.
-        endpoint: the store's address, if it is not Amazon's.
+        endpoint: the store's address, if not Amazon's.
         region: the store's.
-        secrets: of ``access_key_id``, ``secret_access_key``, ``session_token`` what is said.
+        secrets: ``access_key_id``, ``secret_access_key``, ``session_token``, if configured.
         path_style: the bucket's name is in the path and not in the host's name.
-        waits: how many seconds a request may go without an answer.
+        timeout_s: seconds until a request without an answer fails.
     """
-    plain = endpoint is not None and endpoint.startswith("http://")
-    told = {"region": region, **({"endpoint": endpoint} if endpoint else {}), **secrets}
-    gives_up = RETRIED_FOR * waits
+    plaintext = endpoint is not None and endpoint.startswith("http://")
+    options = {"region": region, **({"endpoint": endpoint} if endpoint else {}), **secrets}
+    retry_s = RETRIED_FOR * timeout_s
     client: dict[str, Any] = {
-        **told,
+        **options,
         "virtual_hosted_style_request": not path_style,
-        "client_options": {"allow_http": plain, "timeout": timedelta(seconds=waits)},
-        "retry_config": {"retry_timeout": timedelta(seconds=gives_up)},
+        "client_options": {"allow_http": plaintext, "timeout": timedelta(seconds=timeout_s)},
+        "retry_config": {"retry_timeout": timedelta(seconds=retry_s)},
     }
 
     return Bucket(
@@ -211,18 +213,18 @@ def bucket(
         name=name,
         connect=partial(_connect, name, client),
         delta={
-            **{f"aws_{part}": value for part, value in told.items()},
+            **{f"aws_{part}": value for part, value in options.items()},
             "aws_virtual_hosted_style_request": str(not path_style).lower(),
-            "aws_allow_http": str(plain).lower(),
-            "timeout": f"{round(1000 * waits)}ms",
-            "retry_timeout": f"{round(1000 * gives_up)}ms",
+            "aws_allow_http": str(plaintext).lower(),
+            "timeout": f"{round(1000 * timeout_s)}ms",
+            "retry_timeout": f"{round(1000 * retry_s)}ms",
         },
-        hadoop=_hadoop(endpoint, region, secrets, path_style, waits),
+        hadoop=_hadoop(endpoint, region, secrets, path_style, timeout_s),
         iceberg={
-            **{f"s3.{part.replace('_', '-')}": value for part, value in told.items()},
+            **{f"s3.{part.replace('_', '-')}": value for part, value in options.items()},
             "s3.force-virtual-addressing": str(not path_style).lower(),
-            "s3.connect-timeout": str(waits),
-            "s3.request-timeout": str(waits),
+            "s3.connect-timeout": str(timeout_s),
+            "s3.request-timeout": str(timeout_s),
         },
         hadoop_scheme="s3a",
     )
@@ -236,25 +238,29 @@ def _connect(name: str, client: Mapping[str, Any]) -> ObjectStore:
 
 
 def _hadoop(
-    endpoint: str | None, region: str, secrets: Mapping[str, str], path_style: bool, waits: float
+    endpoint: str | None,
+    region: str,
+    secrets: Mapping[str, str],
+    path_style: bool,
+    timeout_s: float,
 ) -> dict[str, str]:
-    plain = endpoint is not None and endpoint.startswith("http://")
-    found = {
+    plaintext = endpoint is not None and endpoint.startswith("http://")
+    settings = {
         "fs.s3a.endpoint.region": region,
         "fs.s3a.path.style.access": str(path_style).lower(),
-        "fs.s3a.connection.ssl.enabled": str(not plain).lower(),
-        # of its SDK, each of which Hadoop itself repeats seven times
+        "fs.s3a.connection.ssl.enabled": str(not plaintext).lower(),
+        # attempts of the SDK; Hadoop retries each of them seven times
         "fs.s3a.attempts.maximum": "2",
-        "fs.s3a.connection.timeout": f"{round(1000 * waits)}ms",
-        "fs.s3a.connection.establish.timeout": f"{round(1000 * waits)}ms",
+        "fs.s3a.connection.timeout": f"{round(1000 * timeout_s)}ms",
+        "fs.s3a.connection.establish.timeout": f"{round(1000 * timeout_s)}ms",
         **COMMITTER,
     }
     if endpoint:
-        found["fs.s3a.endpoint"] = endpoint
-    found |= {_OF_HADOOP[part]: value for part, value in secrets.items()}
+        settings["fs.s3a.endpoint"] = endpoint
+    settings |= {_OF_HADOOP[part]: value for part, value in secrets.items()}
     if secrets:
         kind = "Temporary" if "session_token" in secrets else "Simple"
-        found["fs.s3a.aws.credentials.provider"] = (
+        settings["fs.s3a.aws.credentials.provider"] = (
             f"org.apache.hadoop.fs.s3a.{kind}AWSCredentialsProvider"
         )
-    return found
+    return settings

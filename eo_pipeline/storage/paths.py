@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from eo_pipeline.storage.backend import Head, Store, StoreUnfitError
+from eo_pipeline.storage.backend import Head, StorageBackend, StoreUnfitError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Bucket:
     scheme: str
     name: str
     #: creates the client, in any process; raises ConfigError where its package is not installed
-    connect: Callable[[], Store] = field(compare=False, repr=False)
+    connect: Callable[[], StorageBackend] = field(compare=False, repr=False)
     #: options of delta-rs, under the names of object_store
     delta: Mapping[str, str] = field(compare=False, repr=False)
     #: settings of Hadoop's file system, for Spark
@@ -45,8 +45,8 @@ class Bucket:
     hadoop_scheme: str
 
     @cached_property
-    def store(self) -> Store:
-        """Raises ConfigError where its client is not installed."""
+    def store(self) -> StorageBackend:
+        """The client; raises ConfigError if its package is not installed."""
         return self.connect()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,55 +112,55 @@ class BucketPath:
         return self.parent / name
 
     def absolute(self) -> BucketPath:
-        """Itself."""
+        """Return itself, for the interface of :class:`pathlib.Path`."""
         return self
 
     def as_uri(self) -> str:
         return f"{self.bucket.scheme}://{self.bucket.name}/{quote(self.key)}"
 
     def relative_to(self, other: BucketPath) -> str:
-        """Raises ValueError if it is not below ``other``."""
+        """Return the path below ``other``; raise ValueError if it is not below."""
         if other.bucket != self.bucket:
             raise ValueError(f"{self} is not below {other}")
         return str(PurePosixPath(self.key).relative_to(other.key))
 
     def exists(self) -> bool:
-        """Whether there is a file, or any file below it."""
+        """Return whether there is a file, or any file below it."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
         return self.size() is not None
 
     def is_dir(self) -> bool:
-        """Whether there is any file below it."""
+        """Return whether there is any file below it."""
         return self.bucket.store.has_any(self.key)
 
     def names(self) -> list[str]:
-        """Names of its direct children."""
+        """List the names of its direct children."""
         names = self.bucket.store.names(self.key)
         return sorted({*names.folders, *names.files})
 
     def folders(self) -> list[str]:
-        """Names of the folders right below it."""
+        """List the names of its direct subfolders."""
         return sorted(self.bucket.store.names(self.key).folders)
 
     def below(self) -> list[tuple[BucketPath, int]]:
-        """All files below it, and their sizes in bytes, in the order of their keys."""
+        """List all files below it with their sizes in bytes, ordered by key."""
         listed = self.bucket.store.below(self.key)
         return sorted((BucketPath(self.bucket, key), size) for key, size in listed)
 
     def size(self) -> int | None:
-        """Bytes of the file; ``None``: there is none."""
+        """Return the bytes of the file; ``None`` if there is none."""
         head = self._head()
         return None if head is None else head.size
 
     def identity(self) -> tuple[object, ...] | None:
-        """Fingerprint, differing from another file's under this key; ``None``: no file."""
+        """Return a fingerprint that a replacement does not share; ``None`` if there is no file."""
         head = self._head()
         return None if head is None else head.identity
 
     def modified_at(self) -> float | None:
-        """Seconds since 1970, by the store's clock; ``None``: there is none."""
+        """Return the seconds since 1970, by the store's clock; ``None`` if there is no file."""
         head = self._head()
         return None if head is None else head.modified_at
 
@@ -229,7 +229,7 @@ class BucketPath:
         """Copy the file, on the server where the store supports it."""
         self.bucket.store.copy(self.key, target.key)
 
-    def unlink(self, missing_ok: bool = True) -> None:  # noqa: ARG002 - a store does not tell
+    def unlink(self, missing_ok: bool = True) -> None:  # noqa: ARG002 - stores ignore missing files
         self.remove_all([self])
 
     @staticmethod
@@ -251,9 +251,9 @@ class BucketPath:
 class ObjectReader(io.RawIOBase):
     """Random access to a file, one request per read; the Parquet reader needs few."""
 
-    def __init__(self, place: BucketPath, size: int) -> None:
+    def __init__(self, path: BucketPath, size: int) -> None:
         super().__init__()
-        self._place, self._size, self._at = place, size, 0
+        self._path, self._size, self._at = path, size, 0
 
     def readable(self) -> bool:
         return True
@@ -273,7 +273,7 @@ class ObjectReader(io.RawIOBase):
         length = min(len(buffer), self._size - self._at)
         if length <= 0:
             return 0
-        part = self._place.bucket.store.get_range(self._place.key, self._at, length)
+        part = self._path.bucket.store.get_range(self._path.key, self._at, length)
         buffer[: len(part)] = part
         self._at += len(part)
         return len(part)
@@ -295,7 +295,7 @@ _PASSES = frozenset(
 
 
 def passes(error: OSError) -> bool:
-    """Whether ``error`` is transient."""
+    """Return whether ``error`` is transient."""
     return error.errno in _PASSES
 
 
@@ -379,7 +379,7 @@ def names_of_what_is_in(folder: Place) -> list[str]:
     below ``folder`` are therefore listed.
     """
     if isinstance(folder, BucketPath):
-        return sorted({relative_name(place, folder).split("/")[0] for place, _ in folder.below()})
+        return sorted({relative_name(file, folder).split("/")[0] for file, _ in folder.below()})
     return names_in(folder)
 
 
@@ -398,17 +398,17 @@ def files_below(folder: Place) -> list[Found]:
     A bucket takes one listing. Files deleted meanwhile are left out.
     """
     if isinstance(folder, BucketPath):
-        return [Found(place, size) for place, size in folder.below()]
+        return [Found(path, size) for path, size in folder.below()]
     sizes = {path: size_of(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     return [Found(path, size) for path, size in sizes.items() if size is not None]
 
 
-def size_of(place: Place) -> int | None:
+def size_of(path: Place) -> int | None:
     """Return the bytes of a file; ``None`` if it does not exist."""
-    if isinstance(place, BucketPath):
-        return place.size()
+    if isinstance(path, BucketPath):
+        return path.size()
     try:
-        return place.stat().st_size
+        return path.stat().st_size
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return None
@@ -422,49 +422,49 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
     below ``folder``.
     """
     if isinstance(folder, BucketPath):
-        return {relative_name(place, folder): size for place, size in folder.below()}
+        return {relative_name(file, folder): size for file, size in folder.below()}
     sizes = {name: size_of(folder / name) for name in names}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def modified_at(place: Place) -> float | None:
+def modified_at(path: Place) -> float | None:
     """Return the modification time in seconds since 1970; ``None`` if there is no file."""
-    if isinstance(place, BucketPath):
-        return place.modified_at()
+    if isinstance(path, BucketPath):
+        return path.modified_at()
     try:
-        return place.stat().st_mtime
+        return path.stat().st_mtime
     except FileNotFoundError:
         return None
 
 
-def identity_of(place: Place) -> tuple[object, ...] | None:
+def identity_of(path: Place) -> tuple[object, ...] | None:
     """Return a fingerprint that a replacement does not share; ``None`` if it is unreadable."""
     try:
-        if isinstance(place, BucketPath):
-            return place.identity()
-        status = place.stat()
+        if isinstance(path, BucketPath):
+            return path.identity()
+        status = path.stat()
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def relative_name(place: Place, folder: Place) -> str:
-    """Return the path of ``place`` relative to ``folder``, with slashes.
+def relative_name(path: Place, folder: Place) -> str:
+    """Return the path of ``path`` relative to ``folder``, with slashes.
 
     Raises:
-        ValueError: ``place`` is not below ``folder``.
+        ValueError: ``path`` is not below ``folder``.
     """
-    if isinstance(place, Path) and isinstance(folder, Path):
-        return place.relative_to(folder).as_posix()
-    if isinstance(place, BucketPath) and isinstance(folder, BucketPath):
-        return place.relative_to(folder)
-    raise ValueError(f"{place} is not below {folder}")
+    if isinstance(path, Path) and isinstance(folder, Path):
+        return path.relative_to(folder).as_posix()
+    if isinstance(path, BucketPath) and isinstance(folder, BucketPath):
+        return path.relative_to(folder)
+    raise ValueError(f"{path} is not below {folder}")
 
 
-def is_below(place: Place, folder: Place) -> bool:
-    """Whether ``place`` is ``folder`` or in it."""
+def is_below(path: Place, folder: Place) -> bool:
+    """Return whether ``path`` is ``folder`` or in it."""
     try:
-        relative_name(place, folder)
+        relative_name(path, folder)
     except ValueError:
         return False
     return True
@@ -484,14 +484,14 @@ def probe(folder: Place) -> None:
         file.write(b"?")
 
 
-def sync(place: Place) -> None:
+def sync(path: Place) -> None:
     """Flush a local file or folder (:func:`fsync`); remote files are durable already."""
-    if isinstance(place, Path):
-        fsync(place)
+    if isinstance(path, Path):
+        fsync(path)
 
 
-def write_new(place: Place, text: str) -> None:
-    """Create the file ``place``, flushed, in an existing folder.
+def write_new(path: Place, text: str) -> None:
+    """Create the file ``path``, flushed, in an existing folder.
 
     ``text`` must be unique to this writer: after a lost answer of a bucket the request is repeated
     and finds a file of that name, which is recognized by its text.
@@ -499,77 +499,77 @@ def write_new(place: Place, text: str) -> None:
     Raises:
         FileExistsError: there is one.
     """
-    if isinstance(place, BucketPath):
-        place.put_new(text.encode())
+    if isinstance(path, BucketPath):
+        path.put_new(text.encode())
     else:
-        create_file(place, text)
+        create_file(path, text)
 
 
-def write_atomically(place: Place, text: str, *, flushed: bool = True) -> None:
-    """Create or replace the file ``place``: whole or not at all; if ``flushed``, durable when this
+def write_atomically(path: Place, text: str, *, flushed: bool = True) -> None:
+    """Create or replace the file ``path``: whole or not at all; if ``flushed``, durable when this
     returns.
     """
-    if isinstance(place, BucketPath):
-        place.put(text.encode())
+    if isinstance(path, BucketPath):
+        path.put(text.encode())
     elif flushed:
-        replace_file(place, text)
+        replace_file(path, text)
     else:
-        aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         aside.write_text(text)
-        aside.replace(place)
+        aside.replace(path)
 
 
 @contextmanager
-def new_file(place: Place) -> Iterator[IO[bytes]]:
-    """Open ``place`` to write it; whole and flushed at the end of the block.
+def new_file(path: Place) -> Iterator[IO[bytes]]:
+    """Open ``path`` to write it; whole and flushed at the end of the block.
 
     Raises:
         FileExistsError: there is one.
     """
-    if isinstance(place, BucketPath):
-        with place.new_file() as buffer:
+    if isinstance(path, BucketPath):
+        with path.new_file() as buffer:
             yield buffer
         return
-    with place.open("xb") as file:
+    with path.open("xb") as file:
         yield file
-    fsync(place)
+    fsync(path)
 
 
-def name_too(place: Place, to: Place) -> None:
-    """Hard-link the file ``place`` under ``to``, or put it there conditionally; durable.
+def name_too(path: Place, to: Place) -> None:
+    """Hard-link the file ``path`` under ``to``, or put it there conditionally; durable.
 
     Raises:
         FileExistsError: another file has that name.
-        FileNotFoundError: ``place`` does not exist.
+        FileNotFoundError: ``path`` does not exist.
     """
-    if isinstance(place, BucketPath) and isinstance(to, BucketPath):
-        to.put_new(place.read_bytes())
-    elif isinstance(place, Path) and isinstance(to, Path):
-        os.link(place, to)
+    if isinstance(path, BucketPath) and isinstance(to, BucketPath):
+        to.put_new(path.read_bytes())
+    elif isinstance(path, Path) and isinstance(to, Path):
+        os.link(path, to)
         fsync(to.parent)
 
 
-def move(place: Place, to: Place) -> None:
-    """Rename the file ``place`` to ``to``; creates the folder, and replaces an existing file."""
-    if isinstance(place, BucketPath):
+def move(path: Place, to: Place) -> None:
+    """Rename the file ``path`` to ``to``; creates the folder, and replaces an existing file."""
+    if isinstance(path, BucketPath):
         assert isinstance(to, BucketPath), "beside it"
-        to.put(place.read_bytes())
-        place.unlink()
+        to.put(path.read_bytes())
+        path.unlink()
         return
     assert isinstance(to, Path), "beside it"
     to.parent.mkdir(exist_ok=True)
-    place.replace(to)
+    path.replace(to)
     fsync(to.parent)
 
 
 def remove_all(places: Iterable[Place]) -> None:
     """Remove these files; a missing one is no error."""
     in_buckets = []
-    for place in places:
-        if isinstance(place, BucketPath):
-            in_buckets.append(place)
+    for path in places:
+        if isinstance(path, BucketPath):
+            in_buckets.append(path)
         else:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
     BucketPath.remove_all(in_buckets)
 
 
@@ -592,9 +592,9 @@ def remove_empty_folders(folder: Place) -> None:
                 Path(parent, name).rmdir()
 
 
-def parquet_source(place: Place) -> Any:
-    """Return ``place`` in a form that pyarrow reads Parquet from."""
-    return place.open() if isinstance(place, BucketPath) else place
+def parquet_source(path: Place) -> Any:
+    """Return ``path`` in a form that pyarrow reads Parquet from."""
+    return path.open() if isinstance(path, BucketPath) else path
 
 
 def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:

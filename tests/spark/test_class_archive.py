@@ -20,7 +20,7 @@ from eo_pipeline.spark.class_archive import (
     NoArchiveError,
     archive_of,
     forget_unused,
-    making,
+    recording,
     seal,
     with_archive,
 )
@@ -212,7 +212,7 @@ def test_a_folder_with_files_on_the_class_path_lets_a_jvm_make_none(
 
 def is_made(command: list[str], archive: Path) -> bool:
     """Whether the JVM writes ``archive`` at its end."""
-    subprocess.run(making(command, archive), capture_output=True, timeout=300)
+    subprocess.run(recording(command, archive), capture_output=True, timeout=300)
     return archive.exists()
 
 

@@ -27,7 +27,7 @@ from eo_pipeline.spark import SparkSettings
 first, then = (SparkSettings(warm=False, **each) for each in json.loads(sys.argv[1]))
 first.begin()
 first.begin()
-[waiting] = begun._waiting
+[waiting] = begun._pending
 early = "pyspark" in sys.modules
 if sys.argv[2:] == ["dies"]:
     print(json.dumps({"begun": waiting.process.pid}), flush=True)
@@ -85,11 +85,11 @@ def test_one_that_nobody_took_goes_with_its_process(environment: dict[str, str])
 _EO = """
 import sys
 from eo_pipeline.spark import jvm as begun
-start = begun._started
+start = begun._start
 def started(*told):
     print("STARTED", "pyspark" in sys.modules, flush=True)
     return start(*told)
-begun._started = started
+begun._start = started
 from eo_pipeline.cli import main
 main()
 """

@@ -166,7 +166,7 @@ def test_a_frozen_server_is_no_reason_to_wait_for_ever(
 ) -> None:
     """Scenario: the server's process is stopped, between two runs and in the middle of a job."""
     settings = SparkSettings(remote=with_token(server, TOKEN), connect_timeout=1)
-    monkeypatch.setattr(interrupts, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(interrupts, "LIVENESS_INTERVAL_S", 0.5)
     monkeypatch.setattr(interrupts, "CANCEL_SECONDS", 0.5)
     spark = settings.session()
     frozen = threading.Timer(2, lambda: os.kill(server.pid, signal.SIGSTOP))

@@ -107,4 +107,4 @@ def test_a_document_that_wants_none_does_not_look(
     monkeypatch.setattr(
         "eo_pipeline.spark.session.warm_server", lambda *_: pytest.fail("it looked")
     )
-    assert SparkSettings(warm=False)._warm() is None
+    assert SparkSettings(warm=False)._warm_session() is None

@@ -43,7 +43,7 @@ def test_files_are_put_and_read_while_a_data_node_is_dead_and_nobody_noticed(
     there = data_nodes.name_node.client().list_status(f"/{folder.key}")
     assert {each.replication for each in there} == {2}, "HDFS makes the other copy"
     data_nodes.nodes[1].kill()
-    hasty = Hdfs(f"hdfs://{data_nodes.name_node.authority}", waits=5, gives_up=0.1)
+    hasty = Hdfs(f"hdfs://{data_nodes.name_node.authority}", timeout_s=5, retry_s=0.1)
     with pytest.raises(StoreUnreachableError, match="no data node that has it answers"):
         hasty.get(f"{folder.key}/before")
 

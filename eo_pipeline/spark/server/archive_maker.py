@@ -1,4 +1,4 @@
-"""Makes the class-data archive: a Spark that does a little of all that a run's does, and ends."""
+"""Creation of the class-data archive, by a short warm-up run of Spark in its own process."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 600
 
-#: Run by a process of its own: the JVM of this one, if it has one, is somebody's.
-_REHEARSAL = "eo_pipeline.batch.warmup"
+#: Program of a separate process: this process's JVM may be in use.
+_WARMUP_MODULE = "eo_pipeline.batch.warmup"
 _PACKAGES = Path(__file__).parents[3]
-_HERE = "local[*]"
+_MASTER = "local[*]"
 
 
 def archive_for(arguments: Sequence[str]) -> Path:
-    """Where the archive is, or would be, for a Spark that ``arguments`` of ``spark-submit`` start.
+    """Return the path of the archive for a Spark started by ``arguments`` of ``spark-submit``.
 
     Raises:
-        NoArchiveError: there can be none.
-        SetupError: no Java, or Spark's launcher does not take them.
+        NoArchiveError: no archive is possible.
+        SetupError: no Java, or Spark's launcher rejects the arguments.
     """
     return archive_of(submit_command(find_java(), spark_home(), with_users_arguments(arguments)))
 
@@ -56,16 +56,16 @@ def archive_for(arguments: Sequence[str]) -> Path:
 def make_archive(
     arguments: Sequence[str], *, wait_s: float = _WAIT_S, number_max: int | None = None
 ) -> tuple[Path, bool]:
-    """The archive for a Spark that ``arguments`` of ``spark-submit`` start, and whether it was made
-    now, which takes half a minute.
+    """Return the archive for a Spark started by ``arguments`` of ``spark-submit``, and whether it
+    was created now, which takes half a minute.
 
     Args:
         arguments: see :func:`eo_pipeline.spark.launch.submit_arguments`.
-        wait_s: so long is waited for another process that makes one.
-        number_max: no more archives than that are there afterwards because of this one.
+        wait_s: seconds to wait for another process that creates one.
+        number_max: limit of archives, the new one included.
 
     Raises:
-        SetupError: there can be none, or it was not written.
+        SetupError: no archive is possible, or it was not written.
     """
     try:
         archive = archive_for(arguments)
@@ -88,33 +88,33 @@ def make_archive(
 
 
 def _make(arguments: Sequence[str], archive: Path, lock: int) -> None:
-    """Written aside, and renamed when it is whole."""
-    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=archive.parent) as place:
-        aside, log = Path(place) / archive.name, Path(place) / "log"
-        order = {"arguments": list(arguments), "archive": str(aside), "seconds": _WAIT_S}
+    """Write the archive in a temporary folder, then publish it."""
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=archive.parent) as build:
+        new_archive, log = Path(build) / archive.name, Path(build) / "log"
+        order = {"arguments": list(arguments), "archive": str(new_archive), "seconds": _WAIT_S}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", _REHEARSAL],
+                [sys.executable, "-m", _WARMUP_MODULE],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                cwd=place,
-                env=environment(_PACKAGES, _HERE),
+                cwd=build,
+                env=environment(_PACKAGES, _MASTER),
                 text=True,
-                # it ends with its JVM, or both are ended; until then nobody else makes one
+                # killed with its JVM, as a group; until then the inherited lock excludes others
                 process_group=0,
                 pass_fds=[lock],
             )
-            code = _ended(process, json.dumps(order))
+            code = _exit_code(process, json.dumps(order))
         if code is None:
-            raise SetupError(f"No archive was made within {_WAIT_S} s. {_end(log)}")
-        if code != 0 or not aside.is_file():
-            raise SetupError(f"No archive was made (exit code {code}). {_end(log)}")
-        _put(aside, archive)
+            raise SetupError(f"No archive was made within {_WAIT_S} s. {_tail(log)}")
+        if code != 0 or not new_archive.is_file():
+            raise SetupError(f"No archive was made (exit code {code}). {_tail(log)}")
+        _publish(new_archive, archive)
 
 
-def _ended(process: subprocess.Popen[str], order: str) -> int | None:
-    """Its exit code; None if it took too long. Nothing of it is left, of an interrupt neither."""
+def _exit_code(process: subprocess.Popen[str], order: str) -> int | None:
+    """Return the exit code; None at a timeout. Kills the process group, on an interrupt too."""
     try:
         process.communicate(order, timeout=_WAIT_S)
     except subprocess.TimeoutExpired:
@@ -126,46 +126,46 @@ def _ended(process: subprocess.Popen[str], order: str) -> int | None:
     return process.returncode
 
 
-def _put(aside: Path, archive: Path) -> None:
-    """Whole, or not at all: a JVM does not look through what it maps."""
-    aside.chmod(0o600)
-    fsync(aside)
-    aside.replace(archive)
+def _publish(new_archive: Path, archive: Path) -> None:
+    """Rename the complete archive to its name: a JVM does not verify a mapped archive."""
+    new_archive.chmod(0o600)
+    fsync(new_archive)
+    new_archive.replace(archive)
     seal(archive)
 
 
-def _end(log: Path) -> str:
+def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-1000:]
 
 
-#: Set to anything, no archive is made without being asked for; nor where a build service sets CI.
+#: Variable that disables automatic creation, if set; CI of build services does, too.
 OFF_VARIABLE = "EO_NO_RENEWAL"
 _CI_VARIABLE = "CI"
 
-#: However often it is killed, and whatever changes with each start.
+#: Minimum interval between two attempts, even if one was killed or the settings change.
 _PAUSE_S = 24 * 3600.0
-#: Of this release, and of others or of other settings.
+#: Archives kept, of this and other releases or settings.
 _ARCHIVES_MAX = 3
 _FREE_BYTES_MIN = 1024**3
-#: A tenth of what others get: with less it would not end in time where there is always work.
+#: A tenth of a normal process's share: with less it would time out on a busy machine.
 _NICE = 10
 _OUT_OF_MEMORY = "1000"
-#: The parent of whatever has lost its own, and of a container's or a service's command.
+#: Parent of orphans, and of a container's or a service's command.
 _FIRST_PROCESS = 1
 
 
 def renew(arguments: Sequence[str]) -> bool:
-    """Begin to make the archive for a Spark that ``arguments`` of ``spark-submit`` start, in a
-    process that outlives this one; whether it was begun. It is said, and done where it is wanted,
-    may work, and was not tried within a day.
+    """Start creating the archive for a Spark started by ``arguments`` of ``spark-submit``, in a
+    process that outlives this one; return whether it was started. It is logged. Not started if
+    disabled, short of disk space, or attempted within a day.
     """
     if not (_is_wanted() and has_any()):
         return False
     try:
-        if _was_tried() or shutil.disk_usage(folder()).free < _FREE_BYTES_MIN:
+        if _was_attempted() or shutil.disk_usage(folder()).free < _FREE_BYTES_MIN:
             return False
-        _tried().touch()
-        _begin(arguments)
+        _attempt_file().touch()
+        _start_process(arguments)
     except OSError as error:
         log.debug("No archive is made in the background: %s", error)
         return False
@@ -178,41 +178,41 @@ def renew(arguments: Sequence[str]) -> bool:
 
 
 def _is_wanted() -> bool:
-    """Not if it was turned off, and not behind the command of a container or a service, which ends
-    with all that it started.
+    """Return False if disabled, or if this is the command of a container or a service, or its
+    child: all processes end with that command.
     """
     if os.environ.get(OFF_VARIABLE) or os.environ.get(_CI_VARIABLE):
         return False
     return _FIRST_PROCESS not in (os.getpid(), os.getppid())
 
 
-def _was_tried() -> bool:
+def _was_attempted() -> bool:
     with suppress(FileNotFoundError):
-        return 0 <= time.time() - _tried().stat().st_mtime < _PAUSE_S
+        return 0 <= time.time() - _attempt_file().stat().st_mtime < _PAUSE_S
     return False
 
 
-def _tried() -> Path:
-    """A file that is as old as the last try."""
+def _attempt_file() -> Path:
+    """Return the file whose modification time is the last attempt."""
     return folder() / "renewed"
 
 
-def _begin(arguments: Sequence[str]) -> None:
+def _start_process(arguments: Sequence[str]) -> None:
     output = os.open(folder() / "renewal.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     packages = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH")]))
     variables = {"PYTHONPATH": packages}
-    if CACHE_VARIABLE in os.environ:  # which may be a path from this working directory
+    if CACHE_VARIABLE in os.environ:  # may be relative to this working directory
         variables[CACHE_VARIABLE] = str(folder().parent)
-    with os.fdopen(output, "wb") as written:
+    with os.fdopen(output, "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
-            stdout=written,
-            stderr=written,
+            stdout=log,
+            stderr=log,
             cwd=folder(),
             env=os.environ | variables,
             text=True,
-            # neither the terminal's signals nor its end are meant for it
+            # independent of the terminal's signals and its end
             start_new_session=True,
         )
     if process.stdin is not None:
@@ -221,9 +221,9 @@ def _begin(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """See above; ends at once if another process makes one."""
+    """Create the archive; exit at once if another process is creating one."""
     os.nice(_NICE)
-    with suppress(OSError):  # where there is such a file: the first to go if memory is short
+    with suppress(OSError):  # on Linux: the first process to kill when memory is short
         Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY)
     order = json.load(sys.stdin)
     try:

@@ -1,4 +1,4 @@
-"""Starting a warm Spark, and stopping it: nothing but what was started here."""
+"""Start, status and stop of a warm Spark."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ from eo_pipeline.spark.server.record import (
 )
 from eo_pipeline.spark.server.watcher import Activity, activity, gateway
 
-#: Seconds until a server that does not answer is called hung.
+#: Seconds without an answer until a server counts as hung.
 ANSWER_S = 5.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server does now, and what it takes."""
+    """Activity and memory of a server."""
 
     activity: Activity
     heap_used_bytes: int
     heap_max_bytes: int
-    #: of the whole process; None where the system does not tell
+    #: of the whole process; None if the system does not report it
     resident_bytes: int | None
-    #: of classes that it was started with; empty without
+    #: class-data archive that it was started with; empty without
     archive: str
 
 
 def answers(record: ServerRecord) -> bool:
-    """Whether the server answers within :data:`ANSWER_S`."""
+    """Return whether the server answers within :data:`ANSWER_S`."""
     return ask(record) is not None
 
 
 def ask(record: ServerRecord) -> Answer | None:
-    """What the server says; None if it is gone, hung, or another one."""
+    """Request the server's status; None if it has ended, hangs, or is another one."""
     if not record.alive:
         return None
     connection = gateway(record.gateway_port, record.gateway_secret, ANSWER_S)
@@ -101,20 +101,20 @@ def _resident_bytes(pid: int) -> int | None:
         return None
 
 
-#: On this machine only, and every address it has.
+#: Loopback address, and all addresses of this machine.
 LOOPBACK = "127.0.0.1"
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - asked for by name, and then with a token
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - on request only, and with a token
 
 DEFAULT_IDLE_S = 1800.0
 
-#: Seconds a start may take on a busy machine, with a download of the connector; and an end.
+#: Timeouts of a start on a busy machine, with a download of the connector, and of an end.
 _START_S = 600.0
 _END_S = watcher.GRACE_S + 10
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _LOG_TAIL_LINES = 15
 
-#: What would make the JVM somebody's client, or another process's, or let others in.
-_FOREIGN = (
+#: Variables that would make the JVM a client or another process's gateway, or set a token.
+_CLIENT_VARIABLES = (
     *CLIENT_VARIABLES,
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -124,7 +124,7 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to start: a Spark's master and its settings, and for how long."""
+    """Options of a warm Spark: master, settings, address and idle timeout."""
 
     master: str
     launch: Mapping[str, str]
@@ -133,8 +133,8 @@ class Wanted:
     idle_timeout_s: float = DEFAULT_IDLE_S
 
 
-def start(folder: Path, wanted: Wanted) -> tuple[ServerRecord, bool]:
-    """The warm Spark of ``folder``, and whether it was started now; there is one at a time.
+def start(folder: Path, options: Wanted) -> tuple[ServerRecord, bool]:
+    """Return the warm Spark of ``folder``, and whether it was started now.
 
     Raises:
         SetupError: another one runs there already or does not answer, something is missing, or
@@ -144,45 +144,47 @@ def start(folder: Path, wanted: Wanted) -> tuple[ServerRecord, bool]:
     try:
         records().mkdir(mode=0o700, parents=True, exist_ok=True)
         with hold(path_of(folder).with_suffix(".lock"), wait_s=_START_S):
-            there = _running(folder, wanted)
-            return (there, False) if there else (_started(folder, wanted), True)
+            record = _running_server(folder, options)
+            return (record, False) if record else (_start_server(folder, options), True)
     except BlockingIOError as error:
         raise SetupError(f"Another `eo spark start` in {folder} does not end: {error}") from error
     except OSError as error:
         raise SetupError(f"A warm Spark of {folder} cannot be started: {error}") from error
 
 
-def _running(folder: Path, wanted: Wanted) -> ServerRecord | None:
+def _running_server(folder: Path, options: Wanted) -> ServerRecord | None:
     try:
-        there = read(path_of(folder))
+        record = read(path_of(folder))
     except UnreadableRecordError:
-        return None  # it is replaced
-    if there is None or not there.alive:
+        return None  # will be replaced
+    if record is None or not record.alive:
         return None
-    differ = differences(there.terms, terms(wanted.master, wanted.launch))
-    if differ:
+    changed = differences(record.terms, terms(options.master, options.launch))
+    if changed:
         raise SetupError(
-            f"{there} was started with other settings ({', '.join(differ)}): `eo spark stop` ends "
-            "it."
+            f"{record} was started with other settings ({', '.join(changed)}): `eo spark stop` "
+            "ends it."
         )
-    if not answers(there):
-        raise SetupError(f"{there} does not answer: `eo spark stop` ends it. Its log: {there.log}")
-    return there
+    if not answers(record):
+        raise SetupError(
+            f"{record} does not answer: `eo spark stop` ends it. Its log: {record.log}"
+        )
+    return record
 
 
-def _started(folder: Path, wanted: Wanted) -> ServerRecord:
+def _start_server(folder: Path, options: Wanted) -> ServerRecord:
     token = secrets.token_urlsafe(32)
     log = path_of(folder).with_suffix(".log")
     order = {
-        "command": _command(wanted),
-        "environment": environment(folder, wanted.master),
+        "command": _command(options),
+        "environment": environment(folder, options.master),
         "settings": {"spark.connect.authenticate.token": token},
         "record": str(path_of(folder)),
-        "idle_timeout_s": wanted.idle_timeout_s,
+        "idle_timeout_s": options.idle_timeout_s,
     }
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
         process = subprocess.Popen(
-            # of its own session: it outlives the terminal
+            # in a new session: it outlives the terminal
             [sys.executable, watcher.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -191,26 +193,26 @@ def _started(folder: Path, wanted: Wanted) -> ServerRecord:
             text=True,
             start_new_session=True,
         )
-    told = _told(process, order, log)
+    address = _start_watched(process, order, log)
     record = ServerRecord(
         folder=str(folder),
-        host=wanted.host,
-        port=told["port"],
+        host=options.host,
+        port=address["port"],
         token=token,
-        gateway_port=told["gateway_port"],
-        gateway_secret=told["gateway_secret"],
-        pid=told["pid"],
-        started=start_of(told["pid"]) or "",
+        gateway_port=address["gateway_port"],
+        gateway_secret=address["gateway_secret"],
+        pid=address["pid"],
+        started=start_of(address["pid"]) or "",
         watcher_pid=process.pid,
         watcher_started=start_of(process.pid) or "",
         since=datetime.now(UTC).isoformat(timespec="seconds"),
-        idle_timeout_s=wanted.idle_timeout_s,
+        idle_timeout_s=options.idle_timeout_s,
         log=str(log),
-        terms=terms(wanted.master, wanted.launch),
+        terms=terms(options.master, options.launch),
         versions={
             "eo-pipeline": importlib.metadata.version("eo-pipeline"),
-            "spark": told["spark"],
-            "java": told["java"],
+            "spark": address["spark"],
+            "java": address["java"],
         },
     )
     write(record)
@@ -218,43 +220,48 @@ def _started(folder: Path, wanted: Wanted) -> ServerRecord:
     return record
 
 
-def _command(wanted: Wanted) -> list[str]:
+def _command(options: Wanted) -> list[str]:
     settings = {
-        **wanted.launch,
-        "spark.connect.grpc.binding.address": wanted.host,
-        "spark.connect.grpc.binding.port": str(wanted.port),
-        # a worker that is kept knows a transform's modules as they were when it first saw them
+        **options.launch,
+        "spark.connect.grpc.binding.address": options.host,
+        "spark.connect.grpc.binding.port": str(options.port),
+        # a reused worker would keep old versions of a transform's modules
         "spark.python.worker.reuse": "false",
     }
-    arguments = submit_arguments(wanted.master, settings)
+    arguments = submit_arguments(options.master, settings)
     command = submit_command(find_java(), spark_home(), with_users_arguments(arguments))
     return with_archive(command, arguments)
 
 
 def environment(folder: Path, master: str) -> dict[str, str]:
-    """For a server started in ``folder``: what a Spark in this process would have."""
-    ours = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    ours |= submit_environment(spark_home())
-    ours |= {"SPARK_CONNECT_MODE": "0"}
-    # Python's workers import from the working directory, but a session's of Spark Connect have
-    # another one
-    ours["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), ours.get("PYTHONPATH")]))
-    ours.setdefault("PYSPARK_PYTHON", sys.executable)
+    """Return the environment of a server in ``folder``, like that of a Spark of this process."""
+    variables = {name: value for name, value in os.environ.items() if name not in _CLIENT_VARIABLES}
+    variables |= submit_environment(spark_home())
+    variables |= {"SPARK_CONNECT_MODE": "0"}
+    # Python workers import from their working directory; Spark Connect's have another one
+    variables["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(folder), variables.get("PYTHONPATH")])
+    )
+    variables.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
-        ours.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    return ours
+        variables.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return variables
 
 
-def _told(process: subprocess.Popen[str], order: Mapping[str, Any], log: Path) -> dict[str, Any]:
-    """Where the watcher's server is. Interrupted meanwhile, it ends with the pipe to it."""
+def _start_watched(
+    process: subprocess.Popen[str], order: Mapping[str, Any], log: Path
+) -> dict[str, Any]:
+    """Have the watcher start its server; return the address. After an interrupt here the watcher
+    ends, as its pipe closes.
+    """
     _send(process, json.dumps(order) + "\n")
     if process.stdout is None:
         raise AssertionError("the watcher is always started with a pipe")
     with process.stdout as answer:
         line = answer.readline()
     if line:
-        found: dict[str, Any] = json.loads(line)
-        return found
+        address: dict[str, Any] = json.loads(line)
+        return address
     process.wait()
     tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
     raise SetupError(f"The warm Spark did not start. The end of {log}:\n  {tail}")
@@ -262,41 +269,41 @@ def _told(process: subprocess.Popen[str], order: Mapping[str, Any], log: Path) -
 
 def _send(process: subprocess.Popen[str], text: str) -> None:
     if process.stdin is not None:
-        with suppress(BrokenPipeError):  # it has ended, and its answer will say so
+        with suppress(BrokenPipeError):  # it has ended; its answer is then empty
             process.stdin.write(text)
             process.stdin.flush()
 
 
 def stop(folder: Path) -> ServerRecord | None:
-    """End the warm Spark of ``folder``, by force if it does not; None if there was none.
+    """End the warm Spark of ``folder``, by force if necessary; None if there was none.
 
     Raises:
         SetupError: it does not end.
     """
     try:
-        there = read(path_of(folder))
+        record = read(path_of(folder))
     except UnreadableRecordError:
-        there = None
-    if there is None:
+        record = None
+    if record is None:
         forget(folder)
         return None
-    was = there.alive or there.watched
-    if there.watched:
-        send_signal(there.watcher_pid, there.watcher_started, signal.SIGTERM)
-        _wait_for_the_end(there)
+    existed = record.alive or record.watched
+    if record.watched:
+        send_signal(record.watcher_pid, record.watcher_started, signal.SIGTERM)
+        _wait_for_the_end(record)
     for pid, started in (
-        (there.pid, there.started),
-        (there.watcher_pid, there.watcher_started),
+        (record.pid, record.started),
+        (record.watcher_pid, record.watcher_started),
     ):
         send_signal(pid, started, signal.SIGKILL)
-    _wait_for_the_end(there)
-    if there.alive:
-        raise SetupError(f"{there} cannot be ended, not by SIGKILL either.")
+    _wait_for_the_end(record)
+    if record.alive:
+        raise SetupError(f"{record} cannot be ended, not by SIGKILL either.")
     forget(folder)
-    return there if was else None
+    return record if existed else None
 
 
 def _wait_for_the_end(record: ServerRecord) -> None:
     deadline = time.monotonic() + _END_S
     while (record.alive or record.watched) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

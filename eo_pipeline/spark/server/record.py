@@ -1,8 +1,8 @@
-"""What is written down of a warm Spark: where it listens, who it is, and what it was started with.
+"""Record of a warm Spark: its address, its processes and its settings.
 
 One file for each folder in which ``eo spark start`` was called, in this user's state folder
-(``XDG_STATE_HOME``, else ``~/.local/state``). It holds what lets others in, and so nobody else may
-read it. A pid alone says nothing after a reboot: with it stands when its process began.
+(``XDG_STATE_HOME``, else ``~/.local/state``). It contains the token, so only this user may read it.
+A pid may be reused, after a reboot for example: the record has the process's start time, too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from eo_pipeline._process import start_of
 
 log = logging.getLogger(__name__)
 
-#: Raised when a record means something else than before.
+#: Version of the record's format; raised with each incompatible change.
 _FORMAT = 1
 
 
 class UnreadableRecordError(ValueError):
-    """A record that says nothing: cut, of another version of this package, or not ours alone."""
+    """An unusable record: truncated, of another release, or accessible to other users."""
 
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """A Spark Connect server, its watcher, and what lets us in."""
+    """A Spark Connect server, its watcher, and the credentials."""
 
-    #: where it was started: found from there and below, and where its Python workers run
+    #: the folder in which it was started: used by runs in it or below; its Python workers run there
     folder: str
     host: str
     port: int
@@ -47,11 +47,11 @@ class ServerRecord:
     started: str
     watcher_pid: int
     watcher_started: str
-    #: when, as ISO 8601 in UTC
+    #: start time, ISO 8601 in UTC
     since: str
     idle_timeout_s: float
     log: str
-    #: what a run compares with its own; see :func:`eo_pipeline.spark.server.record.terms`
+    #: settings that a run compares with its own; see :func:`terms`
     terms: Mapping[str, str]
     versions: Mapping[str, str]
     format: int = _FORMAT
@@ -63,12 +63,12 @@ class ServerRecord:
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there, and is still the same one."""
+        """Return whether the process still runs, with the recorded start time."""
         return start_of(self.pid) == self.started
 
     @property
     def watched(self) -> bool:
-        """Whether its watcher is there."""
+        """Return whether the watcher still runs."""
         return start_of(self.watcher_pid) == self.watcher_started
 
     def __str__(self) -> str:
@@ -76,40 +76,40 @@ class ServerRecord:
 
 
 def records() -> Path:
-    """The folder of this user's records."""
+    """Return the folder of this user's records."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state) / "eo-pipeline" / "spark"
 
 
 def path_of(folder: Path) -> Path:
-    """Where the record of the server of ``folder`` is, on this machine."""
-    place = f"{platform.node()}:{folder.resolve()}"
-    return records() / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
+    """Return the path of the record for the server of ``folder`` on this machine."""
+    location = f"{platform.node()}:{folder.resolve()}"
+    return records() / f"{hashlib.sha256(location.encode()).hexdigest()[:16]}.json"
 
 
 def nearest(folder: Path) -> ServerRecord | None:
-    """The record of ``folder``, or of the nearest one above it; None if there is none.
+    """Return the record of ``folder`` or of its nearest ancestor; None if there is none.
 
     Raises:
-        UnreadableRecordError: the nearest one says nothing.
+        UnreadableRecordError: the nearest record is unusable.
     """
-    for each in _upwards(folder):
-        found = read(path_of(each))
-        if found is not None:
-            return found
+    for ancestor in _ancestors(folder):
+        record = read(path_of(ancestor))
+        if record is not None:
+            return record
     return None
 
 
-def _upwards(folder: Path) -> Iterator[Path]:
-    there = folder.resolve()
-    yield from (there, *there.parents)
+def _ancestors(folder: Path) -> Iterator[Path]:
+    resolved = folder.resolve()
+    yield from (resolved, *resolved.parents)
 
 
 def read(path: Path) -> ServerRecord | None:
-    """The record in ``path``; None if there is no such file.
+    """Return the record in ``path``; None if there is no such file.
 
     Raises:
-        UnreadableRecordError: it says nothing.
+        UnreadableRecordError: it is unusable.
     """
     try:
         with path.open() as file:
@@ -138,22 +138,22 @@ def _parsed(path: Path, text: str) -> ServerRecord:
 
 
 def write(record: ServerRecord) -> None:
-    """Write ``record`` down, whole or not at all.
+    """Write ``record`` atomically.
 
     Raises:
         OSError: it cannot be written.
     """
     path = path_of(Path(record.folder))
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    new_file = path.with_suffix(".new")
+    new_file.unlink(missing_ok=True)
+    handle = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         json.dump(asdict(record), file, indent=1)
-    aside.replace(path)
+    new_file.replace(path)
 
 
 def forget(folder: Path) -> None:
-    """Remove the record of ``folder``, whatever it says."""
+    """Remove the record of ``folder``."""
     with suppress(FileNotFoundError):
         path_of(folder).unlink()
 
@@ -161,58 +161,58 @@ def forget(folder: Path) -> None:
 _JAR_SETTINGS = {"spark.jars": ",", "spark.driver.extraClassPath": os.pathsep}
 
 
-#: Variables by which Spark itself is another one.
-_OF_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+#: Variables that select another Spark or its settings.
+_SPARK_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
 
 
 def terms(master: str, launch: Mapping[str, str]) -> dict[str, str]:
-    """By name in words: what a Spark started now, in this process, would have.
+    """Return the settings of a Spark started now by this process, under readable names.
 
-    Settings may hold secrets, and are told apart by a hash.
+    Spark settings may contain secrets, and are compared by a hash.
     """
-    told = json.dumps({"spark.master": master, **launch}, sort_keys=True)
+    settings = json.dumps({"spark.master": master, **launch}, sort_keys=True)
     return {
         "version of pyspark": importlib.metadata.version("pyspark"),
         "Python": _python(),
-        "document's spark settings": _hash(told),
-        "connector's jars": _hash(json.dumps([_look(jar) for jar in _jars(launch)])),
-        **{name: os.environ.get(name, "") for name in _OF_SPARK},
-        # Python's workers import the transform's functions by these
+        "document's spark settings": _hash(settings),
+        "connector's jars": _hash(json.dumps([_fingerprint(jar) for jar in _jars(launch)])),
+        **{name: os.environ.get(name, "") for name in _SPARK_VARIABLES},
+        # import path of the transform's functions in Python workers
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        # what Python functions take for local time
+        # local time of Python functions
         "time zone (TZ)": os.environ.get("TZ", ""),
-        # who may read the files of a lake's table
+        # permissions of a lake table's files
         "umask": f"{_umask():03o}",
     }
 
 
 def differences(server: Mapping[str, str], run: Mapping[str, str]) -> list[str]:
-    """The names of what differs."""
+    """Return the names of settings that differ."""
     return [name for name in {**server, **run} if server.get(name) != run.get(name)]
 
 
 def _python() -> str:
-    """That of the workers; a virtual environment has several names for its one."""
-    named = os.environ.get("PYSPARK_PYTHON") or sys.executable
-    return str(Path(named).parent) if os.sep in named else named
+    """Return the folder of the workers' Python: a virtual environment has several names for one."""
+    python = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    return str(Path(python).parent) if os.sep in python else python
 
 
 def _jars(launch: Mapping[str, str]) -> list[str]:
-    named = (launch.get(key, "").split(mark) for key, mark in _JAR_SETTINGS.items())
-    return [jar for jars in named for jar in jars if jar]
+    lists = (launch.get(key, "").split(separator) for key, separator in _JAR_SETTINGS.items())
+    return [jar for jars in lists for jar in jars if jar]
 
 
-def _look(jar: str) -> tuple[str, int, int]:
-    """A jar that was replaced under the same name is another one."""
+def _fingerprint(jar: str) -> tuple[str, int, int]:
+    """Return name, size and time of a jar, which change if it is replaced."""
     try:
-        found = Path(jar).stat()
-    except OSError:  # on another machine: its name must do
+        status = Path(jar).stat()
+    except OSError:  # on another machine: only the name is known
         return (jar, 0, 0)
-    return (jar, found.st_size, found.st_mtime_ns)
+    return (jar, status.st_size, status.st_mtime_ns)
 
 
 def _umask() -> int:
-    """Python can only tell it by setting it; where Linux tells, nothing is set."""
+    """Return the umask from ``/proc`` on Linux; elsewhere Python can only read it by setting it."""
     try:
         status = Path("/proc/self/status").read_text()
         [line] = [line for line in status.splitlines() if line.startswith("Umask:")]
@@ -231,61 +231,61 @@ _INSTEAD = "This run starts a Spark of its own."
 
 
 def warm_server(master: str, launch: Mapping[str, str]) -> ServerRecord | None:
-    """The server of the working directory, or of a folder above it, that is there and fits.
+    """Return the live server of the working directory or an ancestor, if its settings match.
 
-    Why one is not used is logged as a warning.
+    Logs a warning with the reason if a server exists and is not used.
     """
-    found, why_not = _looked(master, launch)
+    server, why_not = _find_server(master, launch)
     if why_not:
         log.warning("%s", why_not)
-    return found
+    return server
 
 
 def has_warm_server(master: str, launch: Mapping[str, str]) -> bool:
-    """Whether there is one for :func:`warm_server`, which will tell why not."""
-    return _looked(master, launch)[0] is not None
+    """Return whether :func:`warm_server` would find a server; logs nothing."""
+    return _find_server(master, launch)[0] is not None
 
 
-def _looked(master: str, launch: Mapping[str, str]) -> tuple[ServerRecord | None, str]:
-    """The server, or why one that is there is not used; empty: there is none."""
+def _find_server(master: str, launch: Mapping[str, str]) -> tuple[ServerRecord | None, str]:
+    """Return the server, or the reason why an existing one is not used; empty if none exists."""
     try:
-        found = nearest(Path.cwd())
+        server = nearest(Path.cwd())
     except (UnreadableRecordError, OSError) as error:
         return None, f"No warm Spark is used: {error}; `eo spark start` writes it anew."
-    if found is None:
+    if server is None:
         return None, ""
-    if not found.alive:
+    if not server.alive:
         return None, (
-            f"{found} has ended without being asked to; `eo spark start` starts another, `eo spark "
-            f"stop` forgets it, its log is {found.log}. {_INSTEAD}"
+            f"{server} has ended without being asked to; `eo spark start` starts another, `eo "
+            f"spark stop` forgets it, its log is {server.log}. {_INSTEAD}"
         )
-    if differ := differences(found.terms, terms(master, launch)):
+    if changed := differences(server.terms, terms(master, launch)):
         return None, (
-            f"{found} is not used: it was started with other settings ({', '.join(differ)}); `eo "
+            f"{server} is not used: it was started with other settings ({', '.join(changed)}); `eo "
             f"spark stop`, then `eo spark start` from here. {_INSTEAD}"
         )
-    if _has_functions_for_its_own_spark():
+    if _has_classic_udf():
         return None, (
-            f"{found} is not used: the transform's module makes a Python function for Spark (udf) "
+            f"{server} is not used: the transform's module makes a Python function for Spark (udf) "
             "when it is imported, and pyspark makes that for the kind of Spark the process has by "
             f"then; make it in the transform. {_INSTEAD}"
         )
-    return found, ""
+    return server, ""
 
 
-def _has_functions_for_its_own_spark() -> bool:
-    """A ``udf`` that was made without Spark Connect fails when it is called with it."""
-    # pyspark takes a sixth of a second to import, and who has not done so has made none
+def _has_classic_udf() -> bool:
+    """Return whether a ``udf`` exists: created without Spark Connect, it fails on a server."""
+    # importing pyspark takes a sixth of a second; without it no udf can exist
     if "pyspark.sql.udf" not in sys.modules:
         return False
     from pyspark.sql.udf import UserDefinedFunction
 
     referrers = gc.get_referrers(UserDefinedFunction)
-    return any(isinstance(each, UserDefinedFunction) for each in referrers)
+    return any(isinstance(referrer, UserDefinedFunction) for referrer in referrers)
 
 
-def tell_that_it_fails(server: ServerRecord, error: Exception) -> None:
-    """Log why a server that is there and fits is not used after all."""
+def warn_unused(server: ServerRecord, error: Exception) -> None:
+    """Log the reason why a matching server is not used."""
     log.warning(
         "%s does not answer as it should; `eo spark stop` ends it. %s %s", server, _INSTEAD, error
     )

@@ -1,13 +1,11 @@
-"""The process beside a warm Spark: it starts the JVM, looks how busy it is, and ends it.
+"""The watcher of a warm Spark: a process that starts the JVM, polls its activity, and ends it.
 
     eo spark start ──(an order: stdin)──> watcher ──(a pipe)──> JVM: Spark Connect, py4j
 
-The JVM ends when the pipe to it is closed, so that it cannot outlive its watcher, however that
-ends. The watcher ends it when nobody has used it for a while, when it is asked to (SIGTERM), and
-when whoever started it is gone before the server was written down.
+The JVM ends when the pipe to it closes, so it cannot outlive its watcher. The watcher ends it after
+an idle timeout, at SIGTERM, and if its starter dies before the record of the server is written.
 
-This file is run as a script, so that the watcher stays small: nothing but py4j and the standard
-library.
+This file is run as a script, and imports only py4j and the standard library, to stay small.
 """
 
 from __future__ import annotations
@@ -29,35 +27,35 @@ from typing import Any, NamedTuple, NoReturn
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
 
-#: Names a file into which Spark's py4j server writes where it listens.
+#: Variable with the path of the file to which Spark's py4j server writes its port and secret.
 CONNECTION_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 
-#: What the starter sends when the server was written down.
+#: Sent by the starter once the server's record is written.
 GO = "go\n"
 
-#: Seconds between two looks at most, for the JVM to answer one, and to end in an orderly way.
-LOOK_S = 5.0
+#: Maximum poll interval; timeouts of an answer of the JVM, and of its orderly end.
+_POLL_S = 5.0
 ANSWER_S = 60.0
 GRACE_S = 15.0
-#: The same for its start, on a machine that is busy.
+#: Timeout of the JVM's start, on a busy machine.
 START_S = 600.0
 
-_LOOK_S_MIN = 0.1
-_STARTING_LOOK_S = 0.05
+_POLL_S_MIN = 0.1
+_START_POLL_S = 0.05
 
 
 class Activity(NamedTuple):
-    """What a server does at a moment."""
+    """Current activity of a server."""
 
-    #: operations that are executed now
+    #: running operations
     busy: int
     sessions: int
-    #: seconds since a client asked for anything
+    #: seconds since the last request of a client
     idle_s: float
 
 
 def activity(jvm: Any) -> Activity:
-    """What the server in ``jvm`` does; asked over py4j, of Spark Connect's own service.
+    """Return the activity of the server in ``jvm``, read over py4j from Spark Connect's service.
 
     Raises:
         Py4JError, OSError: it does not answer.
@@ -68,23 +66,23 @@ def activity(jvm: Any) -> Activity:
     count = sessions.size()
     if executions.isRight():
         return Activity(executions.right().get().size(), count, 0.0)
-    # of the last execution by the JVM's own clock, of the sessions by that of the day
+    # the last execution is timed by the JVM's monotonic clock, the sessions by the wall clock
     last = (jvm.java.lang.System.nanoTime() - executions.left().get()) / 1e9
-    now = jvm.java.lang.System.currentTimeMillis()
-    seen = [(now - sessions.apply(n).lastAccessTimeMs()) / 1e3 for n in range(count)]
-    return Activity(0, count, max(0.0, min([last, *seen])))
+    now_ms = jvm.java.lang.System.currentTimeMillis()
+    idle_times = [(now_ms - sessions.apply(n).lastAccessTimeMs()) / 1e3 for n in range(count)]
+    return Activity(0, count, max(0.0, min([last, *idle_times])))
 
 
 def spark_connect(jvm: Any) -> Any:
-    """Scala's object for Spark Connect's service."""
+    """Return the Scala object of Spark Connect's service."""
     package = jvm.org.apache.spark.sql.connect.service
     return getattr(getattr(package, "SparkConnectService$"), "MODULE$")
 
 
 def gateway(port: int, secret: str, answer_s: float) -> JavaGateway:
-    """A connection to the JVM's py4j server; it is made with the first call."""
+    """Return a client of the JVM's py4j server; it connects at the first call."""
     for name in ("py4j.java_gateway", "py4j.clientserver"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # its errors are raised as well
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # its errors are raised, too
     return JavaGateway(
         gateway_parameters=GatewayParameters(
             port=port, auth_token=secret, auto_convert=True, read_timeout=answer_s
@@ -92,17 +90,17 @@ def gateway(port: int, secret: str, answer_s: float) -> JavaGateway:
     )
 
 
-class _AskedToEndError(BaseException):
-    """SIGTERM; no Exception, which py4j would take for one of its connection."""
+class _TerminatedError(BaseException):
+    """SIGTERM. A BaseException: py4j takes an Exception for a connection error."""
 
 
 class _Watcher:
-    """The JVM, and what is to be known of it."""
+    """The JVM of a warm Spark, from its start to its end."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
         self._artifacts = Path("artifacts")
-        self._litter = not self._artifacts.exists()
+        self._removes_artifacts = not self._artifacts.exists()
         self._folder = tempfile.TemporaryDirectory(prefix="eo-spark-")
         connection = Path(self._folder.name) / "connection"
         self._process = subprocess.Popen(
@@ -114,11 +112,11 @@ class _Watcher:
         self._connection = connection
 
     def serve(self) -> dict[str, Any]:
-        """Start the server; where it is."""
+        """Start the server; return its address."""
         while not self._connection.is_file():
             if self._process.poll() is not None:
                 raise OSError(f"Spark ended with exit code {self._process.returncode}")
-            time.sleep(_STARTING_LOOK_S)
+            time.sleep(_START_POLL_S)
         port, secret = read_connection(self._connection.read_bytes())
         self._gateway = gateway(port, secret, ANSWER_S)
         jvm = gateway(port, secret, START_S).jvm
@@ -138,21 +136,21 @@ class _Watcher:
         }
 
     def watch(self) -> None:
-        """Until the server has ended, or nobody needs it any more."""
+        """Wait until the server has ended or was idle for its timeout."""
         timeout_s = self._order["idle_timeout_s"] or float("inf")
-        look_s = max(_LOOK_S_MIN, min(LOOK_S, timeout_s / 4))
+        poll_s = max(_POLL_S_MIN, min(_POLL_S, timeout_s / 4))
         while self._process.poll() is None:
             if self._is_idle(timeout_s):
-                # a run that comes now finds no server; one that came just before is heard
-                aside = self._take_record_away()
-                time.sleep(look_s)
+                # runs find no server from now on; one that found it before shows in the activity
+                record = self._withdraw_record()
+                time.sleep(poll_s)
                 if self._is_idle(timeout_s):
-                    _say(f"ended after {timeout_s:g} s without use")
+                    _log(f"ended after {timeout_s:g} s without use")
                     return
-                self._put_record_back(aside)
+                self._restore_record(record)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(look_s)
-        _say(f"Spark has ended by itself, with exit code {self._process.returncode}")
+                self._process.wait(poll_s)
+        _log(f"Spark has ended by itself, with exit code {self._process.returncode}")
 
     def _is_idle(self, timeout_s: float) -> bool:
         try:
@@ -164,8 +162,8 @@ class _Watcher:
     def _record(self) -> Path:
         return Path(self._order["record"])
 
-    def _take_record_away(self) -> bytes | None:
-        """The record, if it is this server's, and no longer where it was."""
+    def _withdraw_record(self) -> bytes | None:
+        """Delete the record if it is this server's; return its content."""
         with contextlib.suppress(OSError, ValueError):
             text = self._record().read_bytes()
             if json.loads(text)["watcher_pid"] == os.getpid():
@@ -173,8 +171,8 @@ class _Watcher:
                 return text
         return None
 
-    def _put_record_back(self, text: bytes | None) -> None:
-        """Unless somebody has started another server meanwhile."""
+    def _restore_record(self, text: bytes | None) -> None:
+        """Write the record again, unless another server was started meanwhile."""
         with contextlib.suppress(OSError):
             if text is not None:
                 handle = os.open(self._record(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -182,9 +180,9 @@ class _Watcher:
                     file.write(text)
 
     def end(self) -> None:
-        """End the JVM, by force after the grace, and take away what it leaves."""
+        """End the JVM, by force after the grace period, and remove its files."""
         if self._process.poll() is None:
-            self._take_record_away()
+            self._withdraw_record()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -193,31 +191,31 @@ class _Watcher:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._litter:
-            # Spark Connect makes this folder where it was started, and keeps nothing in it
+        if self._removes_artifacts:
+            # Spark Connect creates this folder in its working directory, and leaves it empty
             with contextlib.suppress(OSError):
                 self._artifacts.rmdir()
         self._folder.cleanup()
 
 
-def read_connection(told: bytes) -> tuple[int, str]:
-    """Port and secret, as PySpark's gateway writes them: a number, and a text with its length."""
-    port, length = struct.unpack_from("!ii", told)
-    return port, told[8 : 8 + length].decode()
+def read_connection(content: bytes) -> tuple[int, str]:
+    """Parse port and secret from the file of PySpark's gateway: a number, a length and a text."""
+    port, length = struct.unpack_from("!ii", content)
+    return port, content[8 : 8 + length].decode()
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
     sys.stderr.flush()
 
 
-def _asked_to_end(*_: object) -> NoReturn:
-    raise _AskedToEndError
+def _terminate(*_: object) -> NoReturn:
+    raise _TerminatedError
 
 
 def main() -> int:
-    """One order on stdin, an answer on stdout, GO on stdin; then until the server is to end."""
-    signal.signal(signal.SIGTERM, _asked_to_end)
+    """Read an order on stdin, answer on stdout, await GO on stdin; then watch the server."""
+    signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     watcher = _Watcher(json.loads(sys.stdin.readline()))
@@ -226,10 +224,10 @@ def main() -> int:
         sys.stdout.flush()
         if sys.stdin.readline() == GO:
             watcher.watch()
-    except _AskedToEndError:
-        _say("ended as asked")
+    except _TerminatedError:
+        _log("ended as asked")
     except (Py4JError, OSError) as error:
-        _say(f"Spark did not start: {error}")
+        _log(f"Spark did not start: {error}")
         return 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
