@@ -585,7 +585,7 @@ class Pipeline(Changes, Settings):
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
                 observer=observer,
-                asked=asked,
+                prepared_admin=asked,
             )
 
     def _ask_kafka(self) -> KafkaAdmin:

@@ -56,14 +56,14 @@ def hashed_columns(schema: StructType, holds: Callable[[DataType], bool]) -> dic
     return {field.name: field.dataType.jsonValue() for field in schema if holds(field.dataType)}
 
 
-def row_hash(columns: Mapping[str, Any], found: Mapping[str, tuple[Column, DataType]]) -> Column:
-    """The hash of a row's ``columns``, see :func:`hashed_columns`, as they are ``found`` now.
+def row_hash(columns: Mapping[str, Any], typed: Mapping[str, tuple[Column, DataType]]) -> Column:
+    """The hash of a row's ``columns``, see :func:`hashed_columns`, as they are ``typed`` now.
 
     Raises:
         NotComparableError: names a column.
     """
     shape = StructType([_field(name, kind) for name, kind in columns.items()])
-    return _hash(_of_fields(shape, found.get))
+    return _hash(_of_fields(shape, typed.get))
 
 
 def sums(of: Column) -> list[Column]:
@@ -102,7 +102,9 @@ def digest(of: Sums) -> str:
 
 
 def checksum(columns: Mapping[str, Any], of: Sums) -> Checksum:
-    """What a ledger keeps; ``columns`` as :func:`hashed_columns` gives them."""
+    """Return the checksum as the ledger keeps it; ``columns`` as :func:`hashed_columns` gives
+    them.
+    """
     return Checksum(ALGORITHM, digest(of), columns)
 
 
@@ -112,50 +114,50 @@ def _field(name: str, kind: Any) -> StructField:
 
 def _hash(values: Iterable[Column]) -> Column:
     """``xxhash64`` passes over a null; a number before each value tells where one was."""
-    return F.xxhash64(*(each for n, value in enumerate(values) for each in (F.lit(n), value)))
+    return F.xxhash64(*(part for n, value in enumerate(values) for part in (F.lit(n), value)))
 
 
 def _of_fields(
     shape: StructType, find: Callable[[str], tuple[Column, DataType] | None]
 ) -> Iterator[Column]:
-    for field in sorted(shape, key=lambda each: each.name):
-        if (found := find(field.name)) is None:
+    for field in sorted(shape, key=lambda f: f.name):
+        if (column := find(field.name)) is None:
             raise NotComparableError(f"{field.name!r} is not there, or not as it was")
         try:
-            yield from _of_value(*found, field.dataType)
+            yield from _of_value(*column, field.dataType)
         except NotComparableError as error:
             raise NotComparableError(f"{field.name!r}: {error}") from None
 
 
-def _of_value(value: Column, found: DataType, meant: DataType) -> Iterator[Column]:
-    """``value``, of the type ``found``, as one of the type ``meant``; in parts, none of which can
+def _of_value(value: Column, actual: DataType, meant: DataType) -> Iterator[Column]:
+    """``value``, of the type ``actual``, as one of the type ``meant``; in parts, none of which can
     be mistaken for another.
     """
-    if type(found) is not type(meant) and not _holds_numbers_of(found, meant):
-        raise NotComparableError(f"it was {meant.simpleString()}, and is {found.simpleString()}")
-    if isinstance(meant, StructType) and isinstance(found, StructType):
-        fields = {field.name: field.dataType for field in found}
+    if type(actual) is not type(meant) and not _holds_numbers_of(actual, meant):
+        raise NotComparableError(f"it was {meant.simpleString()}, and is {actual.simpleString()}")
+    if isinstance(meant, StructType) and isinstance(actual, StructType):
+        fields = {field.name: field.dataType for field in actual}
 
         def find(name: str) -> tuple[Column, DataType] | None:
             return (value.getField(name), fields[name]) if name in fields else None
 
         yield value.isNull()
         yield from _of_fields(meant, find)
-    elif isinstance(meant, ArrayType) and isinstance(found, ArrayType):
-        before, after = found.elementType, meant.elementType
+    elif isinstance(meant, ArrayType) and isinstance(actual, ArrayType):
+        before, after = actual.elementType, meant.elementType
         yield _size(value)
-        yield F.transform(value, lambda each: _hash(_of_value(each, before, after)))
-    elif isinstance(meant, MapType) and isinstance(found, MapType):
+        yield F.transform(value, lambda element: _hash(_of_value(element, before, after)))
+    elif isinstance(meant, MapType) and isinstance(actual, MapType):
         yield _size(value)
-        yield F.sort_array(F.transform(F.map_entries(value), _of_entry(found, meant)))
+        yield F.sort_array(F.transform(F.map_entries(value), _of_entry(actual, meant)))
     else:
-        yield _of_scalar(value, found, meant)
+        yield _of_scalar(value, actual, meant)
 
 
-def _of_entry(found: MapType, meant: MapType) -> Callable[[Column], Column]:
-    def of_entry(each: Column) -> Column:
-        key = _of_value(each.getField("key"), found.keyType, meant.keyType)
-        item = _of_value(each.getField("value"), found.valueType, meant.valueType)
+def _of_entry(actual: MapType, meant: MapType) -> Callable[[Column], Column]:
+    def of_entry(entry: Column) -> Column:
+        key = _of_value(entry.getField("key"), actual.keyType, meant.keyType)
+        item = _of_value(entry.getField("value"), actual.valueType, meant.valueType)
         return _hash([_hash(key), _hash(item)])
 
     return of_entry
@@ -165,23 +167,23 @@ def _size(value: Column) -> Column:
     return F.coalesce(F.size(value), F.lit(-1))
 
 
-def _of_scalar(value: Column, found: DataType, meant: DataType) -> Column:
+def _of_scalar(value: Column, actual: DataType, meant: DataType) -> Column:
     if isinstance(meant, StringType):
         # of a text that is compared without case, say, Spark hashes what it is compared by
-        plain = {type(found), type(meant)} == {StringType} and found == meant == StringType()
+        plain = {type(actual), type(meant)} == {StringType} and actual == meant == StringType()
         return value if plain else F.collate(value, "UTF8_BINARY")
     if isinstance(meant, IntegralType):
         return value.cast("bigint")
     # a value that does not fit was changed; "null" is not what was hashed
-    return value if found == meant else value.try_cast(meant)
+    return value if actual == meant else value.try_cast(meant)
 
 
-def _holds_numbers_of(found: DataType, meant: DataType) -> bool:
+def _holds_numbers_of(actual: DataType, meant: DataType) -> bool:
     if isinstance(meant, IntegralType):
-        return isinstance(found, IntegralType)
+        return isinstance(actual, IntegralType)
     if isinstance(meant, FloatType):
-        return isinstance(found, DoubleType)
-    return isinstance(meant, DecimalType) and isinstance(found, DecimalType)
+        return isinstance(actual, DoubleType)
+    return isinstance(meant, DecimalType) and isinstance(actual, DecimalType)
 
 
 def column(name: str) -> Column:
@@ -209,13 +211,13 @@ class HashedRows:
         """
         if not sink.keeps_every_row:
             return None
-        found = _columns(result, but=KAFKA_COLUMN)
+        typed = _columns(result, but=KAFKA_COLUMN)
         if lineage:
             kafka = result.schema[KAFKA_COLUMN].dataType
             assert isinstance(kafka, StructType), "as the source made it"
             traced = F.col(KAFKA_COLUMN)
-            found |= {n: (traced.getField(f), kafka[f].dataType) for n, f in LINEAGE.items()}
-        return cls._of(found, sink)
+            typed |= {n: (traced.getField(f), kafka[f].dataType) for n, f in LINEAGE.items()}
+        return cls._of(typed, sink)
 
     @classmethod
     def of_dead_letters(cls, letters: DataFrame, sink: Sink) -> Self | None:
@@ -223,14 +225,14 @@ class HashedRows:
         return cls._of(_columns(letters, but=CHECKPOINT_COLUMN), sink)
 
     @classmethod
-    def _of(cls, found: Mapping[str, tuple[Column, DataType]], sink: Sink) -> Self | None:
+    def _of(cls, typed: Mapping[str, tuple[Column, DataType]], sink: Sink) -> Self | None:
         shape = StructType()
-        for name, (_, data_type) in found.items():
+        for name, (_, data_type) in typed.items():
             shape.add(name, data_type)
         columns = hashed_columns(shape, sink.gives_back)
         if not columns:
             return None
-        value = row_hash(columns, found)
+        value = row_hash(columns, typed)
         return cls(columns, Mark(_HASH, value, sums(F.col(_HASH))))
 
     def checksum(self, result: Result) -> Checksum:

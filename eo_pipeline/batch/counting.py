@@ -123,7 +123,7 @@ class Seen:
     def of(cls, counted: dict[str, Any]) -> Self:
         """From the job's metrics."""
         named = {"unknown_fields": shown(counted), "metrics": counted}
-        return cls(**{each.name: (counted | named)[each.name] for each in fields(cls)})
+        return cls(**{f.name: (counted | named)[f.name] for f in fields(cls)})
 
 
 class Reading:
@@ -147,7 +147,8 @@ class Reading:
             self.good = decoded.good(decoded.flowing, whole=False)
 
     def seen(self, result: Result) -> Seen:
-        """What was read, after the action on ``result``, which is made of :attr:`good`.
+        """Return the counts of the read, after the action on ``result``, which is built from
+        :attr:`good`.
 
         Raises:
             SparkJobError: the numbers contradict each other.
@@ -234,37 +235,38 @@ class Result:
 
 
 def is_narrow(frame: DataFrame) -> bool:
-    """Whether ``frame`` is one read of Kafka and a chain of steps that each take every record once.
+    """Return whether ``frame`` is one read of Kafka and a chain of steps that each take every
+    record once.
 
     Told by Spark's own words for its plan. Words that are not known, or no words, mean no.
     """
     try:
-        said = explained(frame).strip().splitlines()[1:]
+        lines = explained(frame).strip().splitlines()[1:]
     except PySparkException:
         return False
-    plan = [*said[:1], *filter(_BELOW.match, said[1:])]
-    steps = [found[1] if (found := _STEP.match(line)) else "" for line in plan[:-1]]
+    plan = [*lines[:1], *filter(_BELOW.match, lines[1:])]
+    steps = [step[1] if (step := _STEP.match(line)) else "" for line in plan[:-1]]
     return bool(plan) and _NARROW.issuperset(steps) and bool(_READS_KAFKA.match(plan[-1]))
 
 
-def refuse_other_rows(made: int, staged: StagedTable, checkpoint: int) -> None:
-    """Return if as many rows are ``staged`` as the job of ``checkpoint`` ``made``.
+def refuse_other_rows(rows: int, staged: StagedTable, checkpoint: int) -> None:
+    """Return if as many rows are ``staged`` as the job of ``checkpoint`` ``rows``.
 
     Raises:
         SparkJobError: there are others, in a bucket.
         SetupError: there are others, in a folder: not the one that the executors see.
     """
-    if made == staged.rows:
+    if rows == staged.rows:
         return
     where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
-    said = f"the Spark job of checkpoint {checkpoint} made {made} rows, and {staged.rows} are"
+    message = f"the Spark job of checkpoint {checkpoint} made {rows} rows, and {staged.rows} are"
     if isinstance(staged.root, BucketPath):
         raise SparkJobError(
-            f"{said} {where}: an executor that Spark gave up was at work on them after all. "
+            f"{message} {where}: an executor that Spark gave up was at work on them after all. "
             "Nothing was committed; run again."
         )
     raise SetupError(
-        f"{said} {where}. Nothing was committed. Spark's executors and this process must see one "
-        "and the same staging folder: set Pipeline.staging (for a lake table, the table's path) "
+        f"{message} {where}. Nothing was committed. Spark's executors and this process must see "
+        "one and the same staging folder: set Pipeline.staging (for a lake table, its path) "
         "to a bucket, or to a folder that all of them share."
     )

@@ -26,7 +26,7 @@ class Entries:
         """All that hold a text which a child of ``promised`` may be read with, and ``promised``
         itself, which the ledger does not hold yet: of these the sink need not be asked any more.
         """
-        known = (promised.known_schemas, promised.known_key_schemas)
-        versions = {held.version for each in known for held in each.held.values()}
+        schema_sets = (promised.known_schemas, promised.known_key_schemas)
+        versions = {held.version for schemas in schema_sets for held in schemas.held.values()}
         earlier = {version: self(version) for version in versions - {promised.version}}
         self._gathered = {**earlier, promised.version: promised}

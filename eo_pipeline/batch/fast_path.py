@@ -60,13 +60,13 @@ _WHOLE, _TEXT = -1, -2
 @dataclass(frozen=True)
 class Written:
     """``columns`` of a staged file; ``places`` say which of the row's columns each is. ``form`` is
-    that of packed rows, see :class:`Packing`. ``made``: options of its own.
+    that of packed rows, see :class:`Packing`. ``extra_options``: of its own.
     """
 
     columns: StructType
     places: tuple[int, ...]
     form: str | None = None
-    made: Mapping[str, str] = field(default_factory=dict)
+    extra_options: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
         """As ``StagedRanges.java`` is told."""
@@ -74,12 +74,12 @@ class Written:
             "eo.written": self.columns.json(),
             "eo.places": ",".join(map(str, self.places)),
             "eo.document": "",
-            **self.made,
+            **self.extra_options,
         }
 
 
 def places(columns: StructType, names: Collection[str]) -> str:
-    """Where the columns with these ``names`` are."""
+    """Return the indexes of the columns with these ``names``."""
     return ",".join(str(columns.names.index(name)) for name in names)
 
 
@@ -98,19 +98,19 @@ def as_packed(columns: StructType, packing: Packing) -> Written:
 
 def as_documents(columns: StructType, documents: Documents) -> Written:
     """One JSON object, and the columns beside it."""
-    made = {"eo.document": places(columns, documents.fields)}
-    made |= {f"eo.json.{name}": value for name, value in JSON_OPTIONS.items()}
+    options = {"eo.document": places(columns, documents.fields)}
+    options |= {f"eo.json.{name}": value for name, value in JSON_OPTIONS.items()}
     written, of = [StructField(documents.column, StringType())], [_WHOLE]
     for name, column in documents.beside.items():
         place = columns.names.index(column)
         if name == documents.as_bytes:
-            made["eo.text"] = str(place)
+            options["eo.text"] = str(place)
             written.append(StructField(name, BinaryType()))
             of.append(_TEXT)
         else:
             written.append(StructField(name, columns[place].dataType, columns[place].nullable))
             of.append(place)
-    return Written(StructType(written), tuple(of), made=made)
+    return Written(StructType(written), tuple(of), extra_options=options)
 
 
 FORMAT = "eo.pipeline.StagedRanges"
@@ -176,7 +176,7 @@ class Direct:
         if written is None:
             return None
         tasks = tasks_for(self.source, share(spark, entry.ranges, entry.offsets))
-        told = {
+        options = {
             **self._read(entry, tasks),
             **self._made(columns),
             **written.options(),
@@ -185,13 +185,13 @@ class Direct:
         if attempt and (session := session_on_server(spark)):
             attempt.runs_in(session)
         hide_secrets(spark)
-        rows = spark.read.format(FORMAT).options(**told).load()
-        said = interruptible(spark, rows.collect, attempt.name if attempt else None)
-        if why := next((each["why"] for each in said if each["why"]), None):
+        rows = spark.read.format(FORMAT).options(**options).load()
+        results = interruptible(spark, rows.collect, attempt.name if attempt else None)
+        if why := next((row["why"] for row in results if row["why"]), None):
             log.info("%s: version %d has %s", entry.pipeline, entry.version, why)
             _pass_over(entry)
             return None
-        return self._collected(said, columns, entry, attempt, written)
+        return self._collected(results, columns, entry, attempt, written)
 
     def _written(
         self, spark: SparkSession, columns: StructType, *, in_files: bool
@@ -203,8 +203,8 @@ class Direct:
             SchemaChangeError, RefusedError, ConfigError: see ``Sink.project``.
             TransformError: a column has a name that is taken.
         """
-        own = [field.name for field in value_schema(self.source)]
-        check_names([*own, KAFKA_COLUMN], lineage=self.lineage)
+        names = [field.name for field in value_schema(self.source)]
+        check_names([*names, KAFKA_COLUMN], lineage=self.lineage)
         none = with_known_schema(spark.createDataFrame([], columns), columns)
         projected = self.sink.project(none)
         if documents := self.sink.documents(columns):
@@ -226,7 +226,7 @@ class Direct:
             entry.ranges,
             pipeline=entry.pipeline,
             topic_ids=entry.topic_ids,
-            known=max(len(entry.offsets), len(entry.ranges)),
+            partition_count=max(len(entry.offsets), len(entry.ranges)),
             tasks=tasks,
             record_bytes=self.record_bytes,
         )
@@ -236,7 +236,7 @@ class Direct:
 
     def _made(self, columns: StructType) -> dict[str, str]:
         fields = value_schema(self.source)
-        never = {each.lower() for each in (*self.never_null, *(self.sink.plain_rows_need() or ()))}
+        never = {name.lower() for name in (*self.never_null, *(self.sink.plain_rows_need() or ()))}
         needed = [name for name in columns.names if name.lower() in never]
         return {
             "eo.read": named(fields, read_as(fields)),
@@ -255,28 +255,28 @@ class Direct:
 
     def _collected(
         self,
-        said: Sequence[Row],
+        results: Sequence[Row],
         columns: StructType,
         entry: LedgerEntry,
         attempt: Attempt | None,
         written: Written,
     ) -> tuple[StagedOutput, Counts]:
         schema = to_arrow_schema(columns if written.form else written.columns)
-        rows = _held(said, schema) if attempt is None else _in_files(said, schema, attempt)
+        rows = _held(results, schema) if attempt is None else _in_files(results, schema, attempt)
         if written.form is not None:
             rows = StagedTable(schema, rows.root, rows.files, form=written.form)
-        made = {name: sum(each[name] for each in said) for name in _SUMMED}
-        refuse_other_rows(made["rows"], rows, entry.checkpoint)
+        sums = {name: sum(row[name] for row in results) for name in _SUMMED}
+        refuse_other_rows(sums["rows"], rows, entry.checkpoint)
         hashed = self._hashed(columns)
         counts = Counts(
-            records=made["records"],
-            bytes=made["bytes"],
-            key_bytes=made["key_bytes"],
-            tombstones=made["skipped"],
+            records=sums["records"],
+            bytes=sums["bytes"],
+            key_bytes=sums["key_bytes"],
+            tombstones=sums["skipped"],
             rows=rows.rows,
             rows_total=entry.counts.rows_total + rows.rows,
             unknown=0,
-            checksum=checksum.checksum(hashed, _summed(said)) if hashed else None,
+            checksum=checksum.checksum(hashed, _summed(results)) if hashed else None,
         )
         return StagedOutput(rows=rows), counts
 
@@ -284,25 +284,25 @@ class Direct:
 def _files(
     spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, written: Written
 ) -> dict[str, str]:
-    told, parquet = {"eo.checkpoint": str(entry.checkpoint)}, {**parquet_options(spark)}
+    options, parquet = {"eo.checkpoint": str(entry.checkpoint)}, {**parquet_options(spark)}
     if attempt is not None:
         folder = attempt.rows_folder()
-        told["eo.folder"] = path_to_write(folder)
+        options["eo.folder"] = path_to_write(folder)
         parquet |= options_of(folder)
     if written.form is not None:
         parquet |= OPTIONS_OF_PACKED
-    return told | {f"eo.hadoop.{name}": value for name, value in parquet.items()}
+    return options | {f"eo.hadoop.{name}": value for name, value in parquet.items()}
 
 
-def _in_files(said: Sequence[Row], schema: pa.Schema, attempt: Attempt) -> StagedTable:
-    files = {each["file"] for each in said if each["file"]}
+def _in_files(results: Sequence[Row], schema: pa.Schema, attempt: Attempt) -> StagedTable:
+    files = {row["file"] for row in results if row["file"]}
     return attempt.collect(attempt.rows_folder(), lambda: schema, files)
 
 
-def _held(said: Sequence[Row], schema: pa.Schema) -> StagedTable:
+def _held(results: Sequence[Row], schema: pa.Schema) -> StagedTable:
     """Each row that says so holds a file."""
     # a dataset, which read_table makes, would load pandas: a fifth of a second in a new process
-    files = [pq.ParquetFile(pa.BufferReader(each["held"])).read() for each in said if each["held"]]
+    files = [pq.ParquetFile(pa.BufferReader(row["held"])).read() for row in results if row["held"]]
     tables = [table.cast(schema) for table in files]
     return StagedTable.in_memory(pa.concat_tables(tables) if tables else schema.empty_table())
 
@@ -320,9 +320,9 @@ def _pass_over(entry: LedgerEntry) -> None:
     _passed_over[entry.ledger_id] = _PASSED_OVER
 
 
-def _summed(said: Sequence[Row]) -> checksum.Sums:
+def _summed(results: Sequence[Row]) -> checksum.Sums:
     total = checksum.NO_ROWS
-    for each in said:
-        part: Mapping[str, Any] = each.asDict()
+    for row in results:
+        part: Mapping[str, Any] = row.asDict()
         total = total.plus(checksum.summed(part))
     return total

@@ -34,7 +34,7 @@ _ALL_BUT_SIGN = 0x7FFFFFFF
 
 
 def added_columns(checkpoint: int, *, lineage: bool) -> dict[str, Column]:
-    """What a result's rows get besides: the number of their checkpoint, and where they came from.
+    """Columns added to each row of a result: its checkpoint's number and its coordinates in Kafka.
 
     A number would stand in the code that Spark generates, which each checkpoint would then compile
     anew, and Java would run it without having seen it before. What an array holds does not: its
@@ -66,7 +66,7 @@ def types_of(result: StructType, added: Iterable[str]) -> StructType | None:
 
 
 def own_columns(result: DataFrame) -> StructType:
-    """What a transform made, without where it came from."""
+    """Return the schema of the result without its coordinates in Kafka."""
     return StructType([field for field in result.schema if field.name != KAFKA_COLUMN])
 
 
@@ -138,8 +138,8 @@ def packed(frame: DataFrame, packing_of: Callable[[StructType], Packing | None])
     if packing is None or not has_function(frame.sparkSession, packing.trial):
         return None
     rows = packing.packed(F.struct(*map(column, frame.columns))).alias(PACKED_COLUMN)
-    made = frame.select(rows, *map(column, packing.beside))
-    return Packed(made, packing.form, to_arrow_schema(frame.schema))
+    packed = frame.select(rows, *map(column, packing.beside))
+    return Packed(packed, packing.form, to_arrow_schema(frame.schema))
 
 
 def marked(
@@ -154,13 +154,13 @@ def marked(
             return frame, PARQUET
         ours = True
     # DataFrame.to() does it without an alias, and the optimizer loses what it says
-    said = [_as_type(field).alias(field.name, metadata=field.metadata) for field in columns]
-    return with_known_schema(frame.select(*said), columns), WITH_IDS if ours else PARQUET
+    typed = [_as_type(field).alias(field.name, metadata=field.metadata) for field in columns]
+    return with_known_schema(frame.select(*typed), columns), WITH_IDS if ours else PARQUET
 
 
 def _as_type(field: StructField) -> Column:
-    found = column(field.name)
-    return found.cast(field.dataType) if isinstance(field.dataType, StructType) else found
+    value = column(field.name)
+    return value.cast(field.dataType) if isinstance(field.dataType, StructType) else value
 
 
 def materialize(

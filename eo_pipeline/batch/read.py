@@ -25,19 +25,19 @@ HIDDEN = (
     r'\s+value: "[^"\\]*+(?:\\.[^"\\]*+)*+"'
 )
 
-_told: WeakSet[SparkSession] = WeakSet()
+_warned: WeakSet[SparkSession] = WeakSet()
 
 
 def hide_secrets(spark: SparkSession) -> None:
     """Have ``spark`` leave out secrets of plans it writes down; what it hides already, it goes on
     to hide.
     """
-    if spark in _told:
+    if spark in _warned:
         return
     before = spark.conf.get(_SETTING, "") or ""
     if HIDDEN not in before:
         spark.conf.set(_SETTING, f"{HIDDEN}|{before}" if before else HIDDEN)
-    _told.add(spark)
+    _warned.add(spark)
 
 
 #: Poll and fetch sizes that read a third faster than the defaults (400,000 to 530,000 records/s
@@ -73,7 +73,7 @@ def read_ranges(
     *,
     pipeline: str,
     topic_ids: Mapping[str, str],
-    known: int = 0,
+    partition_count: int = 0,
     tasks: Tasks = _AS_SPARK_DOES,
     record_bytes: float | None = None,
 ) -> DataFrame:
@@ -82,7 +82,7 @@ def read_ranges(
     Columns: key, value, topic, partition, offset, timestamp, timestampType, headers. The job fails
     if a record of a range is gone (``failOnDataLoss``). No consumer group protocol takes part
     (``assign``); ``kafka.group.id`` only names Spark's consumer cache. That should be the same for
-    every batch: ``known`` are all partitions there are, also those without a range.
+    every batch: ``partition_count`` are all partitions there are, also those without a range.
     ``record_bytes``: the mean size of a record, if it was measured.
     """
     tasks = tasks_for(source, tasks)
@@ -91,7 +91,7 @@ def read_ranges(
         ranges,
         pipeline=pipeline,
         topic_ids=topic_ids,
-        known=known,
+        partition_count=partition_count,
         tasks=tasks,
         record_bytes=record_bytes,
     )
@@ -102,8 +102,8 @@ def read_ranges(
 
 def tasks_for(source: KafkaSource, tasks: Tasks) -> Tasks:
     """``tasks``, unless the user says how ranges are split."""
-    asked = {name.lower() for name in source.spark_options}
-    return _AS_SPARK_DOES if asked & _SPLITTING else tasks
+    option_names = {name.lower() for name in source.spark_options}
+    return _AS_SPARK_DOES if option_names & _SPLITTING else tasks
 
 
 def range_options(
@@ -112,13 +112,13 @@ def range_options(
     *,
     pipeline: str,
     topic_ids: Mapping[str, str],
-    known: int,
+    partition_count: int,
     tasks: Tasks,
     record_bytes: float | None,
 ) -> dict[str, str]:
-    """What Spark's connector is told; see :func:`read_ranges`. ``tasks``: see :func:`tasks_for`."""
+    """Options of Spark's connector; see :func:`read_ranges`. ``tasks``: see :func:`tasks_for`."""
     fetched = {
-        "kafka.max.partition.fetch.bytes": str(_fetched(max(known, len(ranges)))),
+        "kafka.max.partition.fetch.bytes": str(_fetched(max(partition_count, len(ranges)))),
         "kafka.max.poll.records": str(_polled(record_bytes)),
     }
     settings = {**_TUNING, **fetched, **spark_settings(source)}
@@ -136,12 +136,12 @@ def range_options(
 
 
 def _fetched(partitions: int) -> int:
-    """The same for nearly as many partitions: other settings are another consumer group."""
+    """Bytes to fetch, rounded: other settings are another consumer group."""
     return min(_FETCHED, _FETCHED_BY_ALL >> (partitions - 1).bit_length())
 
 
 def _polled(record_bytes: float | None) -> int:
-    """The same for records of nearly one size: other settings are another consumer group."""
+    """Records to poll, rounded: other settings are another consumer group."""
     if not record_bytes:
         return _POLLED_UNMEASURED
     fits = max(1, int(_POLLED_BYTES / record_bytes))

@@ -68,7 +68,7 @@ class SchemaBook:
     _answers: dict[tuple[str, str], str | None] = field(default_factory=dict, init=False)
 
     def of(self, entry: LedgerEntry) -> WireSchemas:
-        """What to read the records of ``entry`` with.
+        """Return the schemas to read the records of ``entry`` with.
 
         Raises:
             RegistryUnavailableError: the registry was needed and did not answer.
@@ -76,77 +76,80 @@ class SchemaBook:
             SourceError: it has another schema under a key that the ledger knows.
             LedgerDamagedError: the ledger does not hold what it says it holds.
         """
-        known, then = self._known_below(entry), self._then(entry)
-        return self._now(known) if then is None else self.as_read(known, then)
+        schemas, then = self._known_below(entry), self._then(entry)
+        return self._now(schemas) if then is None else self.as_read(schemas, then)
 
-    def as_read(self, known: KnownSchemas, read: ReadWith, *others: str) -> WireSchemas:
+    def as_read(self, schemas: KnownSchemas, read: ReadWith, *others: str) -> WireSchemas:
         """The schemas of an entry that was ``read``, and ``others``, as the ledger holds them.
 
         Raises:
             LedgerDamagedError: the ledger does not hold what it says it holds.
         """
         writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
-        texts = {key: self._held(known, key) for key in {read.reader, *writers}}
-        schema_type = known.held[read.reader].type
+        texts = {key: self._held(schemas, key) for key in {read.reader, *writers}}
+        schema_type = schemas.held[read.reader].type
         return WireSchemas(
             *(read.reader, writers, texts, (), schema_type, read.message),
             part=self.part,
             quarantined=read.quarantined,
         )
 
-    def for_audit(self, head: LedgerEntry, found: Sequence[Checkpoint]) -> AuditSchemas:
-        """What to read the records of the checkpoints ``found`` with: each as it was read; all of
-        them at once as the newest was, by every schema that the ledger holds at ``head``.
+    def for_audit(self, head: LedgerEntry, selected: Sequence[Checkpoint]) -> AuditSchemas:
+        """Return the schemas to read the records of the checkpoints ``selected`` with: each as it
+        was read; all of them at once as the newest was, by every schema that the ledger holds at
+        ``head``.
 
         Raises:
             LedgerDamagedError: the ledger does not hold what it says it holds.
             RegistryUnavailableError: nothing was read with a registry so far, and it is away.
         """
-        known = self._known_at(head)
-        read = {each.version: self._read(each.counts) for each in found}
+        ledger_schemas = self._known_at(head)
+        read = {checkpoint.version: self._read(checkpoint.counts) for checkpoint in selected}
         newest = next((read[n] for n in sorted(read, reverse=True) if read[n]), None)
         whole = (
-            self.as_read(known, newest, *self._alike(known, newest)) if newest else self._now(known)
+            self.as_read(ledger_schemas, newest, *self._alike(ledger_schemas, newest))
+            if newest
+            else self._now(ledger_schemas)
         )
 
         def schemas(version: int | None) -> WireSchemas:
             then = read.get(version) if version is not None else None
-            return self.as_read(known, then) if then else whole
+            return self.as_read(ledger_schemas, then) if then else whole
 
         return schemas
 
-    def _alike(self, known: KnownSchemas, read: ReadWith) -> Iterator[str]:
+    def _alike(self, schemas: KnownSchemas, read: ReadWith) -> Iterator[str]:
         """Keys of all schemas of the type of those that were ``read``."""
-        schema_type = known.held[read.reader].type
-        return (key for key, held in known.held.items() if held.type == schema_type)
+        schema_type = schemas.held[read.reader].type
+        return (key for key, held in schemas.held.items() if held.type == schema_type)
 
     def carried(self, entry: LedgerEntry, head: LedgerEntry) -> ReadWith | None:
         """All that is known at ``entry``, for a ledger that begins there; ``head`` knows where the
         texts are now.
         """
-        known, newest = self._known_at(entry), self._known_at(head)
-        return known.with_texts({key: self._held(newest, key) for key in known.held})
+        schemas, newest = self._known_at(entry), self._known_at(head)
+        return schemas.with_texts({key: self._held(newest, key) for key in schemas.held})
 
     def next_reader(self, head: LedgerEntry | None) -> NextReader:
-        """Which schema the next run's columns are of.
+        """Return the schema of the next run's columns.
 
         Raises:
             RegistryUnavailableError: the registry does not answer.
             ConfigError: its latest schema cannot become columns, or there is none.
             SourceError: it has another schema under a key that the ledger knows.
         """
-        known = (self._known_at(head) if head else KnownSchemas()).only(self._type)
+        schemas = (self._known_at(head) if head else KnownSchemas()).only(self._type)
         number, text = self._latest.keys[0], self._latest.text
-        self._refuse_another(known, number, text)
+        self._refuse_another(schemas, number, text)
         left_out = kind_of(self._type, self._message).left_out
-        before = self._held(known, known.reader) if known.reader else text
+        before = self._held(schemas, schemas.reader) if schemas.reader else text
         return NextReader(
             subject=self._subject,
             schema=number,
-            before=known.reader or None,
+            before=schemas.reader or None,
             new=tuple(left_out(text, before)),
             gone=tuple(left_out(before, text)),
-            decided=self._chosen(known).decided.all,
+            decided=self._chosen(schemas).decided.all,
             part=self.part,
         )
 
@@ -161,19 +164,19 @@ class SchemaBook:
         schemas = decoded.schemas.key if self.part == KEY else decoded.schemas.value
         assert schemas is not None
         bad_max = self.source.dead_letter_limit if self.source.on_bad_record != "fail" else 0
-        found, unknown = dict[str, str](), list[str]()
+        texts, unknown = dict[str, str](), list[str]()
         for key in self._strangers(decoded, schemas, seen):
-            asked = (entry.transaction_id, key)
-            if asked not in self._answers:
-                self._answers[asked] = self._text_of_stranger(entry, key)
-            text = self._answers[asked]
+            cache_key = (entry.transaction_id, key)
+            if cache_key not in self._answers:
+                self._answers[cache_key] = self._text_of_stranger(entry, key)
+            text = self._answers[cache_key]
             if text is None:
                 unknown.append(key)
             else:
-                found[key] = text
+                texts[key] = text
             if len(unknown) > bad_max:
                 break  # whatever the others are, this checkpoint fails
-        return schemas.also(found, unknown)
+        return schemas.also(texts, unknown)
 
     def _strangers(self, decoded: Decoded, schemas: WireSchemas, seen: Seen) -> list[str]:
         """Keys that the metrics name; if there may be more of them, those that a second look at
@@ -191,11 +194,11 @@ class SchemaBook:
         """A replay asks what the ledger holds, and the registry for the rest: what it lacked then
         it may have now. If it is gone, what it lacked then it lacks.
         """
-        known, then = self._known_below(entry), self._then(entry)
+        schemas, then = self._known_below(entry), self._then(entry)
         if then is None:
-            return self._text(known, key)
-        if key in self._alike(known, then):
-            return self._held(known, key)
+            return self._text(schemas, key)
+        if key in self._alike(schemas, then):
+            return self._held(schemas, key)
         try:
             return self._client.text(key)
         except RegistryUnavailableError:
@@ -204,20 +207,22 @@ class SchemaBook:
             raise
 
     def _then(self, entry: LedgerEntry) -> ReadWith | None:
-        """What the checkpoint was read with that ``entry`` reads again; None: it reads as now, as
-        a redrive does of records that a policy kept out.
+        """Return the schemas of the checkpoint that ``entry`` reads again. None: read as now, as a
+        redrive reads records that a policy kept out.
         """
         if entry.operation is not Operation.REPLAY or entry.target is None:
             return None
         then = self._read_at(entry.details.get(READ_AS, entry.target))
-        known = self._known_below(entry)
-        return None if then and entry.details.get(REDRIVE) and self._kept_out(known, then) else then
+        schemas = self._known_below(entry)
+        return (
+            None if then and entry.details.get(REDRIVE) and self._kept_out(schemas, then) else then
+        )
 
-    def _kept_out(self, known: KnownSchemas, read: ReadWith) -> bool:
-        """Whether records may have been bad for a change that the columns did not follow."""
+    def _kept_out(self, ledger_schemas: KnownSchemas, read: ReadWith) -> bool:
+        """Return whether records may have been bad for a change that the columns did not follow."""
         if read.quarantined:
             return True
-        schemas = self.as_read(known, read)
+        schemas = self.as_read(ledger_schemas, read)
         shape_of = schemas.kind.shape_of
         read_as = shape_of(schemas.reader_text)
         return any(unreadable(shape_of(schemas.texts[key]), read_as) for key in schemas.writers)
@@ -249,22 +254,22 @@ class SchemaBook:
     def _subject(self) -> str:
         return self.source.subject_of(self.part)
 
-    def _now(self, known: KnownSchemas) -> WireSchemas:
-        known = known.only(self._type)
+    def _now(self, schemas: KnownSchemas) -> WireSchemas:
+        schemas = schemas.only(self._type)
         latest = self._latest
         number = latest.keys[0]
-        self._refuse_another(known, number, latest.text)
+        self._refuse_another(schemas, number, latest.text)
         texts = {number: latest.text}
-        if known.last:
-            guids = any(not key.isdigit() for key in known.last)
-            for key in dict.fromkeys([*known.last, *(latest.keys if guids else ())]):
-                if key != number and (text := self._text(known, key)) is not None:
+        if schemas.last:
+            guids = any(not key.isdigit() for key in schemas.last)
+            for key in dict.fromkeys([*schemas.last, *(latest.keys if guids else ())]):
+                if key != number and (text := self._text(schemas, key)) is not None:
                     texts[key] = text
         else:
             newest = self._client.newest(self._subject)
-            texts |= {key: each.text for each in newest for key in each.keys}
-        chosen = self._chosen(known)
-        self._refuse_frozen(known, chosen.decided)
+            texts |= {key: version.text for version in newest for key in version.keys}
+        chosen = self._chosen(schemas)
+        self._refuse_frozen(schemas, chosen.decided)
         return WireSchemas(
             chosen.key,
             tuple(texts),
@@ -275,25 +280,25 @@ class SchemaBook:
             quarantined=chosen.decided.quarantined,
         )
 
-    def _chosen(self, known: KnownSchemas) -> Chosen:
-        """Whose fields are the columns: the latest schema, as far as policies let them follow it.
+    def _chosen(self, schemas: KnownSchemas) -> Chosen:
+        """Return the schema of the columns: the latest one, as far as policies let them follow it.
 
         Raises:
             SchemaChangeError: they let a part of it, and that cannot be a schema.
         """
         number, text = self._latest.keys[0], self._latest.text
-        if known.reader in ("", number):
+        if schemas.reader in ("", number):
             return Chosen(number, text, Decisions({}))
         kind = kind_of(self._type, self._message)
-        before = self._held(known, known.reader)
+        before = self._held(schemas, schemas.reader)
         changed = changes(kind.shape_of(before), kind.shape_of(text))
         decided = self._policies.decide(changed)
         if not decided.as_before:
             return Chosen(number, text, decided)
         if decided.frozen:
-            return Chosen(known.reader, before, decided)
+            return Chosen(schemas.reader, before, decided)
         try:
-            made = kind.partly(before, text, decided.as_before)
+            derived = kind.partly(before, text, decided.as_before)
         except ValueError as error:
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
@@ -302,34 +307,35 @@ class SchemaBook:
                 "form. Nothing was read. Give these kinds of changes one policy in "
                 "source.schema_changes."
             ) from error
-        if kind.shape_of(made) == kind.shape_of(before) and not decided.enums:
-            return Chosen(known.reader, before, decided)
-        return Chosen(made_key(number, made), made, decided)
+        if kind.shape_of(derived) == kind.shape_of(before) and not decided.enums:
+            return Chosen(schemas.reader, before, decided)
+        return Chosen(made_key(number, derived), derived, decided)
 
-    def _refuse_frozen(self, known: KnownSchemas, decided: Decisions) -> None:
+    def _refuse_frozen(self, schemas: KnownSchemas, decided: Decisions) -> None:
         if decided.frozen:
-            kinds = sorted({each.change.kind.value for each in decided.frozen})
+            kinds = sorted({decision.change.kind.value for decision in decided.frozen})
+            changes = "; ".join(str(decision.change) for decision in decided.frozen)
             others = "evolve" if ChangeKind.DROPPED_FIELD in kinds else "evolve, rescue"
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: schema {self._latest.keys[0]} of "
                 f"{self._subject} changes what source.schema_changes freezes since schema "
-                f"{known.reader}: {'; '.join(str(each.change) for each in decided.frozen)}. "
+                f"{schemas.reader}: {changes}. "
                 f"Nothing was read or written. If the change is meant, say {others} or "
                 f"quarantine for {', '.join(kinds)} there; if not, correct the subject in the "
                 "registry."
             )
 
-    def _text(self, known: KnownSchemas, key: str) -> str | None:
+    def _text(self, schemas: KnownSchemas, key: str) -> str | None:
         """By the registry; by the ledger, if the registry has forgotten it."""
         text = self._client.text(key)
         if text is None:
-            held = known.held.get(key)
-            return self._held(known, key) if held and held.type == self._type else None
-        self._refuse_another(known, key, text)
+            held = schemas.held.get(key)
+            return self._held(schemas, key) if held and held.type == self._type else None
+        self._refuse_another(schemas, key, text)
         return text
 
-    def _refuse_another(self, known: KnownSchemas, key: str, text: str) -> None:
-        held = known.held.get(key)
+    def _refuse_another(self, schemas: KnownSchemas, key: str, text: str) -> None:
+        held = schemas.held.get(key)
         if held is not None and held.digest != digest(text):
             raise SourceError(
                 f"Pipeline {self.pipeline!r}: schema {key} of the registry at {self.registry.url} "
@@ -339,9 +345,9 @@ class SchemaBook:
                 "the topic's producers use; if they use this one, read into a new pipeline."
             )
 
-    def _held(self, known: KnownSchemas, key: str) -> str:
+    def _held(self, schemas: KnownSchemas, key: str) -> str:
         """The text that the ledger holds."""
-        return known.text(self.pipeline, key, self._read_at)
+        return schemas.text(self.pipeline, key, self._read_at)
 
     def _read_at(self, version: int) -> ReadWith | None:
         entry = self.entry_at(version)
@@ -353,8 +359,8 @@ class SchemaBook:
 
     @cached_property
     def _latest(self) -> Registered:
-        said = f"{self.pipeline}: asking the schema registry at {self.registry.url}"
-        with phase(said, usually_short=True):
+        message = f"{self.pipeline}: asking the schema registry at {self.registry.url}"
+        with phase(message, usually_short=True):
             return self._client.latest_reader(self._subject)
 
 
@@ -380,24 +386,26 @@ class SchemaBooks:
         return cls(**books)
 
     def of(self, entry: LedgerEntry) -> ReadBy:
-        """What to read the records of ``entry`` with."""
+        """Return the schemas to read the records of ``entry`` with."""
         return ReadBy(
             self.value.of(entry) if self.value else None, self.key.of(entry) if self.key else None
         )
 
     def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> ReadBy:
-        """What ``decoded`` was read with, and what was found besides."""
+        """Return the schemas that ``decoded`` was read with, and the unknown ones of its
+        records.
+        """
         return ReadBy(
             self.value.met(entry, decoded, seen) if self.value else None,
             self.key.met(entry, decoded, seen) if self.key else None,
         )
 
     def for_audit(
-        self, head: LedgerEntry, found: Sequence[Checkpoint]
+        self, head: LedgerEntry, selected: Sequence[Checkpoint]
     ) -> Callable[[int | None], ReadBy]:
-        """What to read the records of the checkpoints ``found`` with."""
-        value = self.value.for_audit(head, found) if self.value else None
-        key = self.key.for_audit(head, found) if self.key else None
+        """Return the schemas to read the records of the checkpoints ``selected`` with."""
+        value = self.value.for_audit(head, selected) if self.value else None
+        key = self.key.for_audit(head, selected) if self.key else None
         return lambda n: ReadBy(value(n) if value else None, key(n) if key else None)
 
     def carried(self, entry: LedgerEntry, head: LedgerEntry) -> Counts:
@@ -410,13 +418,13 @@ class SchemaBooks:
         )
 
     def next_readers(self, head: LedgerEntry | None) -> tuple[NextReader, ...]:
-        """Which schemas the next run's columns are of, the value's before the key's."""
+        """Return the schemas of the next run's columns, the value's before the key's."""
         return tuple(book.next_reader(head) for book in (self.value, self.key) if book)
 
 
 def read_with(read: ReadBy | None, seen: Mapping[str, Any], entry: LedgerEntry) -> dict[str, Any]:
-    """What of ``read`` was used, as counts have it."""
-    known = entry.identity
-    value = read.value.read_with(seen, known.schemas.held) if read and read.value else None
-    key = read.key.read_with(seen, known.key_schemas.held) if read and read.key else None
+    """The used schemas of ``read``, in the form of the counts."""
+    identity = entry.identity
+    value = read.value.read_with(seen, identity.schemas.held) if read and read.value else None
+    key = read.key.read_with(seen, identity.key_schemas.held) if read and read.key else None
     return {"schemas": value, "key_schemas": key}

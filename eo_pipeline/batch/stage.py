@@ -165,8 +165,8 @@ class Stager:
                     alone = replace(self, reads_alone=True, tries_directly=False)
                     return alone._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
-            told = (spark, error, job, attempt.data if attempt else None)
-            raise job_error(*told, transformed=self.transform is not None) from error
+            details = (spark, error, job, attempt.data if attempt else None)
+            raise job_error(*details, transformed=self.transform is not None) from error
         except TransformError as error:
             cause = error.__cause__  # a transform may use Spark itself, and lose it
             if isinstance(cause, SPARK_ERRORS) and server_is_lost(spark):
@@ -180,7 +180,10 @@ class Stager:
         and if the sink would refuse some of the rows: without their records.
         """
         schemas = self.books.of(entry) if self.books else None
-        few = attempt is None or sum(each.span for each in entry.ranges) <= self.fetched_max
+        few = (
+            attempt is None
+            or sum(offset_range.span for offset_range in entry.ranges) <= self.fetched_max
+        )
         few = few or self.reads_alone
         plain = REFUSED not in entry.details and (not few or len(entry.ranges) <= _CONSUMERS)
         direct = self._direct if plain else None
@@ -209,13 +212,13 @@ class Stager:
     def _direct(self) -> Direct | None:
         if self.transform or self.books or self.bounds or not self.tries_directly:
             return None
-        own = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
-        return Direct(typed_source(self.source), *own, self.as_staged)
+        settings = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
+        return Direct(typed_source(self.source), *settings, self.as_staged)
 
     def _tasks(
-        self, spark: SparkSession, ranges: Ranges, known: Collection[TopicPartition]
+        self, spark: SparkSession, ranges: Ranges, partitions: Collection[TopicPartition]
     ) -> Tasks:
-        return Tasks.of(ranges, cores(spark), self.record_bytes, known)
+        return Tasks.of(ranges, cores(spark), self.record_bytes, partitions)
 
     def _agreed(self, decoded: Decoded) -> Stager:
         """With the sink as it takes rows of what the transform makes."""
@@ -233,10 +236,10 @@ class Stager:
     ) -> Decoded:
         read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
         if small is None:
-            found = self.read(*read, known=entry.offsets, schemas=schemas)
+            decoded = self.read(*read, partitions=entry.offsets, schemas=schemas)
         else:
-            found = self._decoded_here(spark, small, schemas)
-        return found.marked(entry.details.get(REFUSED, ()))
+            decoded = self._decoded_here(spark, small, schemas)
+        return decoded.marked(entry.details.get(REFUSED, ()))
 
     def _decoded_here(self, spark: SparkSession, small: Fetched, schemas: ReadBy | None) -> Decoded:
         records = frame_of(spark, small.records, cores(spark) or 1)
@@ -251,12 +254,14 @@ class Stager:
         mode: str = "error",
     ) -> tuple[StagedOutput, Counts] | UnfitRows | ReadBy:
         reading = Reading(decoded, ranges, transformed=self.transform is not None)
-        made = self.result(reading.good if self.transform else self._typed(decoded, reading.good))
-        hashed = HashedRows.of_result(made, self.sink, lineage=self.lineage)
-        marks = [mark for mark in (mark_of(made, self._why), hashed and hashed.mark) if mark]
-        schema = made.schema
+        transformed = self.result(
+            reading.good if self.transform else self._typed(decoded, reading.good)
+        )
+        hashed = HashedRows.of_result(transformed, self.sink, lineage=self.lineage)
+        marks = [mark for mark in (mark_of(transformed, self._why), hashed and hashed.mark) if mark]
+        schema = transformed.schema
         result = Result(
-            reading.rows or with_coordinates_alone(made),
+            reading.rows or with_coordinates_alone(transformed),
             lambda rows: self._columns(with_known_schema(rows, schema), entry),
             marks,
             NAMES_IN_MEMORY if attempt is None else NAMES_OF_FILES,
@@ -292,11 +297,11 @@ class Stager:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
         *,
-        known: Collection[TopicPartition] = (),
+        partitions: Collection[TopicPartition] = (),
         schemas: ReadBy | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
-        have these ``known`` partitions, and those of ``ranges``. ``schemas`` are those of a
+        have these ``partitions`` partitions, and those of ``ranges``. ``schemas`` are those of a
         registry, if there is one.
         """
         if self.reads_alone:
@@ -307,8 +312,8 @@ class Stager:
             ranges,
             pipeline=pipeline,
             topic_ids=topic_ids,
-            known=len(known),
-            tasks=self._tasks(spark, ranges, known),
+            partition_count=len(partitions),
+            tasks=self._tasks(spark, ranges, partitions),
             record_bytes=self.record_bytes,
         )
         return decode(
@@ -316,7 +321,7 @@ class Stager:
         )
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
-        """What no transform changes: its types are those of every batch."""
+        """Return the untransformed frame with the column types of every batch."""
         return with_schema_asked_once(good, decoded.decides)
 
     def result(self, good: DataFrame) -> DataFrame:
@@ -367,11 +372,11 @@ class Stager:
         )
 
     def why_unfit(self, result: DataFrame) -> Column | None:
-        """Why the record of a row of ``result`` was set aside, null if it was not; None if that
-        never happens.
+        """Return the reason column of unfit rows of ``result``, null for a good row; None if every
+        row fits.
         """
-        asked = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
-        return self._why(result) if asked else None
+        keeps_bad = self.source.on_bad_record == "dead_letter" and KAFKA_COLUMN in result.columns
+        return self._why(result) if keeps_bad else None
 
     @property
     def _why(self) -> Why:
@@ -397,9 +402,9 @@ class Stager:
         result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
         frame = result.frame if result else letters
         table = materialize(frame, attempt, Attempt.dead_letters_folder)
-        made = result.rows if result and result.was_counted() else bad
-        if made == bad and (result or not table.rows):
-            refuse_other_rows(made, table, entry.checkpoint)
+        row_count = result.rows if result and result.was_counted() else bad
+        if row_count == bad and (result or not table.rows):
+            refuse_other_rows(row_count, table, entry.checkpoint)
         if table.rows != bad:
             raise SparkJobError(
                 f"{bad} bad records were counted and {table.rows} found on the second look: the "

@@ -48,30 +48,30 @@ def why_unfit(
     *,
     is_utf8: bool = False,
 ) -> Why:
-    """Why a row of a result does not fit; see :meth:`Sink.unfit`. ``bounds`` are the table's own;
-    ``is_utf8``: its texts are.
+    """Return the reason column of unfit rows; see :meth:`Sink.unfit`. ``bounds`` are the table's
+    own; ``is_utf8``: its texts are.
     """
 
     def why(result: DataFrame) -> Column | None:
         columns = own_columns(result)
         of_sink = sink.unfit(known_utf8(columns) if is_utf8 else columns, never_null)
-        found = [each for each in (of_sink, beyond(columns, bounds)) if each is not None]
-        return F.coalesce(*found) if found else None
+        reasons = [reason for reason in (of_sink, beyond(columns, bounds)) if reason is not None]
+        return F.coalesce(*reasons) if reasons else None
 
     return why
 
 
-def mark_of(result: DataFrame, asked: Why) -> Mark | None:
-    """How each row of ``result`` is looked at on its way; None if every row fits."""
-    why = asked(result)
+def mark_of(result: DataFrame, question: Why) -> Mark | None:
+    """Return the column that marks each unfit row of ``result``; None if every row fits."""
+    why = question(result)
     if why is None:
         return None
     traced = _coordinates() if KAFKA_COLUMN in result.columns else []
-    found = F.col(_WHY)
-    example = F.to_json(F.struct(*traced, found.alias("reason")))
+    reason = F.col(_WHY)
+    example = F.to_json(F.struct(*traced, reason.alias("reason")))
     metrics = (
-        F.count(found).alias("unfit"),
-        F.min(F.when(found.isNotNull(), example)).alias("example"),
+        F.count(reason).alias("unfit"),
+        F.min(F.when(reason.isNotNull(), example)).alias("example"),
     )
     return Mark(_WHY, why, metrics)
 
@@ -88,7 +88,7 @@ def set_aside(
     result: Callable[[DataFrame], DataFrame],
     source: KafkaSource,
     sink: Sink,
-    asked: Why,
+    question: Why,
 ) -> Decoded:
     """``decoded`` with the records marked bad of which rows do not fit.
 
@@ -99,7 +99,7 @@ def set_aside(
     if source.on_bad_record == "fail" or "topic" not in unfit.example:
         raise refused(unfit, source, sink)
     frame = result(decoded.good(decoded.all))
-    why = asked(frame)
+    why = question(frame)
     assert why is not None
     limit = source.dead_letter_limit
     listed = (

@@ -22,17 +22,17 @@ class AcceptLossPlan(ChangePlan):
     operation: ClassVar = Operation.ACCEPT_LOSS
 
     head: LedgerEntry
-    found: Losses
+    losses_by_partition: Losses
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What would be accepted, a Kafka partition each."""
-        return tuple(loss for _, loss in self.found.values())
+        """Losses that would be accepted, one for each Kafka partition."""
+        return tuple(loss for _, loss in self.losses_by_partition.values())
 
     def __str__(self) -> str:
         return (
             f"accept-loss in {self.pipeline} at version {self.head.version}: goes on past what "
-            f"Kafka lost in {counted(len(self.found), 'partition')}"
+            f"Kafka lost in {counted(len(self.losses_by_partition), 'partition')}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class AcceptLossPlan(ChangePlan):
         refuse_stale(self.pipeline, self.head, steps.recover())
         cluster = validated(steps.admin.cluster(), self.head, steps.admin.logs)
         now = losses_of(self.head, cluster, steps.source)
-        accepted = still_lost(self.found, now)
+        accepted = still_lost(self.losses_by_partition, now)
         if not accepted:
             raise _nothing_lost(self.pipeline, None)
         entry = entry_past_losses(self.head, accepted, cluster, steps.run_id, remarks)
@@ -61,11 +61,11 @@ def plan_accept_loss(open_steps: OpenSteps, topics: Collection[str] | None) -> A
         head = current_head(steps)
         cluster = validated(steps.admin.cluster(), head, steps.admin.logs)
         losses = losses_of(head, cluster, steps.source)
-        found = {tp: loss for tp, loss in losses.items() if topics is None or tp.topic in topics}
-        if not found:
+        selected = {tp: loss for tp, loss in losses.items() if topics is None or tp.topic in topics}
+        if not selected:
             raise _nothing_lost(steps.pipeline, topics)
         return AcceptLossPlan(
-            pipeline=steps.pipeline, open_steps=open_steps, head=head, found=found
+            pipeline=steps.pipeline, open_steps=open_steps, head=head, losses_by_partition=selected
         )
 
 

@@ -68,7 +68,7 @@ class AsOf:
         return self.past.queries
 
     def count(self) -> int:
-        """How many rows there were.
+        """Return the number of rows of the table as of the version.
 
         Raises:
             PastGoneError: they are not all there any more.
@@ -130,19 +130,19 @@ class _ByCheckpoint:
         return Past(where, self._batches, self._count, queries)
 
     def _count(self) -> int:
-        found = self._asked(lambda: self.steps.session.counts_of(self.selected))
-        self._check(found)
-        return sum(found.values())
+        counts = self._asked(lambda: self.steps.session.counts_of(self.selected))
+        self._check(counts)
+        return sum(counts.values())
 
     def _batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Checked at the end, if they are to be all."""
-        found: dict[int | None, int] = {}
+        counts: dict[int | None, int] = {}
         selected = replace(self.selected, limit=limit)
         for batch in self._asked(lambda: self.steps.session.rows_of(selected)):
-            add_counts(found, batch)
+            add_counts(counts, batch)
             yield batch
         if limit is None:
-            self._check(found)
+            self._check(counts)
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
         try:
@@ -152,7 +152,7 @@ class _ByCheckpoint:
                 self.steps.pipeline, self.version, str(error), "`eo show` tells of its ledger."
             ) from error
 
-    def _check(self, found: Mapping[int | None, int]) -> None:
+    def _check(self, counts: Mapping[int | None, int]) -> None:
         """Compare what was read with the ledger, which may have gone back meanwhile."""
         pipeline = self.steps.pipeline
         _, went_back = look_again(self.steps.session, self.head)
@@ -162,12 +162,12 @@ class _ByCheckpoint:
         if self.counts is None:
             return
         # of checkpoints below the floor the ledger does not know any more what they had
-        told = (n for n in found if n is not None and n >= self.head.floor)
-        numbers = sorted({*self.counts, *told})
+        versions = (n for n in counts if n is not None and n >= self.head.floor)
+        numbers = sorted({*self.counts, *versions})
         differing = [
-            f"checkpoint {n} has {found.get(n, 0):,} rows and had {self.counts.get(n, 0):,}"
+            f"checkpoint {n} has {counts.get(n, 0):,} rows and had {self.counts.get(n, 0):,}"
             for n in numbers
-            if found.get(n, 0) != self.counts.get(n, 0)
+            if counts.get(n, 0) != self.counts.get(n, 0)
         ]
         if not differing:
             return
@@ -185,7 +185,7 @@ def open_as_of(steps: Steps, wanted: int | datetime, *, what_is_left: bool) -> A
     refuse_unkept(head, version)
     floor = head.floor
     entries = follow(steps.session.history(floor), floor)
-    history = [each for each in entries if each.version <= head.version]
+    history = [entry for entry in entries if entry.version <= head.version]
     try:
         past, why = steps.session.past(history[version - floor]), ""
     except RefusedError as error:
@@ -205,18 +205,22 @@ def _by_checkpoint(
     """
     head = history[-1]
     until, later = history[: version - head.floor + 1], history[version - head.floor + 1 :]
-    then = {each.version: each for each in checkpoints(until)}
-    now = {each.version: each for each in checkpoints(history)}
+    then = {checkpoint.version: checkpoint for checkpoint in checkpoints(until)}
+    now = {checkpoint.version: checkpoint for checkpoint in checkpoints(history)}
     # of those below the floor no more is known than that
-    known = now.keys() & then.keys()
-    replayed = {n: by for n, by in _replays(later) if n < head.floor or n in known}
+    common = now.keys() & then.keys()
+    replayed = {n: by for n, by in _replays(later) if n < head.floor or n in common}
     keeps = steps.sink.keeps_every_row
     missing = tuple(_gone(later, head.floor, then, now, replayed, keeps))
     if missing and not what_is_left:
-        found = "; ".join(missing) + (f" (and {why})" if why else "")
-        raise PastGoneError(steps.pipeline, version, found, _REMEDY)
+        reason = "; ".join(missing) + (f" (and {why})" if why else "")
+        raise PastGoneError(steps.pipeline, version, reason, _REMEDY)
     selected = Selected(START_VERSION, version, tuple(replayed))
-    counts = {n: each.counts.rows for n, each in then.items() if n in now and n not in replayed}
+    counts = {
+        n: checkpoint.counts.rows
+        for n, checkpoint in then.items()
+        if n in now and n not in replayed
+    }
     rows = _ByCheckpoint(steps, version, head, selected, counts if keeps else None, what_is_left)
     return AsOf(steps.pipeline, until[-1], head, rows.past(), missing)
 
@@ -236,7 +240,7 @@ def _gone(
     replayed: Mapping[int, int],
     keeps_every_row: bool,
 ) -> Iterator[str]:
-    """What of the table of then the entries that came ``later`` took from it, a sentence each."""
+    """Describe the rows of the past table that the entries ``later`` removed, a sentence each."""
     for entry in later:
         target = entry.target
         if entry.operation is not Operation.REWIND or target is None:

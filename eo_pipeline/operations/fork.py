@@ -67,7 +67,9 @@ class ForkPlan(RereadingPlan):
         )
 
     def _begun_at(self, steps: Steps) -> Iterator[OffsetRange]:
-        """Where the new pipeline begins in partitions that it need not read again yet."""
+        """Return the start offsets of the new pipeline in partitions that it need not read again
+        yet.
+        """
         read = {r.topic_partition for r in self.ranges}
         for tp, offset in self.target.offsets.items():
             if tp not in read and steps.source.matches(tp.topic):

@@ -31,8 +31,8 @@ EntryAt = Callable[[int], LedgerEntry | None]
 def prune(
     steps: Steps, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
 ) -> Iterator[Upkeep]:
-    """What is below the floor is removed, also of a floor that was asked for once; then, if entries
-    shall be ``kept_for`` so long, a higher floor is set.
+    """Remove what is below the floor, also one that was set before; then set a higher floor if
+    entries shall be ``kept_for`` so long.
 
     Raises:
         LedgerDamagedError: the ledger does not hold what it says it holds.
@@ -58,8 +58,8 @@ def _removal(steps: Steps, floor: Floor, *, dry_run: bool) -> Upkeep:
     count = steps.session.prune(dry_run=dry_run)
     if not count:
         return Upkeep("ledger", f"nothing is left below version {floor.version}")
-    said = "would remove" if dry_run else "removed"
-    remark = f"{said} what is below version {floor.version}"
+    verb = "would remove" if dry_run else "removed"
+    remark = f"{verb} what is below version {floor.version}"
     seconds = 0.0 if dry_run else time.monotonic() - begun
     return Upkeep("ledger", remark, count, 0, seconds=seconds)
 
@@ -81,8 +81,8 @@ def _raised(steps: Steps, head: LedgerEntry, until: datetime, *, dry_run: bool) 
         entry = steps.publish_alone(floor_entry(head, version, steps.session.entry, steps.run_id))
     except FencedError:
         return Upkeep("ledger", "a run was faster: the floor is set by the next maintenance")
-    said = f"version {entry.version} sets the floor to version {version}, {count:,} versions up"
-    return Upkeep("ledger", f"{said}: what is below goes in an hour or later")
+    message = f"version {entry.version} sets the floor to version {version}, {count:,} versions up"
+    return Upkeep("ledger", f"{message}: what is below goes in an hour or later")
 
 
 def floor_entry(head: LedgerEntry, version: int, entry_at: EntryAt, run_id: str) -> LedgerEntry:
@@ -107,7 +107,7 @@ def _texts_below(
     version: int,
     pipeline: str,
     entry_at: EntryAt,
-    known: KnownSchemas,
+    schemas: KnownSchemas,
     read_of: Callable[[Counts], ReadWith | None],
 ) -> ReadWith | None:
     """The schemas whose texts are in entries below ``version``."""
@@ -116,8 +116,8 @@ def _texts_below(
         entry = entry_at(version)
         return read_of(entry.counts) if entry else None
 
-    return known.with_texts(
-        {key: known.text(pipeline, key, read_at) for key in known.held_below(version)}
+    return schemas.with_texts(
+        {key: schemas.text(pipeline, key, read_at) for key in schemas.held_below(version)}
     )
 
 
@@ -147,7 +147,7 @@ class MaintenanceReport:
             "pipeline": self.pipeline,
             "version": self.version,
             "dry_run": self.dry_run,
-            "work": [each.to_json() for each in self.work],
+            "work": [step.to_json() for step in self.work],
         }
 
 
@@ -181,9 +181,11 @@ def _staging(steps: Steps, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep
     begun, staging = time.monotonic(), steps.recovery.staging
     before = len(staging.attempts(head.ledger_id if head else None))
     if dry_run:
-        said = "attempts of runs; those of dead ones would be settled" if before else "no attempts"
-        return Upkeep("staging", said, before, before)
+        message = (
+            "attempts of runs; those of dead ones would be settled" if before else "no attempts"
+        )
+        return Upkeep("staging", message, before, before)
     promised = steps.recover()
     after = len(staging.attempts(promised.ledger_id if promised else None))
-    said = "attempts of dead runs settled" if after < before else "nothing to settle"
-    return Upkeep("staging", said, before, after, seconds=time.monotonic() - begun)
+    message = "attempts of dead runs settled" if after < before else "nothing to settle"
+    return Upkeep("staging", message, before, after, seconds=time.monotonic() - begun)

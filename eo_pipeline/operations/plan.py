@@ -165,12 +165,12 @@ class RereadingPlan(ChangePlan):
             "target": self.target_version,
             "checkpoints": [
                 {
-                    "version": each.version,
-                    "rows": each.counts.rows,
-                    "records": each.entry.counts.records,
-                    "ranges": ranges_to_json(each.entry.ranges),
+                    "version": checkpoint.version,
+                    "rows": checkpoint.counts.rows,
+                    "records": checkpoint.entry.counts.records,
+                    "ranges": ranges_to_json(checkpoint.entry.ranges),
                 }
-                for each in self.checkpoints
+                for checkpoint in self.checkpoints
             ],
             "rows": self.rows,
             "records": self.records,
@@ -219,7 +219,7 @@ class Rereading:
         operation: str,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
-        found: Sequence[Checkpoint] = (),
+        selected: Sequence[Checkpoint] = (),
         *,
         accept_compacted: bool,
     ) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ class Rereading:
             SourceUnavailableError: Kafka does not answer, or does not show its topics' settings.
         """
         lost = self._unsubscribed(ranges)
-        lost = lost or lost_ranges(ranges, topic_ids, self.cluster) or self._altered(found)
+        lost = lost or lost_ranges(ranges, topic_ids, self.cluster) or self._altered(selected)
         lost = lost or self._soon_gone(ranges)
         if lost:
             raise RangesGoneError(self.pipeline, operation, lost)
@@ -255,8 +255,8 @@ class Rereading:
             if not self.source.matches(r.topic)
         ]
 
-    def _altered(self, found: Sequence[Checkpoint]) -> list[Loss]:
-        altered = altered_ranges(found, self.cluster, self.admin.logs)
+    def _altered(self, selected: Sequence[Checkpoint]) -> list[Loss]:
+        altered = altered_ranges(selected, self.cluster, self.admin.logs)
         return [
             describe_loss(r.topic_partition, LossKind.TRUNCATED, r.start, self.cluster)
             for _, r in altered
@@ -371,8 +371,8 @@ def refuse_stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry |
 
 def stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry | None) -> StalePlanError:
     """The error of a plan made at ``planned``, now that the ledger is at ``head``."""
-    found = (head.version, head.transaction_id) if head else (None, None)
-    return StalePlanError(pipeline, planned.version if planned else None, *found)
+    current = (head.version, head.transaction_id) if head else (None, None)
+    return StalePlanError(pipeline, planned.version if planned else None, *current)
 
 
 def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
@@ -466,7 +466,7 @@ def newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
 def ranges_since(
     target: LedgerEntry, head: LedgerEntry, later: Sequence[LedgerEntry]
 ) -> tuple[OffsetRange, ...]:
-    """What is read again when reading goes on from ``target``, up to where ``head`` stands.
+    """Return the ranges that are read again when reading continues from ``target``, up to ``head``.
 
     ``later`` are the entries after ``target``. A partition found later begins where it was first
     read. One whose topic was replaced since, or that was put aside, is named by an empty range at
@@ -496,7 +496,7 @@ def check_rereading(
     operation: str,
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str],
-    found: Sequence[Checkpoint],
+    selected: Sequence[Checkpoint],
     *,
     accept_compacted: bool,
     target: LedgerEntry | None = None,
@@ -510,4 +510,4 @@ def check_rereading(
         return ()
     cluster = validated(steps.admin.cluster(), target, steps.admin.logs)
     check = Rereading(steps.pipeline, steps.source, steps.admin, cluster)
-    return check.check(operation, wanted, topic_ids, found, accept_compacted=accept_compacted)
+    return check.check(operation, wanted, topic_ids, selected, accept_compacted=accept_compacted)

@@ -34,7 +34,7 @@ class AdoptPlan(ChangePlan):
     @property
     def lost_versions(self) -> list[int]:
         """Versions that were committed and that the ledger lacks, oldest first."""
-        return [each.version for each in self.lost]
+        return [receipt.version for receipt in self.lost]
 
     def __str__(self) -> str:
         stands = f"at version {self.head.version}" if self.head else "empty"
@@ -64,7 +64,7 @@ class AdoptPlan(ChangePlan):
 
 
 def _ids(lost: Sequence[Witness]) -> tuple[EntryId, ...]:
-    return tuple(each.id for each in lost)
+    return tuple(receipt.id for receipt in lost)
 
 
 def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
@@ -119,7 +119,7 @@ class SetAsidePlan:
     open_steps: OpenSteps = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        named = ", ".join(each.path for each in self.damages)
+        named = ", ".join(damage.path for damage in self.damages)
         return (
             f"set aside in {self.pipeline}: the promise of version {self.head.version + 1} in "
             f"{named}; the ledger, at version {self.head.version}, does not hold it"
@@ -131,7 +131,7 @@ class SetAsidePlan:
             "pipeline": self.pipeline,
             "operation": "set_aside",
             "head": self.head.version,
-            "manifests": [each.path for each in self.damages],
+            "manifests": [damage.path for damage in self.damages],
         }
 
     def apply(self) -> tuple[Place, ...]:
@@ -142,11 +142,11 @@ class SetAsidePlan:
         """
         with self.open_steps() as steps:
             refuse_stale(self.pipeline, self.head, steps.session.verified(steps.session.head()))
-            return tuple(found.set_aside() for found, _ in steps.recovery.damaged(self.head))
+            return tuple(damage.set_aside() for damage, _ in steps.recovery.damaged(self.head))
 
 
 def damaged_promises(steps: Steps, head: LedgerEntry | None) -> tuple[ManifestDamagedError, ...]:
-    """What stops the next run, on top of ``head``, before it has read anything."""
+    """Damaged manifests on top of ``head``, which stop the next run before it reads anything."""
     return tuple(error for _, error in steps.recovery.damaged(head))
 
 
@@ -218,9 +218,9 @@ def plan_reset(open_steps: OpenSteps) -> ResetPlan:
 
 def _staged(steps: Steps, head: LedgerEntry | None) -> list[Attempt]:
     """At this ledger, and at those that staging saw in this very place before."""
-    seen = {each.ledger_id for each in steps.recovery.witnesses(head)}
+    seen = {receipt.ledger_id for receipt in steps.recovery.witnesses(head)}
     ledgers = filter(None, {*seen, head.ledger_id if head else None})
-    return [each for ledger in ledgers for each in steps.recovery.staging.attempts_at(ledger)]
+    return [attempt for ledger in ledgers for attempt in steps.recovery.staging.attempts_at(ledger)]
 
 
 def _counted(attempts: list[Attempt]) -> list[str]:

@@ -87,14 +87,14 @@ def plan_replay(
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_replay`."""
     with open_steps() as steps:
         head = current_head(steps)
-        found = _find(steps, head, versions or _stretch(steps, head, first, last))
+        selected = _find(steps, head, versions or _stretch(steps, head, first, last))
         plan = ReplayPlan(
             pipeline=steps.pipeline,
             open_steps=open_steps,
             head=head,
-            checkpoints=found,
-            ranges=spans(found),
-            topic_ids=first_topic_ids([each.entry for each in found]),
+            checkpoints=selected,
+            ranges=spans(selected),
+            topic_ids=first_topic_ids([checkpoint.entry for checkpoint in selected]),
             accept_compacted=accept_compacted,
             redrives=redrives,
         )
@@ -124,13 +124,17 @@ def _stretch(steps: Steps, head: LedgerEntry, first: int | None, last: int | Non
         raise GoingBackError(f"a replay from {first} to {last} goes backwards")
     entry, later = find_live_entry(steps.session, head, first)
     find_live_entry(steps.session, head, last)
-    found = [each.version for each in checkpoints([entry, *later]) if each.version <= last]
-    if not found:
+    versions = [
+        checkpoint.version
+        for checkpoint in checkpoints([entry, *later])
+        if checkpoint.version <= last
+    ]
+    if not versions:
         raise GoingBackError(
             f"Pipeline {head.pipeline!r}: no checkpoint from {first} to {last} read anything; "
             "there is nothing to replay."
         )
-    return found
+    return versions
 
 
 def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[Checkpoint, ...]:
@@ -144,29 +148,31 @@ def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[C
         find_live_entry(steps.session, head, version)
     since = min(wanted)
     history = list(follow(steps.session.history(since), since))
-    found = tuple(each for each in checkpoints(history) if each.version in wanted)
-    without = sorted(wanted - {each.version for each in found})
+    selected = tuple(
+        checkpoint for checkpoint in checkpoints(history) if checkpoint.version in wanted
+    )
+    without = sorted(wanted - {checkpoint.version for checkpoint in selected})
     if without:
         raise UnknownCheckpointError(
             f"Pipeline {head.pipeline!r}: version {some_of(without, _NAMED_MAX)} read nothing and "
             "holds no rows, so that there is nothing to replay. `eo checkpoints` lists those that "
             "do."
         )
-    return found
+    return selected
 
 
 def _check(
-    steps: Steps, head: LedgerEntry, found: Sequence[Checkpoint], *, accept_compacted: bool
+    steps: Steps, head: LedgerEntry, selected: Sequence[Checkpoint], *, accept_compacted: bool
 ) -> tuple[str, ...]:
     """Warnings, if the sink can replace these rows and Kafka can be read again."""
-    for each in found:
-        steps.session.check_going_back(replay_entry(head, each, steps.run_id, {}))
+    for checkpoint in selected:
+        steps.session.check_going_back(replay_entry(head, checkpoint, steps.run_id, {}))
     return check_rereading(
         steps,
-        f"the replay of {some_of([each.version for each in found], _NAMED_MAX)}",
-        spans(found),
-        first_topic_ids([each.entry for each in found]),
-        found,
+        f"the replay of {some_of([checkpoint.version for checkpoint in selected], _NAMED_MAX)}",
+        spans(selected),
+        first_topic_ids([checkpoint.entry for checkpoint in selected]),
+        selected,
         accept_compacted=accept_compacted,
     )
 
@@ -221,11 +227,11 @@ def with_dead_letters(steps: Steps) -> tuple[Checkpoint, ...]:
     """The live checkpoints whose rows stand beside records that were set aside, oldest first."""
     floor = kept_from(steps.session)
     live = checkpoints(list(follow(steps.session.history(floor), floor)))
-    return tuple(each for each in live if each.counts.dead_letters)
+    return tuple(checkpoint for checkpoint in live if checkpoint.counts.dead_letters)
 
 
 def dead_letter_rows(session: SinkSession, since: int) -> Iterator[DeadLetter]:
-    """What the sink holds of the checkpoints from ``since`` on.
+    """Return the sink's dead letters of the checkpoints from ``since`` on.
 
     Raises:
         RefusedError: this sink cannot read them back.
@@ -250,11 +256,11 @@ def plan_redrive(
     """See :meth:`eo_pipeline.pipeline.Changes.plan_redrive`."""
     with open_steps() as steps:
         pipeline = steps.pipeline
-        found = {each.version for each in with_dead_letters(steps)}
+        with_letters = {checkpoint.version for checkpoint in with_dead_letters(steps)}
         if versions and (head := steps.session.head()):
             refuse_unkept(head, min(versions))
-    wanted = found if versions is None else set(versions)
-    if without := sorted(wanted - found):
+    wanted = with_letters if versions is None else set(versions)
+    if without := sorted(wanted - with_letters):
         named = ", ".join(map(str, without))
         raise NothingToDoError(
             f"Pipeline {pipeline!r}: no records of version {named} are set aside. "

@@ -112,7 +112,7 @@ _LEAVES_IT_THERE = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOP
 
 
 def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
-    """Whether nothing of the entries ``later`` than the target would be taken back."""
+    """Return whether nothing of the entries ``later`` than the target would be taken back."""
     if not later:
         return True
     return later[-1].id == head.id and all(

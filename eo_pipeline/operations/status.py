@@ -75,10 +75,10 @@ class Status:
             "offsets": offsets_to_json(head.offsets) if head else {},
             "lag": self.lag,
             "unstable": self.unstable,
-            "open_transactions": [each.to_json() for each in self.transactions],
+            "open_transactions": [transaction.to_json() for transaction in self.transactions],
             "kafka_partitions": len(self.cluster.bounds),
             "losses": [str(loss) for loss in self.losses],
-            "blocked": [str(each) for each in self.blocked],
+            "blocked": [str(error) for error in self.blocked],
         }
 
 
@@ -100,7 +100,7 @@ class RunPlan:
     @property
     def reader(self) -> NextReader | None:
         """That of the values."""
-        return next((each for each in self.readers if each.part == VALUE), None)
+        return next((reader for reader in self.readers if reader.part == VALUE), None)
 
     @property
     def span(self) -> int:
@@ -123,7 +123,7 @@ class RunPlan:
             "offsets": self.span,
             "seconds": None if self.seconds is None else round(self.seconds, 1),
             "losses": [str(loss) for loss in self.status.losses],
-            "blocked": [str(each) for each in self.status.blocked],
+            "blocked": [str(error) for error in self.status.blocked],
             **next_columns(self.readers),
         }
 
@@ -138,8 +138,8 @@ def _status(steps: Steps, head: LedgerEntry | None) -> Status:
     gone = steps.session.rolled_back(head)
     blocked = [*([gone] if gone else []), *damaged_promises(steps, head)]
     cluster = validated(steps.cluster(), head, steps.admin.logs)
-    found = losses_of(head, cluster, steps.source) if head else {}
-    losses = tuple(loss for _, loss in found.values())
+    kafka_losses = losses_of(head, cluster, steps.source) if head else {}
+    losses = tuple(loss for _, loss in kafka_losses.values())
     transactions = open_transactions(cluster, steps.admin.logs)
     return Status(steps.pipeline, head, cluster, losses, tuple(blocked), transactions)
 

@@ -27,14 +27,19 @@ class Staging:
     """Rows of ``entry``, being staged into ``attempt`` in a thread of their own."""
 
     def __init__(
-        self, entry: LedgerEntry, attempt: Attempt, stager: Stager, spark: SparkSession, said: str
+        self,
+        entry: LedgerEntry,
+        attempt: Attempt,
+        stager: Stager,
+        spark: SparkSession,
+        message: str,
     ) -> None:
         self.entry = entry
         self.attempt = attempt
         self.stager = stager
         self.spark = spark
         self.timing = Timing("stage")
-        self._said = said
+        self._said = message
         self._unwanted: Future[None] = Future()
         self._done: Future[tuple[StagedOutput, Counts]] | None = None
         self._is_taken = False
@@ -48,7 +53,7 @@ class Staging:
         self._done = beside(self.spark, partial(copy_context().run, self._stage))
 
     def result(self) -> tuple[StagedOutput, Counts]:
-        """What was staged, once it is; an interruption of the wait ends it first. From now on the
+        """Wait for the staged output; an interruption of the wait ends it first. From now on the
         attempt is the caller's, to promise or to abort.
 
         Raises:

@@ -83,13 +83,13 @@ _ABOUT_AS_MANY = 2
 def amount_of(
     entry: LedgerEntry, lag: int | None, measured: Counts, *, transformed: bool
 ) -> Amount:
-    """How much it is to read the ranges of ``entry``, and so many offsets (``lag``) that wait after
-    it. ``measured`` are the counts of a checkpoint like it; ``transformed``: the user's own code
-    takes part.
+    """Return the size of the work: the ranges of ``entry`` and ``lag`` offsets that wait after it.
+    ``measured`` are the counts of a checkpoint like it; ``transformed``: the user's own code takes
+    part.
     """
     if entry.operation is not Operation.FORWARD or lag is None:
         return Amount.MUCH  # of a replay nobody here knows how many checkpoints follow
-    offsets = sum(each.span for each in entry.ranges) + lag
+    offsets = sum(offset_range.span for offset_range in entry.ranges) + lag
     size = offsets * (measured.bytes / measured.records if measured.records else _ASSUMED_BYTES)
     took_s = _took_s(measured, offsets) if transformed else 0.0
     if offsets <= LEAST_OFFSETS and size <= LEAST_BYTES and took_s <= _LEAST_S:
@@ -106,15 +106,15 @@ def record_bytes(counts: Counts) -> float | None:
 
 
 def fits_memory(entry: LedgerEntry, measured: Counts, offsets_max: int) -> bool:
-    """Whether the ranges of ``entry`` are few enough to be staged in memory, and their records
-    small enough. Nobody knows how large records are that were never ``measured``.
+    """Return whether the ranges of ``entry`` are few enough to be staged in memory, and their
+    records small enough. The size of records that were never ``measured`` is unknown.
     """
-    size, span = record_bytes(measured), sum(each.span for each in entry.ranges)
+    size, span = record_bytes(measured), sum(offset_range.span for offset_range in entry.ranges)
     return size is not None and span <= offsets_max and span * size <= INLINE_BYTES
 
 
 def _took_s(measured: Counts, offsets: int) -> float:
-    """What staging took, of about as many; for ever, if nobody knows."""
+    """Seconds that staging about as many records took; infinite if that is unknown."""
     staged_ms = measured.costs.phases_ms.get("stage") if measured.costs else None
     like_it = measured.records * _ABOUT_AS_MANY >= offsets
     return staged_ms / 1000 if staged_ms is not None and like_it else inf
@@ -159,13 +159,13 @@ def without_refused(
 
 
 def reading(entry: LedgerEntry) -> str:
-    """What goes on while it is staged, for people."""
-    offsets = sum(each.span for each in entry.ranges)
+    """Describe the read that goes on, for a log."""
+    offsets = sum(offset_range.span for offset_range in entry.ranges)
     return f"version {entry.version}: reading {offsets:,} offsets and staging their rows"
 
 
 def staged(entry: LedgerEntry) -> str:
-    """What has been."""
+    """Describe the staged rows, for a log."""
     counts = entry.counts
     dead = f" and {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
     return (
@@ -199,8 +199,8 @@ class Steps:
     inline_records: int
     on_checkpoint: Callable[[CheckpointReport], None]
     observer: Observer = NOBODY
-    #: made already, if it was asked something ahead
-    asked: InitVar[KafkaAdmin | None] = None
+    #: a client that was asked something ahead
+    prepared_admin: InitVar[KafkaAdmin | None] = None
     admin: KafkaAdmin = field(init=False)
     reports: list[CheckpointReport] = field(init=False, default_factory=list)
     #: the session of the last job, if there was one
@@ -208,13 +208,13 @@ class Steps:
     stopwatch: Stopwatch = field(init=False)
     _meter: Meter = field(init=False, default_factory=Meter)
 
-    def __post_init__(self, asked: KafkaAdmin | None) -> None:
-        self.admin = asked or KafkaAdmin(self.source)
+    def __post_init__(self, prepared_admin: KafkaAdmin | None) -> None:
+        self.admin = prepared_admin or KafkaAdmin(self.source)
         self.stopwatch = Stopwatch(self.observer.phase)
 
     @cached_property
     def stager(self) -> Stager:
-        """How a batch becomes staged rows."""
+        """The stager, which makes rows of a batch."""
         # here, because it takes pyspark, and a run that finds nothing new stages nothing
         from eo_pipeline.batch.stage import Stager
 
@@ -227,7 +227,7 @@ class Steps:
 
     @cached_property
     def books(self) -> SchemaBooks | None:
-        """Which schemas records are read with; None if there is no registry."""
+        """The schemas that records are read with; None if there is no registry."""
         if self.source.registry is None:
             return None
         # here for the same reason
@@ -277,7 +277,7 @@ class Steps:
         return entry
 
     def cluster(self) -> Cluster:
-        """What Kafka holds now."""
+        """Ask Kafka for partitions, topic ids and offsets."""
         with self._phase(f"asking Kafka at {self.source.bootstrap_servers}", short=True):
             return self.admin.cluster()
 
@@ -321,8 +321,8 @@ class Steps:
         try:
             outcome = self._commit(transaction)
         except RefusedError as error:
-            own = (self.session, self.source, self.sink)
-            entry = without_refused(transaction, error, *own)
+            shared = (self.session, self.source, self.sink)
+            entry = without_refused(transaction, error, *shared)
             self.say(f"staging again without {len(entry.details[REFUSED])} records")
             transaction = self._promised(entry, transaction.entry.counts)
             outcome = self._commit(transaction)
@@ -341,8 +341,8 @@ class Steps:
         entry = transaction.entry
         rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
         kind = f" ({entry.operation.value})" if not entry.ranges else ""
-        said = f"version {entry.version}: committing{rows}{kind} to {self.sink.table_name}"
-        with self.stopwatch.timed("commit"), self._phase(said):
+        message = f"version {entry.version}: committing{rows}{kind} to {self.sink.table_name}"
+        with self.stopwatch.timed("commit"), self._phase(message):
             outcome = transaction.commit()
         self.recovery.staging.witnesses.remember(transaction.entry)
         return outcome
@@ -500,7 +500,7 @@ class Steps:
             log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
 
     def fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
-        """Whether its rows go through memory, and not through files."""
+        """Return whether its rows go through memory, and not through files."""
         return fits_memory(entry, measured, self.inline_records)
 
     def say(self, text: str) -> None:

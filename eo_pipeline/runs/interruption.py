@@ -230,7 +230,7 @@ class _Watched(SinkSession):
 
 
 def _left(session: _Watched | None, sink: Sink, pipeline: str) -> str:
-    """What is known of the ledger once the session is closed."""
+    """Describe the ledger's state once the session is closed."""
     if session is not None and session.dropping:
         return "the reset may be done in part, and can be run again"
     if session is None or not session.looked:

@@ -68,11 +68,11 @@ class Recovery:
         """
         head = self.session.verified(self.session.recover())
         seen = self.refuse_older_ledger(head)
-        known = head is not None and head.id in {each.id for each in seen}
-        self.session.refuse_later_rows(head, thorough=not known)
+        is_confirmed = head is not None and head.id in {receipt.id for receipt in seen}
+        self.session.refuse_later_rows(head, thorough=not is_confirmed)
         # each stands on those before it, so the newest says it all: on several hosts in turn, each
         # with its own staging, no commit has its parent's witness to take away
-        older = [each for each in seen[:-1] if head and each.ledger_id == head.ledger_id]
+        older = [receipt for receipt in seen[:-1] if head and receipt.ledger_id == head.ledger_id]
         self.staging.witnesses.forget(older)
         committed: list[LedgerEntry] = []
         for attempt in self.waiting(head):
@@ -122,31 +122,33 @@ class Recovery:
                 attempt.delete()
 
     def waiting(self, head: LedgerEntry | None) -> list[Attempt]:
-        """What is staged for versions that the ledger does not hold yet, oldest first."""
+        """Return the staged manifests of versions that the ledger does not hold yet, oldest
+        first.
+        """
         if head is None:
             return []
-        found = self.staging.attempts(head.ledger_id)
-        return [attempt for attempt in found if attempt.id.version > head.version]
+        attempts = self.staging.attempts(head.ledger_id)
+        return [attempt for attempt in attempts if attempt.id.version > head.version]
 
     def damaged(self, head: LedgerEntry | None) -> list[tuple[Attempt, ManifestDamagedError]]:
         """The promises on top of ``head`` that cannot be read."""
-        found = []
+        damaged = []
         for attempt in self.waiting(head):
             try:
                 if _comes_next(attempt, head):
                     attempt.manifest()
             except ManifestDamagedError as error:
-                found.append((attempt, error))
-        return found
+                damaged.append((attempt, error))
+        return damaged
 
     def _commit(self, attempt: Attempt, head: LedgerEntry | None) -> LedgerEntry | None:
         """The entry, if this attempt was promised, fits the head, and is now in the ledger."""
         manifest = attempt.manifest() if _comes_next(attempt, head) else None
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
-        said = f"committing version {manifest.entry.version}, which a dead run had promised"
+        message = f"committing version {manifest.entry.version}, which a dead run had promised"
         try:
-            with phase(f"{self.pipeline}: {said}"):
+            with phase(f"{self.pipeline}: {message}"):
                 SinkTransaction.resume(self.session, attempt, manifest).commit()
         except EoPipelineError as error:
             if error.retryable:
@@ -183,21 +185,25 @@ class Recovery:
         return self.staging.witnesses.of(head.ledger_id if head else None)
 
     def lost(self, head: LedgerEntry | None, confirmed: Sequence[Witness]) -> list[Witness]:
-        """Which of these commits are not in the ledger that ends in ``head`` (any more); one below
+        """Return the commits that are not in the ledger that ends in ``head`` (any more); one below
         its floor was.
 
         Raises:
             LedgerDamagedError: one of them is, with another content.
         """
-        return [each for each in confirmed if not (_is_pruned(each, head) or self._holds(each))]
+        return [
+            receipt
+            for receipt in confirmed
+            if not (_is_pruned(receipt, head) or self._holds(receipt))
+        ]
 
     def _holds(self, confirmed: Witness) -> bool:
         held = self.session.entry(confirmed.id.version)
         if held is None or held.id != confirmed.id:
             return False
         if confirmed.content not in (None, held.content_hash):
-            found = "was changed: it is not what staging saw committed"
-            raise LedgerDamagedError(self.pipeline, held.version, found)
+            fault = "was changed: it is not what staging saw committed"
+            raise LedgerDamagedError(self.pipeline, held.version, fault)
         return True
 
 

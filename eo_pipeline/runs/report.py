@@ -181,7 +181,7 @@ class Stopwatch:
         self._tell(timing.times)
 
     def taken(self) -> dict[str, float]:
-        """What was counted, for a report; the next one begins at nothing."""
+        """Return the counts for a report and reset them."""
         seconds, self.seconds = self.seconds, {}
         return seconds
 

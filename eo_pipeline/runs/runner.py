@@ -117,7 +117,7 @@ class Ahead:
         return sink.copies_rows and beside and not sink.needs_agreement
 
     def _prepared(self, promised: LedgerEntry, guess: LedgerEntry) -> Staging | None:
-        """What is asked of the sink for it is asked here, in the thread of the session."""
+        """Prepare the staging, with every question to the sink in the thread of its session."""
         steps = self._steps
         spark = steps.spark_in_use
         if spark is None or steps.fits_inline(guess, promised.counts):
@@ -130,8 +130,8 @@ class Ahead:
         steps.entries.gather(promised)
         stager = steps.knowing_stager(promised.counts)
         attempt = steps.recovery.staging.begin(guess)
-        said = f"{steps.pipeline}: {reading(guess)} ahead"
-        return Staging(guess, attempt, stager, spark, said)
+        message = f"{steps.pipeline}: {reading(guess)} ahead"
+        return Staging(guess, attempt, stager, spark, message)
 
     def close(self) -> None:
         """Drop what was not taken."""
@@ -149,7 +149,7 @@ def _has_cores_for_both(spark: SparkSession) -> bool:
 
 
 def still_lost(looked_at: Losses, now: Losses) -> Losses:
-    """What is lost ``now`` of what somebody ``looked_at``, for the same reason."""
+    """Return the losses of ``now`` that ``looked_at`` has for the same reason."""
     return {tp: now[tp] for tp, (kind, _) in looked_at.items() if tp in now and now[tp][0] is kind}
 
 
@@ -179,15 +179,15 @@ def _hole(loss: Loss, resumed_at: int | None) -> dict[str, Any]:
 RANGES_NAMED = 8
 
 
-def checkpoints_limit(limit: int, asked: int | None) -> int:
-    """The most checkpoints of one run: as many as were ``asked`` for, but never over ``limit``.
+def checkpoints_limit(limit: int, requested: int | None) -> int:
+    """The most checkpoints of one run: as many as were ``requested`` for, but never over ``limit``.
 
     Raises:
         ConfigError: none was asked for.
     """
-    if asked is not None and asked < 1:
-        raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {asked}")
-    return limit if asked is None else min(asked, limit)
+    if requested is not None and requested < 1:
+        raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {requested}")
+    return limit if requested is None else min(requested, limit)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,9 @@ class Runner:
     def _guess(
         self, promised: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
     ) -> LedgerEntry | None:
-        """What comes on top of ``promised``, if Kafka's answers stay the same; None: nothing."""
+        """Return the entry on top of ``promised``, if Kafka's answers stay the same; None: nothing
+        to read.
+        """
         batch = self._plan(promised, cluster, ends)
         return None if batch.is_empty else self._entry(promised, batch, cluster)
 
@@ -269,8 +271,10 @@ class Runner:
         if not self.steps.sink.kafka_topics(self.steps.pipeline)[1]:
             return
         written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
-        if own := sorted(name for name, uuid in cluster.topic_ids.items() if uuid in written):
-            raise ConfigError(f"source.topics: {reads_its_own(own)}.")
+        if written_topics := sorted(
+            name for name, uuid in cluster.topic_ids.items() if uuid in written
+        ):
+            raise ConfigError(f"source.topics: {reads_its_own(written_topics)}.")
 
     def _start(self, cluster: Cluster) -> LedgerEntry:
         """The first entry: the start mode as numbers, in the ledger before any record is read."""
@@ -291,16 +295,16 @@ class Runner:
 
     def _refuse_or_accept_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
         """Refuse to go on past a hole, or put it into the ledger where the policy says so."""
-        found = losses_of(head, cluster, self.steps.source)
-        if not found:
+        losses = losses_of(head, cluster, self.steps.source)
+        if not losses:
             return head
         policy = self.steps.source.policy
-        refused = [loss for kind, loss in found.values() if policy(kind) == "fail"]
+        refused = [loss for kind, loss in losses.values() if policy(kind) == "fail"]
         if refused:
             raise DataLossError(self.steps.pipeline, refused)
-        log.warning("%s: going on past %d holes, by policy", self.steps.pipeline, len(found))
+        log.warning("%s: going on past %d holes, by policy", self.steps.pipeline, len(losses))
         entry = entry_past_losses(
-            head, found, cluster, self.steps.run_id, {"reason": "by the source's policy"}
+            head, losses, cluster, self.steps.run_id, {"reason": "by the source's policy"}
         )
         return self.steps.publish_alone(entry)
 
@@ -325,19 +329,19 @@ def tell_missing_topics(steps: Steps, head: LedgerEntry | None, cluster: Cluster
     Raises:
         SourceError: the source names a topic that does not exist.
     """
-    known = known_topics(head) if head else ()
+    topics = known_topics(head) if head else ()
     if head is None or steps.source.policy(LossKind.VANISHED) == "fail":
-        steps.admin.refuse_missing_topics(cluster, known)
+        steps.admin.refuse_missing_topics(cluster, topics)
     for topic in missing_topics(steps.source.topics, cluster):
         log.warning("%s: there is no topic %s; going on without it", steps.pipeline, topic)
 
 
 def _planned(head: LedgerEntry, batch: Batch) -> str:
-    """What the next version reads: ranges, as far as somebody would read them, and their size."""
+    """Return the next version's ranges, as far as they may be read, and their size."""
     ranges = batch.ranges
     named = ", ".join(f"{r.topic_partition} {r.start}-{r.end}" for r in ranges[:RANGES_NAMED])
     more = f" and {len(ranges) - RANGES_NAMED} more" if len(ranges) > RANGES_NAMED else ""
-    offsets = sum(each.span for each in ranges)
+    offsets = sum(offset_range.span for offset_range in ranges)
     return f"version {head.version + 1} will read {offsets:,} offsets: {named}{more}"
 
 

@@ -88,7 +88,7 @@ class SinkTransaction:
 
     @property
     def output(self) -> StagedOutput:
-        """What is staged."""
+        """The staged output."""
         return self._output
 
     @property
@@ -110,7 +110,7 @@ class SinkTransaction:
         self._move(TransactionState.STAGED)
 
     def _written(self) -> WrittenWith:
-        """What the rows are written as."""
+        """Return the types that the rows are written as."""
         last, version = self.entry.identity.written, self.entry.version
         return written_with(last, version, self.columns or {}, self._session.registered())
 

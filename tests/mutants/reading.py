@@ -179,7 +179,7 @@ MUTANTS = (
         "staged-is-made",
         "As many rows are staged as the Spark job made.",
         "eo_pipeline/batch/counting.py",
-        "    if made == staged.rows:\n",
+        "    if rows == staged.rows:\n",
         "    if True:\n",
         (_COUNTING,),
     ),
