@@ -233,7 +233,7 @@ class Showing:
     """The part of a session that reads back. A store that cannot leaves all of it as it is."""
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Yield the origin of every row of the table, for the audit, in bounded memory and any order.
+        """Yield the origin of every row of the table, for the audit; in bounded memory, any order.
 
         Columns: ``_eo_checkpoint`` (int64), and ``_eo_topic`` (string), ``_eo_partition`` (int32)
         and ``_eo_offset`` (int64) if the table has them. Rows whose checkpoint is ``since`` or
