@@ -240,8 +240,8 @@ class LedgerEntry:
         """
         if head is None or self.parent is None:
             return self.parent is None and head is None
-        content = self.identity.parent
-        return self.parent == head.id and (content is None or content == head.content_hash)
+        seal = self.identity.parent
+        return self.parent == head.id and (seal is None or seal == head.content_hash)
 
     @property
     def is_altered(self) -> bool:

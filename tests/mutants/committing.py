@@ -73,7 +73,7 @@ MUTANTS = (
         "parent-is-the-head",
         "A commit lands only if the ledger's head is the entry's parent, by transaction id.",
         "eo_pipeline/ledger/entry.py",
-        "        return self.parent == head.id and (known is None or known == head.content_hash)\n",
+        "        return self.parent == head.id and (seal is None or seal == head.content_hash)\n",
         "        return self.parent.version == head.version\n",
         (f"{_STEPS}::test_an_entry_is_known_by_its_transaction_and_its_parent_by_that_too",),
     ),
