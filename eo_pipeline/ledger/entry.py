@@ -169,11 +169,11 @@ class Identity:
 
 
 class Stored(NamedTuple):
-    """Hashes of an entry that was read: of its content as ``found``, and as it was ``sealed`` when
+    """Hashes of an entry that was read: of its content ``as_read``, and as it was ``sealed`` when
     it was written; None if an earlier release wrote it, without a hash.
     """
 
-    found: str
+    as_read: str
     sealed: str | None
 
 
@@ -240,18 +240,18 @@ class LedgerEntry:
         """
         if head is None or self.parent is None:
             return self.parent is None and head is None
-        known = self.identity.parent
-        return self.parent == head.id and (known is None or known == head.content_hash)
+        seal = self.identity.parent
+        return self.parent == head.id and (seal is None or seal == head.content_hash)
 
     @property
     def is_altered(self) -> bool:
-        """True if it is not what was written: somebody changed it where it is kept."""
-        return self.stored is not None and self.stored.sealed not in (None, self.stored.found)
+        """True if it differs from the entry that was written: it was changed in the store."""
+        return self.stored is not None and self.stored.sealed not in (None, self.stored.as_read)
 
     def child(
         self, operation: Operation, run_id: str, offsets: Mapping[TopicPartition, int]
     ) -> LedgerEntry:
-        """The entry that follows this one: a new transaction, nothing read or counted yet."""
+        """Return the next entry: a new transaction, nothing read or counted yet."""
         return LedgerEntry(
             pipeline=self.pipeline,
             ledger_id=self.ledger_id,
@@ -279,23 +279,25 @@ class LedgerEntry:
 
     @property
     def known_schemas(self) -> KnownSchemas:
-        """All that this entry and those below it were read with."""
+        """The schemas that this entry and those below it were read with."""
         return self._known_after(self.identity.schemas, self.counts.schemas)
 
     @property
     def known_key_schemas(self) -> KnownSchemas:
-        """The same of keys."""
+        """The schemas of keys, as :attr:`known_schemas`."""
         return self._known_after(self.identity.key_schemas, self.counts.key_schemas)
 
-    def _known_after(self, known: KnownSchemas, read: ReadWith | None) -> KnownSchemas:
-        """A replay goes back to the schemas of then, and the next run does not."""
-        after = known.after(self.version, read)
-        is_back = self.operation is Operation.REPLAY and known.reader != ""
-        return replace(after, last=known.last, reader=known.reader) if is_back else after
+    def _known_after(self, before: KnownSchemas, read: ReadWith | None) -> KnownSchemas:
+        """Return ``before`` with the schemas of this entry. A replay uses old schemas again, which
+        the next run must not take for the last ones.
+        """
+        after = before.after(self.version, read)
+        is_back = self.operation is Operation.REPLAY and before.reader != ""
+        return replace(after, last=before.last, reader=before.reader) if is_back else after
 
     @property
     def last_written(self) -> LastWritten | None:
-        """What the rows of this entry, or of one below it, were written as."""
+        """The columns of the newest rows, of this entry or of one below it."""
         return LastWritten.after(self.identity.written, self.version, self.counts.written)
 
     def with_counts(self, counts: Counts) -> LedgerEntry:
@@ -309,7 +311,7 @@ class LedgerEntry:
         a time, a whole number written as 5.0 and a value that is absent instead of null or empty
         make no difference. Of an entry that was read it is that of what was found.
         """
-        return self.stored.found if self.stored else _hash(self._written())
+        return self.stored.as_read if self.stored else _hash(self._written())
 
     @property
     def _hash_for_children(self) -> str | None:
@@ -354,9 +356,9 @@ class LedgerEntry:
             entry = _format().validate_python(raw)
             stored = Stored(_hash(raw), (raw.get("identity") or {}).get(SEAL))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            version, found = raw.get("version", START_VERSION), " ".join(str(error).split())
+            version, reason = raw.get("version", START_VERSION), " ".join(str(error).split())
             name = str(raw.get("pipeline"))
-            raise LedgerDamagedError(name, version, f"cannot be read: {found}") from error
+            raise LedgerDamagedError(name, version, f"cannot be read: {reason}") from error
         object.__setattr__(entry, "stored", stored)
         return entry
 
@@ -369,25 +371,25 @@ _ALWAYS_WRITTEN = frozenset({"ranges", "topic_ids", "counts", "started_at"})
 SEAL = "content"
 
 #: What of an entry's JSON values its hash covers.
-_HASHED = frozenset(each.name for each in fields(LedgerEntry)) - {"stored", "committed_at"}
+_HASHED = frozenset(f.name for f in fields(LedgerEntry)) - {"stored", "committed_at"}
 
 
 def _hash(raw: Mapping[str, Any]) -> str:
     """See :attr:`LedgerEntry.content_hash`; of an entry's JSON values, with a seal or without."""
     started_at = datetime.fromisoformat(raw["started_at"]).astimezone(UTC).isoformat()
     identity = {k: v for k, v in (raw.get("identity") or {}).items() if k != SEAL}
-    said = {name: raw[name] for name in _HASHED & raw.keys()}
-    said |= {"started_at": started_at, "identity": identity}
-    return hashlib.sha256(json.dumps(_canonical(said), sort_keys=True).encode()).hexdigest()
+    content = {name: raw[name] for name in _HASHED & raw.keys()}
+    content |= {"started_at": started_at, "identity": identity}
+    return hashlib.sha256(json.dumps(_canonical(content), sort_keys=True).encode()).hexdigest()
 
 
 def _canonical(value: Any) -> Any:
-    """Without what stores of JSON may change: nulls and empty values, and 5.0 that came as 5."""
+    """Return ``value`` in a form that stores of JSON keep: no nulls, no empty values, 5.0 as 5."""
     if isinstance(value, Mapping):
-        said = {k: _canonical(v) for k, v in value.items()}
-        return {k: v for k, v in said.items() if v is not None and v not in ({}, [])}
+        values = {k: _canonical(v) for k, v in value.items()}
+        return {k: v for k, v in values.items() if v is not None and v not in ({}, [])}
     if isinstance(value, list):
-        return [_canonical(each) for each in value]
+        return [_canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

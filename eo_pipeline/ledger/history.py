@@ -19,7 +19,7 @@ from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 
 
 class Damage(NamedTuple):
-    """What is wrong with the entry at ``version``; the text goes after its number."""
+    """A fault of the entry at ``version``; the text goes after its number."""
 
     version: int
     text: str
@@ -29,7 +29,7 @@ _CHANGED = "was changed after it was committed: its content does not fit its has
 
 
 def damages(entries: Iterable[LedgerEntry], since: int = START_VERSION) -> Iterator[Damage]:
-    """All that is wrong with a ledger from version ``since`` on, oldest entry first. In bounded
+    """Yield the damage of a ledger from version ``since`` on, oldest entry first; in bounded
     memory.
     """
     before: LedgerEntry | None = None
@@ -45,7 +45,7 @@ def damages(entries: Iterable[LedgerEntry], since: int = START_VERSION) -> Itera
 
 
 def follow(entries: Iterable[LedgerEntry], since: int) -> Iterator[LedgerEntry]:
-    """``entries`` of one ledger from version ``since`` on, as far as each is what was committed.
+    """Yield the ``entries`` of one ledger from version ``since`` on while they are intact.
 
     Raises:
         LedgerDamagedError: one is missing, was changed, or does not stand on the one before.
@@ -59,7 +59,7 @@ def follow(entries: Iterable[LedgerEntry], since: int) -> Iterator[LedgerEntry]:
 
 
 def verify_head(head: LedgerEntry, parent: LedgerEntry | None) -> None:
-    """Return if ``head`` is what was committed, on top of what stands at its parent's version.
+    """Check that ``head`` is unchanged since its commit, and the child of ``parent``.
 
     Raises:
         LedgerDamagedError: it is not, or ``parent`` is missing or was changed.
@@ -72,8 +72,8 @@ def verify_head(head: LedgerEntry, parent: LedgerEntry | None) -> None:
         _refuse(head.pipeline, damages([parent, head], parent.version))
 
 
-def _refuse(pipeline: str, found: Iterator[Damage]) -> None:
-    damage = next(found, None)
+def _refuse(pipeline: str, all_damage: Iterator[Damage]) -> None:
+    damage = next(all_damage, None)
     if damage is not None:
         raise LedgerDamagedError(pipeline, *damage)
 
@@ -113,7 +113,7 @@ class Checkpoint:
 
 
 def live_branch(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """The live ones of ``entries``, oldest first.
+    """Return the live entries of ``entries``, oldest first.
 
     Args:
         entries: a stretch of one ledger without a gap, oldest first, that ends at the head.
@@ -122,13 +122,13 @@ def live_branch(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     for entry in entries:
         if entry.operation is Operation.REWIND and entry.target is not None:
             target = entry.target
-            live = [each for each in live if each.version <= target]
+            live = [e for e in live if e.version <= target]
         live.append(entry)
     return live
 
 
 def checkpoints(entries: Sequence[LedgerEntry]) -> tuple[Checkpoint, ...]:
-    """The live checkpoints among ``entries`` that read something, oldest first; see
+    """Return the live checkpoints of ``entries`` that read something, oldest first; see
     :func:`live_branch`. A rewind never undoes the replay of a checkpoint it spares.
     """
     replays = {e.target: e for e in entries if e.operation is Operation.REPLAY}
@@ -139,10 +139,10 @@ def checkpoints(entries: Sequence[LedgerEntry]) -> tuple[Checkpoint, ...]:
     )
 
 
-def spans(found: Iterable[Checkpoint]) -> tuple[OffsetRange, ...]:
-    """From the first to the last offset these checkpoints read, one range a Kafka partition."""
+def spans(live: Iterable[Checkpoint]) -> tuple[OffsetRange, ...]:
+    """Return the first to the last offset that ``live`` read, one range per Kafka partition."""
     bounds: dict[TopicPartition, tuple[int, int]] = {}
-    for r in (r for checkpoint in found for r in checkpoint.entry.ranges):
+    for r in (r for checkpoint in live for r in checkpoint.entry.ranges):
         start, end = bounds.get(r.topic_partition, (r.start, r.end))
         bounds[r.topic_partition] = min(start, r.start), max(end, r.end)
     return tuple(
@@ -151,12 +151,12 @@ def spans(found: Iterable[Checkpoint]) -> tuple[OffsetRange, ...]:
     )
 
 
-def records_per_second(found: Sequence[Checkpoint], newest: int = 20) -> float | None:
-    """How fast the ``newest`` of these checkpoints were, from plan to commit; None if not known."""
+def records_per_second(live: Sequence[Checkpoint], newest: int = 20) -> float | None:
+    """Return the rate of the ``newest`` checkpoints, from plan to commit; None if unknown."""
     timed = [
-        (each.written.counts.records, each.written.committed_at - each.written.started_at)
-        for each in found[-newest:]
-        if each.written.committed_at is not None
+        (entry.counts.records, entry.committed_at - entry.started_at)
+        for entry in (checkpoint.written for checkpoint in live[-newest:])
+        if entry.committed_at is not None
     ]
     records = sum(count for count, spent in timed if spent > timedelta())
     seconds = sum(spent.total_seconds() for _, spent in timed if spent > timedelta())
@@ -164,7 +164,7 @@ def records_per_second(found: Sequence[Checkpoint], newest: int = 20) -> float |
 
 
 def contiguity_errors(entries: Sequence[LedgerEntry], since: int | None = None) -> list[str]:
-    """What is wrong with a stretch of one ledger, oldest entry first; empty if nothing is.
+    """Return the faults of a stretch of one ledger, oldest entry first.
 
     Every entry must be the child of the one before it, in the same ledger. A forward entry must
     have read each Kafka partition from exactly where the ledger stood, up to exactly where it
@@ -189,22 +189,24 @@ def contiguity_errors(entries: Sequence[LedgerEntry], since: int | None = None) 
     return [*damaged, *following, *_read_twice(checkpoints(entries))]
 
 
-def _read_twice(found: Sequence[Checkpoint]) -> Iterator[str]:
-    """Ranges of live checkpoints that overlap; a topic's name is not enough to tell."""
+def _read_twice(live: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield the overlaps of ranges of live checkpoints. Topics are compared by UUID, since a name
+    can be given to another topic.
+    """
     read: dict[tuple[str, TopicPartition], list[tuple[int, int, int]]] = defaultdict(list)
-    for each in found:
-        for r in each.entry.ranges:
-            topic = each.entry.topic_ids.get(r.topic, "")
-            read[topic, r.topic_partition].append((r.start, r.end, each.version))
+    for checkpoint in live:
+        for r in checkpoint.entry.ranges:
+            topic = checkpoint.entry.topic_ids.get(r.topic, "")
+            read[topic, r.topic_partition].append((r.start, r.end, checkpoint.version))
     for (_, tp), ranges in sorted(read.items()):
-        # the range that reaches furthest of those before: whatever overlaps one, overlaps it
+        # earlier range with the highest end: a range that overlaps any earlier one overlaps it
         furthest = (0, 0, 0)
         for start, end, version in sorted(ranges):
             if start < furthest[1]:
                 both = OffsetRange(*tp, start, min(end, furthest[1]))
                 one, two = sorted((version, furthest[2]))
                 yield f"versions {one} and {two} both stand, and both read {both}"
-            furthest = max(furthest, (start, end, version), key=lambda each: each[1])
+            furthest = max(furthest, (start, end, version), key=lambda span: span[1])
 
 
 def _target(entry: LedgerEntry) -> int:
@@ -268,7 +270,7 @@ class Spent:
     spark_measured: int = 0
 
     def add(self, entry: LedgerEntry) -> None:
-        """With ``entry``, whether it still stands or not: it has been paid for."""
+        """Add the costs of ``entry``, live or not."""
         counts, costs = entry.counts, entry.counts.costs
         self.versions += 1
         self.records += counts.records
@@ -287,7 +289,7 @@ class Spent:
                 self.spark_cpu += timedelta(milliseconds=costs.spark_cpu_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, seconds; None for what no entry says."""
+        """Return plain values, times in seconds; None for a sum that no entry has a value of."""
         return {
             "versions": self.versions,
             "records": self.records,
@@ -308,5 +310,5 @@ def _seconds(spent: timedelta, measured: int) -> float | None:
 
 
 def day_of(entry: LedgerEntry) -> str:
-    """The day of its commit in UTC, as ISO 8601 has it."""
+    """Return the day of its commit in UTC, in ISO 8601."""
     return (entry.committed_at or entry.started_at).astimezone(UTC).date().isoformat()

@@ -43,12 +43,12 @@ class ReadWith:
     message: str = ""
 
     def all_of(self, schema_type: str) -> ReadWith:
-        """The same, whose texts are of that type."""
+        """Return a copy whose texts are of ``schema_type``."""
         types = {} if schema_type == AVRO else dict.fromkeys(self.texts, schema_type)
         return replace(self, types=types)
 
     def type_of(self, key: str) -> str:
-        """What a registry calls the schema whose text is here."""
+        """Return the registry's name for the type of the schema ``key``, whose text is here."""
         return self.types.get(key, AVRO)
 
 
@@ -75,7 +75,7 @@ class KnownSchemas:
     reader: str = ""
 
     def after(self, version: int, read: ReadWith | None) -> KnownSchemas:
-        """What is known once the entry ``version`` has been ``read``."""
+        """Return the schemas known after the entry ``version``, which was ``read`` with these."""
         if read is None:
             return self
         new = {
@@ -87,31 +87,31 @@ class KnownSchemas:
         )
 
     def held_below(self, version: int) -> list[str]:
-        """Keys of those whose texts are in entries below ``version``."""
+        """Return the keys of schemas whose texts are in entries below ``version``."""
         return [key for key, held in self.held.items() if held.version < version]
 
     def text(self, pipeline: str, key: str, read_at: Callable[[int], ReadWith | None]) -> str:
-        """The text that the ledger of ``pipeline`` holds, in the entry that was ``read_at`` a
-        version.
+        """Return the text of the schema ``key`` from the ledger of ``pipeline``; ``read_at`` gives
+        the schemas of the entry at a version.
 
         Raises:
-            LedgerDamagedError: it does not hold it, or holds another one.
+            LedgerDamagedError: the ledger does not hold it, or holds another text.
         """
         held = self.held[key]
         read = read_at(held.version)
         text = read.texts.get(key) if read else None
         if text is None or digest(text) != held.digest:
-            found = f"does not hold the schema {key} that was read with"
-            raise LedgerDamagedError(pipeline, held.version, found)
+            damage = f"does not hold the schema {key} that was read with"
+            raise LedgerDamagedError(pipeline, held.version, damage)
         return text
 
     def with_texts(self, texts: Mapping[str, str]) -> ReadWith | None:
-        """What an entry has that holds these ``texts`` and has read nothing; None for no texts."""
+        """Return the schemas of an entry that only holds ``texts``; None without texts."""
         types = {key: self.held[key].type for key in texts if self.held[key].type != AVRO}
         return ReadWith(self.reader, self.last, texts=texts, types=types) if texts else None
 
     def only(self, schema_type: str) -> KnownSchemas:
-        """Without what was last, if that is of another type: the values' format was changed."""
+        """Return a copy without the last schemas of another type, after a change of format."""
         last = tuple(key for key in self.last if self.held[key].type == schema_type)
         same = self.reader and self.held[self.reader].type == schema_type
         return replace(self, last=last, reader=self.reader if same else "")
@@ -119,7 +119,7 @@ class KnownSchemas:
 
 @dataclass(frozen=True)
 class WrittenWith:
-    """What the rows of one entry were written as.
+    """Columns and schemas that the rows of one entry were written with.
 
     ``since`` is the version of the entry that was the first to be written with these ``columns``,
     each with its type as the sink says it; only that one has them. ``registered`` are the keys of
@@ -133,7 +133,7 @@ class WrittenWith:
 
 @dataclass(frozen=True)
 class LastWritten:
-    """Since which version rows were written with the same columns, and the columns' digest."""
+    """The digest of the newest columns, and the version ``since`` which rows have them."""
 
     since: int
     digest: str
@@ -142,7 +142,7 @@ class LastWritten:
     def after(
         cls, last: LastWritten | None, version: int, written: WrittenWith | None
     ) -> LastWritten | None:
-        """What was last once the entry ``version`` was ``written``."""
+        """Return the last columns after the entry ``version``, which was ``written`` with these."""
         if written is None or not written.columns:
             return last
         return cls(version, _digest_of(written.columns))
@@ -154,7 +154,7 @@ def written_with(
     columns: Mapping[str, str],
     registered: Mapping[str, str],
 ) -> WrittenWith:
-    """Of the entry ``version``, on top of what was ``last``."""
+    """Return the columns of the entry ``version``, in full only if they differ from ``last``."""
     if last is not None and last.digest == _digest_of(columns):
         return WrittenWith(last.since, registered=registered)
     return WrittenWith(version, columns, registered)
@@ -164,25 +164,25 @@ def _digest_of(columns: Mapping[str, str]) -> str:
     return digest(json.dumps(dict(columns)))
 
 
-#: In the key of a schema that no registry has.
-_MADE = "~"
+#: Mark in the key of a derived schema, which no registry has.
+_DERIVED = "~"
 
 
 def made_key(of: str, text: str) -> str:
-    """The key of a schema that was made of the one ``of``, as policies of change have it."""
-    return f"{of.partition(_MADE)[0]}{_MADE}{digest(text)}"
+    """Return the key of a schema that a policy of change derived from the schema ``of``."""
+    return f"{of.partition(_DERIVED)[0]}{_DERIVED}{digest(text)}"
 
 
 def is_made(key: str) -> bool:
-    """True if no registry has it."""
-    return _MADE in key
+    """True if the schema was derived, so that no registry has it."""
+    return _DERIVED in key
 
 
 def digest(text: str) -> str:
-    """Sixteen hexadecimal digits of a schema, however its JSON is laid out."""
+    """Return sixteen hexadecimal digits of a schema, independent of the layout of its JSON."""
     return hashlib.sha256(canonical(text).encode()).hexdigest()[:_DIGITS]
 
 
 def canonical(text: str) -> str:
-    """The same schema in one line, keys in order."""
+    """Return the schema in one line, keys in order."""
     return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -9,10 +9,10 @@ has it as an exception that is no :class:`Exception`; it goes through every laye
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self, cast
 
 from eo_pipeline._process import sent_again
 from eo_pipeline.boundary import boundary
@@ -20,22 +20,12 @@ from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
 from eo_pipeline.errors import (
     CommitUnknownError,
     EoPipelineError,
-    RefusedError,
-    TableRolledBackError,
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
-from eo_pipeline.sinks.capabilities import Past, Selected
-from eo_pipeline.sinks.columns import Bound
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
 
 
 @contextmanager
@@ -52,8 +42,8 @@ def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
         _Noting(pipeline, sink) as noting,
         _open(pipeline, sink) as opened,
     ):
-        noting.session = _Watched(opened)
-        yield noting.session
+        noting.session = _WatchedSession(opened)
+        yield cast("SinkSession", noting.session)
 
 
 def _open(pipeline: str, sink: Sink) -> SinkSession:
@@ -67,7 +57,7 @@ class _Noting:
     def __init__(self, pipeline: str, sink: Sink) -> None:
         self._pipeline = pipeline
         self._sink = sink
-        self.session: _Watched | None = None
+        self.session: _WatchedSession | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -100,49 +90,28 @@ def notes(interruption: BaseException) -> list[str]:
     return list(getattr(interruption, "__notes__", []))
 
 
-class _Watched(SinkSession):
-    """A session that remembers the head it saw, and whether a commit is under way."""
+class _WatchedSession:
+    """Forward to a session; record the head that it returned, and a commit under way.
+
+    Attributes that are not defined here are the session's, whatever it offers.
+    """
 
     def __init__(self, session: SinkSession) -> None:
-        super().__init__(session.pipeline)
         self._session = session
-        self.manner = session.manner
-        self.keeps_ledger = session.keeps_ledger
         self.looked = False
         self.stands: LedgerEntry | None = None
         #: The entry whose commit was perhaps sent, and of which no answer is known.
         self.under_way: LedgerEntry | None = None
         self.dropping = False
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
     def recover(self) -> LedgerEntry | None:
         return self._seen(self._session.recover())
 
     def head(self) -> LedgerEntry | None:
         return self._seen(self._session.head())
-
-    def entry(self, version: int) -> LedgerEntry | None:
-        return self._session.entry(version)
-
-    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
-        return self._session.history(since)
-
-    def column_type(self, field: pa.Field) -> str:
-        return self._session.column_type(field)
-
-    def never_null(self) -> frozenset[str]:
-        return self._session.never_null()
-
-    def bounds(self) -> Mapping[str, Bound]:
-        return self._session.bounds()
-
-    def agree(self, columns: StructType) -> object:
-        return self._session.agree(columns)
-
-    def as_staged(self, columns: StructType) -> StructType:
-        return self._session.as_staged(columns)
-
-    def registered(self) -> Mapping[str, str]:
-        return self._session.registered()
 
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
@@ -164,72 +133,19 @@ class _Watched(SinkSession):
         self._seen(entry)
         return outcome
 
-    def table_identity(self) -> Mapping[str, str] | None:
-        return self._session.table_identity()
-
-    def was_written(self) -> bool:
-        return self._session.was_written()
-
-    def holds_rows(self, since: int) -> bool:
-        return self._session.holds_rows(since)
-
-    def refused_records(
-        self, error: RefusedError, staged: StagedOutput, most: int
-    ) -> list[dict[str, Any]]:
-        return self._session.refused_records(error, staged, most)
-
-    def has_later_rows(self, *, thorough: bool) -> bool:
-        return self._session.has_later_rows(thorough=thorough)
-
-    def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:
-        return self._session.rolled_back(head)
-
-    def check_going_back(self, entry: LedgerEntry) -> None:
-        self._session.check_going_back(entry)
-
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         self.dropping = self.dropping or not dry_run
         return self._session.reset(dry_run=dry_run)
 
-    def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
-        return self._session.maintain(rules, dry_run=dry_run)
-
-    def prune(self, *, dry_run: bool) -> int:
-        return self._session.prune(dry_run=dry_run)
-
-    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        return self._session.lineage(since)
-
-    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        return self._session.values(since)
-
-    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        return self._session.dead_letter_values(since)
-
-    def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:
-        return self._session.rows_of(selected)
-
-    def counts_of(self, selected: Selected) -> dict[int | None, int]:
-        return self._session.counts_of(selected)
-
-    def refuse_shared_numbers(self) -> None:
-        self._session.refuse_shared_numbers()
-
-    def queries(self, selected: Selected) -> Mapping[str, str]:
-        return self._session.queries(selected)
-
-    def past(self, entry: LedgerEntry) -> Past | None:
-        return self._session.past(entry)
-
     def close(self) -> None:
-        """Whoever opened the session closes it."""
+        """Leave the session open: :func:`watched` closes it."""
 
     def _seen(self, head: LedgerEntry | None) -> LedgerEntry | None:
         self.looked, self.stands = True, head
         return head
 
 
-def _left(session: _Watched | None, sink: Sink, pipeline: str) -> str:
+def _left(session: _WatchedSession | None, sink: Sink, pipeline: str) -> str:
     """Describe the ledger's state once the session is closed."""
     if session is not None and session.dropping:
         return "the reset may be done in part, and can be run again"

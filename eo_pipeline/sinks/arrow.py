@@ -128,8 +128,8 @@ _MICROS = (_DAYS[0] * _MICROS_A_DAY, (_DAYS[1] + 1) * _MICROS_A_DAY - 1)
 
 
 def has_common_years(values: pa.Array) -> bool:
-    """Whether all dates and times of ``values`` are in the years 1 to 9999, which Python and the
-    stores have in common; true for any other values.
+    """Return whether all dates and times of ``values`` are in the years 1 to 9999, which Python
+    and the stores have in common; true for any other values.
     """
     if pa.types.is_date32(values.type):
         numbers, (first, last) = values.cast(pa.int32()), _DAYS
@@ -138,8 +138,8 @@ def has_common_years(values: pa.Array) -> bool:
         numbers, (first, last) = micros.cast(pa.int64()), _MICROS
     else:
         return True
-    found = pc.min_max(numbers).as_py()
-    return found["min"] is None or (first <= found["min"] and found["max"] <= last)
+    ends = pc.min_max(numbers).as_py()
+    return ends["min"] is None or (first <= ends["min"] and ends["max"] <= last)
 
 
 def json_array(values: pa.Array) -> pa.Array:
@@ -156,7 +156,7 @@ def json_array(values: pa.Array) -> pa.Array:
 
 
 def _converter(data_type: pa.DataType) -> Any:
-    """How a Python value of ``data_type`` becomes one that ``json`` writes."""
+    """Return a function from a Python value of ``data_type`` to one that ``json`` can write."""
     if pa.types.is_map(data_type):
         item = _converter(data_type.item_type)
         return lambda pairs: {str(key): _or_none(item, value) for key, value in pairs}

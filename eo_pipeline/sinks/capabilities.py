@@ -30,11 +30,11 @@ def whole_lineage() -> pa.Schema:
 
 
 def lineage_schema(columns: Collection[str]) -> pa.Schema:
-    """What is known of a table with ``columns``. The checkpoint always: a table without the
-    column holds rows of no checkpoint.
+    """Return the lineage columns of a table with ``columns``. The checkpoint is always among them:
+    a table without the column holds rows of no checkpoint.
     """
-    known = [field for field in whole_lineage() if field.name in {*columns, CHECKPOINT_COLUMN}]
-    return pa.schema(known)
+    present = {*columns, CHECKPOINT_COLUMN}
+    return pa.schema([field for field in whole_lineage() if field.name in present])
 
 
 def lineage_of_rows(
@@ -57,8 +57,8 @@ def lineage_of_batches(
         arrays = [_column(batch, field) for field in schema]
         lineage = pa.RecordBatch.from_arrays(arrays, schema=schema)
         checkpoint = lineage.column(CHECKPOINT_COLUMN)
-        asked = pc.or_kleene(pc.is_null(checkpoint), pc.greater_equal(checkpoint, since))
-        if (lineage := lineage.filter(asked)).num_rows:
+        recent = pc.or_kleene(pc.is_null(checkpoint), pc.greater_equal(checkpoint, since))
+        if (lineage := lineage.filter(recent)).num_rows:
             yield lineage
 
 
@@ -73,7 +73,7 @@ OWN_FORM: Mapping[bytes | str, bytes | str] = {"eo.form": "the store's own"}
 
 
 def is_own_form(field: pa.Field) -> bool:
-    """Whether what is read from the column may be spelled otherwise than what was written."""
+    """True if a value read from the column may be spelled otherwise than the value written."""
     return b"eo.form" in (field.metadata or {})
 
 
@@ -107,8 +107,8 @@ class Selected:
             inside = pc.and_(pc.greater_equal(number, self.first), pc.less_equal(number, self.last))
             if self.but:
                 inside = pc.and_(inside, pc.invert(pc.is_in(number, left_out)))
-            if (found := batch.filter(inside)).num_rows:
-                yield found
+            if (rows := batch.filter(inside)).num_rows:
+                yield rows
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ def counted(batches: Iterable[pa.RecordBatch]) -> dict[int | None, int]:
     return counts
 
 
-def add_counts(found: dict[int | None, int], batch: pa.RecordBatch) -> None:
-    """Count the rows of one more batch."""
+def add_counts(counts: dict[int | None, int], batch: pa.RecordBatch) -> None:
+    """Add the number of rows per checkpoint of ``batch`` to ``counts``."""
     if CHECKPOINT_COLUMN not in batch.schema.names:
-        found[None] = found.get(None, 0) + batch.num_rows
+        counts[None] = counts.get(None, 0) + batch.num_rows
         return
-    for each in pc.value_counts(batch.column(CHECKPOINT_COLUMN)).to_pylist():
-        found[each["values"]] = found.get(each["values"], 0) + each["counts"]
+    for group in pc.value_counts(batch.column(CHECKPOINT_COLUMN)).to_pylist():
+        counts[group["values"]] = counts.get(group["values"], 0) + group["counts"]
 
 
 _UNITS = {"h": "hours", "d": "days"}
@@ -211,8 +211,8 @@ class Maintained:
     keeps_ledger: str | None = "this store cannot remove entries"
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:  # noqa: ARG002
-        """Each kind of work as it was done; ``dry_run`` only looks. Safe beside runs, readers and
-        other maintenance, and stopped at any moment: what was done stays, the next one goes on.
+        """Do the maintenance, and yield each kind of work; ``dry_run`` changes nothing. Safe beside
+        runs, readers and other maintenance, and at any interruption: a second call resumes.
 
         Raises:
             SinkUnavailableError: the store does not answer, or another maintenance took over.
@@ -221,7 +221,7 @@ class Maintained:
 
     def prune(self, *, dry_run: bool) -> int:
         """Remove what the store holds of entries below the head's floor; ``dry_run`` only looks.
-        Returns how many. Done again it goes on with what is left.
+        Returns how many. Idempotent: a second call resumes.
 
         Raises:
             SinkUnavailableError: the store does not answer.
@@ -233,7 +233,7 @@ class Showing:
     """The part of a session that reads back. A store that cannot leaves all of it as it is."""
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Where every row of the table came from, for the audit; in bounded memory, in any order.
+        """Yield the origin of every row of the table, for the audit; in bounded memory, any order.
 
         Columns: ``_eo_checkpoint`` (int64), and ``_eo_topic`` (string), ``_eo_partition`` (int32)
         and ``_eo_offset`` (int64) if the table has them. Rows whose checkpoint is ``since`` or
@@ -261,7 +261,7 @@ class Showing:
         raise RefusedError(f"{type(self).__name__} cannot read its rows back.")
 
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """The same of the dead letters that are visible, with ``_eo_checkpoint``."""
+        """Yield the visible dead letters, with ``_eo_checkpoint``; see :meth:`values`."""
         raise RefusedError(f"{type(self).__name__} cannot read its dead letters back.")
 
     def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:
@@ -277,17 +277,16 @@ class Showing:
         return _selected(selected, self.values(selected.first))
 
     def counts_of(self, selected: Selected) -> dict[int | None, int]:
-        """How many of the ``selected`` rows each checkpoint has; raises as :meth:`rows_of`."""
+        """Return the number of ``selected`` rows per checkpoint; raises as :meth:`rows_of`."""
         self.refuse_shared_numbers()
-
         return counted(_selected(selected, self.lineage(selected.first)))
 
     def refuse_shared_numbers(self) -> None:
-        """Return if the number of a checkpoint says whose a row is; else raise RefusedError."""
+        """Raise RefusedError if rows of several pipelines share a checkpoint's number."""
 
     def queries(self, selected: Selected) -> Mapping[str, str]:  # noqa: ARG002
-        """The SQL that shows the ``selected`` rows, by the name of the engine it is for; empty
-        where there is none.
+        """Return the SQL that shows the ``selected`` rows, by the name of its engine; empty where
+        there is none.
         """
         return {}
 

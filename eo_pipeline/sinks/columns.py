@@ -61,7 +61,8 @@ class Unfit(NamedTuple):
 
 
 def reason(schema: StructType, limits: Limits, *more: tuple[str, Unfit]) -> Column | None:
-    """Why a row of ``schema`` does not fit, null if it does; None if every row fits.
+    """Return the reason why a row of ``schema`` does not fit, null if it does; None if every row
+    fits.
 
     ``more`` are a store's own rules, each with the column it is about.
     """
@@ -86,17 +87,17 @@ def beyond(schema: StructType, bounds: Mapping[str, Bound]) -> Column | None:
         if bound is None:
             continue
         if bound.of_text and isinstance(field.dataType, StringType):
-            found = F.length(value) > bound.most
-            said = f"text of more characters than the table's column takes, {bound.most}"
+            exceeds = F.length(value) > bound.most
+            excess = f"text of more characters than the table's column takes, {bound.most}"
         elif not bound.of_text and isinstance(field.dataType, TimestampType | TimestampNTZType):
             digits = F.substring(F.date_format(value, "SSSSSS"), bound.most + 1, _DIGITS)
-            found = digits.cast("int") != 0
-            said = (
+            exceeds = digits.cast("int") != 0
+            excess = (
                 f"a finer fraction of a second than the table's column takes, {bound.most} digits"
             )
         else:
             continue
-        texts.append(F.when(found, f"column {field.name!r} holds {said}"))
+        texts.append(F.when(exceeds, f"column {field.name!r} holds {excess}"))
     return F.coalesce(*texts) if texts else None
 
 
@@ -104,8 +105,8 @@ def known_utf8(schema: StructType) -> StructType:
     """``schema`` of rows of which no text need be looked at: a look goes through all its bytes."""
     from pyspark.sql.types import StructField, StructType
 
-    known = {_UTF8: True}
-    return StructType([StructField(f.name, f.dataType, f.nullable, known) for f in schema])
+    metadata = {_UTF8: True}
+    return StructType([StructField(f.name, f.dataType, f.nullable, metadata) for f in schema])
 
 
 def column(name: str) -> Column:
@@ -124,7 +125,7 @@ def _of_column(field: StructField, limits: Limits) -> Iterator[Unfit]:
     value = column(name)
     if name in limits.needed:
         yield Unfit(value.isNull(), "null, and rows are told apart by it")
-    elif name.lower() in {each.lower() for each in limits.never_null}:
+    elif name.lower() in {column.lower() for column in limits.never_null}:
         yield Unfit(value.isNull(), "null, which the table does not take")
     if name in limits.numbers and isinstance(data_type, DoubleType | FloatType):
         yield Unfit(F.isnan(value), "NaN, and rows are told apart by it")
@@ -153,10 +154,10 @@ def _of_elements(values: Column, data_type: DataType, limits: Limits) -> Iterato
     reasons = [unfit.reason for unfit in _of_value(F.lit(None), data_type, limits)]
     if reasons:
 
-        def is_unfit(each: Column) -> Column:
-            found = (unfit.found for unfit in _of_value(each, data_type, limits))
+        def is_unfit(element: Column) -> Column:
+            rules = (unfit.found for unfit in _of_value(element, data_type, limits))
             return reduce(
-                lambda one, other: one | other, (F.coalesce(f, F.lit(False)) for f in found)
+                lambda one, other: one | other, (F.coalesce(r, F.lit(False)) for r in rules)
             )
 
         yield Unfit(F.exists(values, is_unfit), " or ".join(reasons))

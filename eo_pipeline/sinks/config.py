@@ -67,13 +67,13 @@ class Sink(Settings, ABC):
 
     @property
     def needs_agreement(self) -> bool:
-        """Whether somebody else decides with us what form rows have; then
-        :meth:`SinkSession.agree` is asked in every checkpoint, before Spark's job.
+        """True if the form of rows is agreed with another system; :meth:`SinkSession.agree` is then
+        called in every checkpoint, before Spark's job.
         """
         return False
 
     def agreed(self, agreement: Any) -> Sink:  # noqa: ARG002
-        """The same with what :meth:`SinkSession.agree` gave: rows are projected by that."""
+        """Return a copy that projects rows by the ``agreement`` of :meth:`SinkSession.agree`."""
         return self
 
     def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:  # noqa: ARG002
@@ -103,21 +103,21 @@ class Sink(Settings, ABC):
         return None
 
     def heads(self, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
-        """The newest entry of each of ``pipelines``, whose sinks have the same :attr:`store`; for
-        who only looks. Nothing is verified.
+        """Return the newest entry of each of ``pipelines``, whose sinks have the same
+        :attr:`store`; for read-only callers. Nothing is verified.
 
         Raises:
             SinkUnavailableError, ConfigError: see :meth:`open`.
         """
-        found = {}
+        heads = {}
         for pipeline in pipelines:
             with self.open(pipeline) as session:
-                found[pipeline] = session.head()
-        return found
+                heads[pipeline] = session.head()
+        return heads
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
-        """What a driver raises in the block becomes an error of ours."""
+        """Translate the driver's exceptions of the block into errors of this package."""
         try:
             yield
         except EoPipelineError:
@@ -139,7 +139,7 @@ class Sink(Settings, ABC):
             ) from error
 
     def _not_opened(self, error: Exception) -> EoPipelineError:
-        """What a driver raises that is asked to connect, and that no sink explains itself."""
+        """Return the error for an exception of connecting that the sink does not explain itself."""
         if isinstance(error, ConnectionError | TimeoutError):
             return SinkUnavailableError(f"{self.table_name} does not answer: {error}")
         missing = isinstance(error, ImportError) or type(error).__name__ == "NotInstalledError"
@@ -150,8 +150,8 @@ class Sink(Settings, ABC):
         )
 
     def manner(self) -> Mapping[str, str]:
-        """How rows go in, as far as it must not change under one ledger: any of ``mode``, ``key``
-        and ``format``.
+        """Return the settings of writing that must not change under one ledger: any of ``mode``,
+        ``key`` and ``format``.
         """
         return {}
 
@@ -166,7 +166,7 @@ class Sink(Settings, ABC):
         return self.table_name
 
     def describe(self) -> dict[str, str]:
-        """What the sink is, for metadata: ``kind``, ``uri`` ... Never holds a secret."""
+        """Return the sink's description for metadata: ``kind``, ``uri`` ... Holds no secret."""
         return {"kind": type(self).__name__, "table": self.table_name}
 
     @property
@@ -177,18 +177,18 @@ class Sink(Settings, ABC):
         return True
 
     def gives_back(self, data_type: DataType) -> bool:  # noqa: ARG002
-        """Whether :meth:`SinkSession.values` gives values of ``data_type`` back as they were
-        staged, bit for bit; only of such columns a checksum is made. Asked only where
+        """Return whether :meth:`SinkSession.values` gives values of ``data_type`` back as they were
+        staged, bit for bit; only such columns get a checksum. Called only where
         :attr:`keeps_every_row`.
         """
         return False
 
     def reached_by(self, storage: Storage) -> Self:  # noqa: ARG002
-        """This sink, told how a bucket is reached, if its table may be in one."""
+        """Return this sink with the settings of ``storage``, if its table may be in a bucket."""
         return self
 
     def staging_folders(self) -> StagingFolders:
-        """Where attempts must be staged, if not where the pipeline says."""
+        """Return the folders for staging that override the pipeline's."""
         return StagingFolders()
 
     @property
@@ -207,25 +207,25 @@ class Sink(Settings, ABC):
         return df
 
     def packing(self, schema: StructType) -> Packing | None:  # noqa: ARG002
-        """How rows that :meth:`project` has given the columns ``schema`` are staged in files; None,
-        as it is left to itself: as these columns.
+        """Return the encoding in which projected rows with the columns ``schema`` are staged; None,
+        the default: as these columns.
         """
         return None
 
     def documents(self, schema: StructType) -> Documents | None:  # noqa: ARG002
-        """What :meth:`project` makes of rows with the plain columns ``schema``, if that is one JSON
-        object each, and columns beside it; None: it is not, or not known to be.
+        """Return the JSON form that :meth:`project` gives rows with the plain columns ``schema``:
+        one object per row, and columns beside it; None if it gives another form.
         """
         return None
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """Why a row of a transform's result cannot be stored here for its own sake: a text, null
-        for a row that fits; None if that cannot be. Looked at inside the one Spark job, before
+        """Return the reason why a row of a transform's result cannot be stored, as a text column,
+        null for a row that fits; None if every row fits. Evaluated inside the one Spark job, before
         :meth:`project`; the record is a bad one then, and one record never stops a pipeline whose
         policy is ``dead_letter``. ``never_null`` are the table's columns that take no null, where
         the session knows.
 
-        What no store and hardly any reader takes is told here: text that is not UTF-8, times
+        Common to all stores, and hardly readable anywhere: text that is not UTF-8, times
         outside the years 1 to 9999.
         """
         return reason(schema, Limits(never_null=never_null))
@@ -272,7 +272,7 @@ class UpsertOptions(Settings):
 
     @property
     def upsert_rule(self) -> UpsertRule | None:
-        """How rows replace each other, ``None`` for append."""
+        """The rule by which rows replace each other, ``None`` for append."""
         return UpsertRule(self.key, self.sequence_by) if self.mode == "upsert" else None
 
     @property

@@ -66,8 +66,8 @@ def refuse_rows_without_ledger(
         return
     if was_written():
         stands = "ends at version 0" if head else "is empty"
-        found = f"is missing: the ledger {stands}, and the store holds rows of checkpoints"
-        raise LedgerDamagedError(pipeline, START_VERSION + 1 if head else START_VERSION, found)
+        damage = f"is missing: the ledger {stands}, and the store holds rows of checkpoints"
+        raise LedgerDamagedError(pipeline, START_VERSION + 1 if head else START_VERSION, damage)
 
 
 def refuse_another_table(head: LedgerEntry, now: Mapping[str, str] | None) -> None:
@@ -116,11 +116,11 @@ def refuse_another_manner(head: LedgerEntry, manner: Mapping[str, str]) -> None:
 def identified(
     entry: LedgerEntry, now: Mapping[str, str] | None, manner: Mapping[str, str]
 ) -> LedgerEntry:
-    """``entry`` with what it is committed into. What a table does not say any more is kept only
-    while there is no table to say it.
+    """Return ``entry`` with the identity of the table. The identity in ``entry`` is kept only
+    while there is no table that has one.
     """
-    said = entry.identity.sink if now is None else now
-    table = {k: v for k, v in said.items() if k not in MANNER}
+    current = entry.identity.sink if now is None else now
+    table = {k: v for k, v in current.items() if k not in MANNER}
     if LEDGER in table:  # of another one, which has no rows there any more, it is taken over
         table[LEDGER] = entry.ledger_id
     return replace(entry, identity=replace(entry.identity, sink={**table, **manner}))
@@ -174,8 +174,8 @@ class Standing(Showing, Maintained, ABC):
         return identified(entry, self.table_identity(), self.manner)
 
     def table_identity(self) -> Mapping[str, str] | None:
-        """What the table is, in words that stay the same for as long as it lives, through renaming,
-        backup and restoring, and that no other table has. Empty if there is no table with a column
+        """Return the identity of the table, which stays the same through renaming, backup and
+        restoring, and which no other table has. Empty if there is no table with a column
         of checkpoints; None from a store that cannot tell. Cheap: asked in every run.
         """
         return None
@@ -196,13 +196,13 @@ class Standing(Showing, Maintained, ABC):
         return False
 
     def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:  # noqa: ARG002
-        """What somebody did who set the table back to before ``head`` by the store's own means;
-        None if nobody did, or the store cannot tell. Cheap: asked in every run.
+        """Return the error for a table that was set back to before ``head`` by the store's own
+        means; None if it was not, or the store cannot tell. Cheap: called in every run.
         """
         return None
 
     def bounds(self) -> Mapping[str, Bound]:
-        """By folded names, the table's columns that would cut values in silence."""
+        """Return the table's columns that would cut values in silence, by their folded names."""
         return {}
 
     def refused_records(
@@ -295,8 +295,8 @@ class SinkSession(Standing):
         """Entries from version ``since`` upwards, oldest first."""
 
     def column_type(self, field: pa.Field) -> str:
-        """What the store calls the type of a column that was staged as ``field``, for people. Left
-        to itself a sink has Spark's types.
+        """Return the store's name for the type of a column staged as ``field``, for people. The
+        default is Spark's name.
         """
         # not before there are rows: it takes its time
         from pyspark.sql.pandas.types import from_arrow_type
@@ -309,8 +309,8 @@ class SinkSession(Standing):
         return frozenset()
 
     def agree(self, columns: StructType) -> object:  # noqa: ARG002
-        """What form rows with these ``columns`` have, for ``Sink.agreed``; asked only of a sink
-        that ``needs_agreement``.
+        """Return the form of rows with these ``columns``, for ``Sink.agreed``; called only for a
+        sink that ``needs_agreement``.
 
         Raises:
             EoPipelineError: there is no agreement; nothing was staged.
@@ -421,7 +421,7 @@ class SinkSession(Standing):
 
     @contextmanager
     def _told_as(self, meaning: Callable[[Exception], EoPipelineError]) -> Iterator[None]:
-        """Any exception that is none of ours is what ``meaning`` makes of it."""
+        """Translate foreign exceptions of the block by ``meaning``."""
         try:
             yield
         except (EoPipelineError, OvertakenError):
@@ -466,8 +466,8 @@ class SinkSession(Standing):
         raise NotImplementedError(f"{type(self).__name__} does not publish")
 
     def explain(self, error: Exception) -> EoPipelineError:
-        """What an exception means that is none of ours and came before the commit was asked for:
-        RefusedError, or SinkUnavailableError if the same rows may be taken another time.
+        """Return the error for a foreign exception that came before the commit was sent:
+        RefusedError, or SinkUnavailableError if a retry with the same rows may succeed.
         """
         return RefusedError(
             f"Pipeline {self.pipeline!r}: the store does not take these rows: "
@@ -483,7 +483,7 @@ class SinkSession(Standing):
         return CommitOutcome.ALREADY_COMMITTED
 
     def given_up(self, error: OvertakenError) -> EoPipelineError:
-        """What is said when somebody else was faster in each of :attr:`publish_tries`."""
+        """Return the error after :attr:`publish_tries` conflicting commits."""
         return SinkUnavailableError(
             f"Pipeline {self.pipeline!r}: gave up after {self.publish_tries} conflicting commits, "
             f"or the store rejects commits: {error}. Nothing was published; the next run tries "
@@ -570,7 +570,7 @@ class Publication(ABC):
         """
 
     def committed(self) -> None:  # noqa: B027 - most stores have nothing left to do
-        """After a commit that landed; must not raise."""
+        """Finish after a commit that landed; must not raise."""
 
     def close(self, error: BaseException | None) -> None:  # noqa: B027
         """Give back what was open; must not commit, and must not hide ``error``."""
@@ -588,7 +588,7 @@ class Publication(ABC):
 
 
 def has_landed(entry: LedgerEntry, held_at: Callable[[int], LedgerEntry | None]) -> bool:
-    """Whether a ledger, of which ``held_at`` gives the entry at a version, holds ``entry`` itself.
+    """Return whether a ledger holds ``entry`` itself; ``held_at`` gives its entry at a version.
 
     Raises:
         FencedError: its version is taken, or its parent is not what the ledger holds.

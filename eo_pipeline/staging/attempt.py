@@ -68,7 +68,7 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        """Of the attempt, and no other."""
+        """The name of the folder, unique to the attempt."""
         return name_of(self.id)
 
     def runs_in(self, session: str) -> None:
@@ -88,28 +88,28 @@ class Attempt:
         ``schema_of_none`` is asked for the columns if there is no file. Of files that tasks gave
         their names those that were ``named``: another one is that of a task that was given up.
         """
-        found = [each for each in files_below(folder) if _holds_rows(each.place, folder)]
+        files = [file for file in files_below(folder) if _holds_rows(file.place, folder)]
         if named is not None:
-            found = [each for each in found if relative_name(each.place, folder) in named]
-        looked = _process.each(self._collected, found)
+            files = [file for file in files if relative_name(file.place, folder) in named]
+        staged = _process.each(self._collected, files)
         return StagedTable(
-            schema=_without_metadata(looked[0][1] if looked else schema_of_none()),
+            schema=_without_metadata(staged[0][1] if staged else schema_of_none()),
             root=self.data,
-            files=tuple(file for file, _ in looked if file.rows),
+            files=tuple(file for file, _ in staged if file.rows),
         )
 
-    def _collected(self, found: Found) -> tuple[StagedFile, pa.Schema]:
-        sync(found.place)
-        with pq.ParquetFile(parquet_source(found.place)) as parquet:
-            name = relative_name(found.place, self.data)
-            return StagedFile(name, found.size, parquet.metadata.num_rows), parquet.schema_arrow
+    def _collected(self, file: Found) -> tuple[StagedFile, pa.Schema]:
+        sync(file.place)
+        with pq.ParquetFile(parquet_source(file.place)) as parquet:
+            name = relative_name(file.place, self.data)
+            return StagedFile(name, file.size, parquet.metadata.num_rows), parquet.schema_arrow
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Step 6. After this returns, the attempt can be committed by anyone who finds it."""
         write_atomically(self.folder / MANIFEST, json.dumps(manifest.to_json()))
 
     def manifest(self) -> Manifest | None:
-        """What was promised here, ``None`` if nothing was (yet).
+        """Return the manifest, ``None`` if there is none (yet).
 
         Raises:
             SetupError: another version of this package wrote it, in another format.
@@ -186,8 +186,7 @@ class Attempt:
                 return
             rows = manifest.output.rows
             named = set(rows.paths()) if rows is not None else set()
-            found = [path for path, _ in files_below(self.data)]
-            remove_all(path for path in found if path not in named)
+            remove_all(path for path, _ in [*files_below(self.data)] if path not in named)
             remove_empty_folders(self.data)
 
 
@@ -211,7 +210,7 @@ class StagingArea:
         self.failures = FailureBook(self._folder)
 
     def check(self) -> None:
-        """Return if promises and witnesses can be kept here; asked before anything is committed.
+        """Check that manifests and commit receipts can be written here; called before any commit.
 
         Raises:
             SetupError: they cannot (permission, disk full, no folder).
@@ -220,7 +219,7 @@ class StagingArea:
             probe(self._folder)
 
     def begin(self, entry: LedgerEntry) -> Attempt:
-        """A new, empty folder for one attempt.
+        """Create an empty folder for one attempt.
 
         Raises:
             SetupError: the folder cannot be made (permission, disk full).
@@ -239,8 +238,8 @@ class StagingArea:
         lost.forget_before(head.version)
 
     def left_jobs(self, ledger_id: str) -> Iterator[tuple[str, str]]:
-        """Names of lost attempts whose Spark jobs may still run, and their sessions; each only
-        once, if the caller takes the next.
+        """Yield the names of lost attempts whose Spark jobs may still run, and their sessions; each
+        only once, if the caller takes the next.
         """
         lost = LostAttempts(self._folder / ledger_id)
         for entry_id, session in lost.jobs():
@@ -270,22 +269,18 @@ class StagingArea:
             ) from error
 
     def attempts(self, ledger_id: str | None) -> list[Attempt]:
-        """Attempts at the ledger ``ledger_id``, and those of which it is not known at which one,
-        oldest version first. None: only the latter.
+        """Return the attempts at the ledger ``ledger_id`` and those at an unknown one, oldest
+        version first. None: only the latter.
         """
-        mine = [ledger_id] if ledger_id else []
-        found = [
-            self._attempt(entry_id, each)
-            for each in mine
-            for entry_id in entry_ids_in(self._folder / each)
-        ]
-        earlier = [self._of_earlier_release(entry_id) for entry_id in entry_ids_in(self._folder)]
-        found += [each for each in earlier if each.ledger_id in (None, ledger_id)]
-        return sorted(found, key=lambda attempt: attempt.id)
+        ours = entry_ids_in(self._folder / ledger_id) if ledger_id else []
+        attempts = [self._attempt(entry_id, ledger_id) for entry_id in ours]
+        earlier = map(self._of_earlier_release, entry_ids_in(self._folder))
+        attempts += [attempt for attempt in earlier if attempt.ledger_id in (None, ledger_id)]
+        return sorted(attempts, key=lambda attempt: attempt.id)
 
     def attempts_at(self, ledger_id: str) -> list[Attempt]:
         """Attempts at the ledger ``ledger_id`` for sure, oldest version first."""
-        return [each for each in self.attempts(ledger_id) if each.ledger_id == ledger_id]
+        return [a for a in self.attempts(ledger_id) if a.ledger_id == ledger_id]
 
     def _attempt(self, entry_id: EntryId, ledger_id: str | None) -> Attempt:
         name = name_of(entry_id)
@@ -318,5 +313,5 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _without_metadata(schema: pa.Schema) -> pa.Schema:
-    """Without Spark's and Parquet's own annotations, which no sink reads."""
+    """Return ``schema`` without the annotations of Spark and Parquet, which no sink reads."""
     return pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema])

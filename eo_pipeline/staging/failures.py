@@ -56,10 +56,10 @@ class FailureBook:
         write_atomically(path, text, flushed=False)
 
     def all(self) -> list[Failures]:
-        """By kind. A note that cannot be read is none."""
+        """Return the failures by kind, without those whose file cannot be read."""
         names = sorted(names_in(self.folder / _FOLDER))
         kinds = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
-        return [found for kind in kinds if (found := self._read(kind))]
+        return [failures for kind in kinds if (failures := self._read(kind))]
 
     def forget(self) -> None:
         """Begin to count anew."""

@@ -66,13 +66,13 @@ class Manifest:
         )
 
 
-#: Of the promises of earlier releases there is none.
+#: Key of the hash, which manifests of earlier releases lack.
 _HASH = "hash"
 
 
 def _hash(raw: Mapping[str, Any]) -> str:
-    said = {name: value for name, value in raw.items() if name != _HASH}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {name: value for name, value in raw.items() if name != _HASH}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _schema_from_hex(text: str) -> pa.Schema:

@@ -85,18 +85,18 @@ class Witnesses:
         of an earlier release, which did not say whose they were.
         """
         return [
-            each
-            for each in self.all()
-            if each.ledger_id in (None, ledger_id) or each.sink == self.sink
+            witness
+            for witness in self.all()
+            if witness.ledger_id in (None, ledger_id) or witness.sink == self.sink
         ]
 
     def all(self) -> list[Witness]:
-        """Of every ledger, oldest version first."""
-        return sorted(self._read(), key=lambda each: each.id)
+        """Return the receipts of every ledger, oldest version first."""
+        return sorted(self._read(), key=lambda witness: witness.id)
 
     def entry_ids(self) -> list[EntryId]:
         """The commits that were confirmed, oldest first."""
-        return [each.id for each in self.all()]
+        return [witness.id for witness in self.all()]
 
     def remember(self, entry: LedgerEntry) -> None:
         """``entry`` was committed: it takes the place of its parent, which it stands on.
@@ -107,9 +107,9 @@ class Witnesses:
         path = self._path(entry.id, entry.ledger_id)
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            said = {"sink": dict(self.sink), "content": entry.content_hash}
+            receipt = {"sink": dict(self.sink), "content": entry.content_hash}
             # not flushed: after a power cut its name may be all there is, which is alarm enough
-            write_atomically(path, json.dumps(said), flushed=False)
+            write_atomically(path, json.dumps(receipt), flushed=False)
         # of this very commit; one of another ledger has another transaction id
         replaced = [Witness(entry.id)]
         if entry.parent is not None:
@@ -118,7 +118,7 @@ class Witnesses:
 
     def forget(self, witnesses: Iterable[Witness]) -> None:
         """Remove these and no others."""
-        remove_all(self._path(each.id, each.ledger_id) for each in witnesses)
+        remove_all(self._path(w.id, w.ledger_id) for w in witnesses)
 
     def _path(self, entry_id: EntryId, ledger_id: str | None) -> Place:
         of_ledger = self.folder / ledger_id if ledger_id else self.folder
@@ -136,8 +136,8 @@ class Witnesses:
 def _witness(entry_id: EntryId, ledger_id: str | None, path: Place) -> Witness:
     """One that was cut (a full disk, a power cut) still tells that the commit was confirmed."""
     try:
-        said = json.loads(path.read_bytes())
-        return Witness(entry_id, ledger_id, said["sink"], said["content"])
+        receipt = json.loads(path.read_bytes())
+        return Witness(entry_id, ledger_id, receipt["sink"], receipt["content"])
     except (ValueError, KeyError, TypeError):
         return Witness(entry_id, ledger_id)
 
@@ -164,11 +164,11 @@ class LostAttempts:
             write_atomically(self._marks / name_of(entry_id), session or "", flushed=False)
 
     def ids(self) -> list[EntryId]:
-        """Those remembered, oldest version first."""
+        """Return the remembered attempts, oldest version first."""
         return entry_ids_in(self._marks)
 
     def jobs(self) -> Iterator[tuple[EntryId, str]]:
-        """Those whose jobs nobody has ended yet, with their sessions."""
+        """Yield the attempts whose jobs nobody has ended yet, with their sessions."""
         for entry_id in self.ids():
             with suppress(FileNotFoundError):
                 if session := (self._marks / name_of(entry_id)).read_text():
@@ -182,7 +182,7 @@ class LostAttempts:
         (self._marks / name_of(entry_id)).unlink(missing_ok=True)
 
     def forget_before(self, version: int) -> None:
-        """Those of old versions: no job runs for so long."""
+        """Forget attempts at old versions: no job runs for so long."""
         for entry_id in self.ids():
             if entry_id.version + _VERSIONS_REMEMBERED <= version:
                 self.forget(entry_id)
@@ -223,7 +223,7 @@ def own(folder: Place) -> IO[str] | None:
 
 
 def is_dead(folder: Place) -> bool:
-    """Whether the process that staged here ran on this kernel, and has ended."""
+    """True if the process that staged here ran on this kernel, and has ended."""
     if sys.platform == "win32" or not isinstance(folder, Path):
         return False
     with suppress(OSError), (folder / _LOCK).open() as lock:
@@ -234,7 +234,7 @@ def is_dead(folder: Place) -> bool:
 
 
 def _kernel() -> str:
-    """What this run of this machine's kernel is known by."""
+    """Return an id of this boot of this machine's kernel."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return f"{platform.node()} {os.getuid()}"

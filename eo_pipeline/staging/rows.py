@@ -60,7 +60,7 @@ class StagedTable:
 
     @property
     def rows(self) -> int:
-        """How many rows :meth:`batches` will give."""
+        """Number of rows that :meth:`batches` gives."""
         if self.table is not None:
             return int(self.table.num_rows)
         return sum(file.rows for file in self.files)
@@ -155,15 +155,17 @@ def batches_of(
 
 @contextmanager
 def _reading(file: StagedFile) -> Iterator[None]:
-    """Parquet's reader says of a damaged page or footer what it says of a broken disk."""
+    """Raise any error of a read as one of the file: Parquet's reader raises the same for a damaged
+    page and for a broken disk.
+    """
     try:
         yield
     except (OSError, pa.ArrowException) as error:
         raise _not_as_promised(file, f"cannot be read: {error}") from error
 
 
-def _verify(found: tuple[StagedFile, Place]) -> None:
-    file, path = found
+def _verify(file_and_path: tuple[StagedFile, Place]) -> None:
+    file, path = file_and_path
     size = size_of(path)
     if size is None:
         raise _not_as_promised(file, "is missing")
@@ -174,14 +176,14 @@ def _verify(found: tuple[StagedFile, Place]) -> None:
     _check_rows(file, rows)
 
 
-def _check_rows(file: StagedFile, found: int) -> None:
-    if found != file.rows:
-        raise _not_as_promised(file, f"has {found} rows, the manifest says {file.rows}")
+def _check_rows(file: StagedFile, rows: int) -> None:
+    if rows != file.rows:
+        raise _not_as_promised(file, f"has {rows} rows, the manifest says {file.rows}")
 
 
-def _not_as_promised(file: StagedFile, found: str) -> RefusedError:
+def _not_as_promised(file: StagedFile, fault: str) -> RefusedError:
     return RefusedError(
-        f"staged file {file.path} {found}. Nothing was published; the next run reads the ranges "
+        f"staged file {file.path} {fault}. Nothing was published; the next run reads the ranges "
         "again."
     )
 
@@ -196,19 +198,19 @@ class StagedOutput:
     dead_letters: StagedTable | None = None
 
     def verify(self, entry: LedgerEntry) -> None:
-        """What is published is what was staged, all of it and nothing else: the files are as the
-        manifest says, and they hold as many rows and dead letters as ``entry`` will say for ever.
+        """Check that the files are as the manifest says, and hold as many rows and dead letters as
+        ``entry``, so that all that was staged is published and nothing else.
 
         Raises:
             RefusedError: with the numbers, or the file's name.
         """
-        said = (entry.counts.rows, entry.counts.dead_letters)
-        found = tuple(table.rows if table else 0 for table in (self.rows, self.dead_letters))
-        if found != said:
+        counted = (entry.counts.rows, entry.counts.dead_letters)
+        staged = tuple(table.rows if table else 0 for table in (self.rows, self.dead_letters))
+        if staged != counted:
             raise RefusedError(
-                f"Pipeline {entry.pipeline!r}, version {entry.version}: {found[0]} rows and "
-                f"{found[1]} dead letters are staged, the ledger entry says {said[0]} and "
-                f"{said[1]}. Nothing was published; the next run reads the ranges again."
+                f"Pipeline {entry.pipeline!r}, version {entry.version}: {staged[0]} rows and "
+                f"{staged[1]} dead letters are staged, the ledger entry says {counted[0]} and "
+                f"{counted[1]}. Nothing was published; the next run reads the ranges again."
             )
         for table in (self.rows, self.dead_letters):
             if table is not None:

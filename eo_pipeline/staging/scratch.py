@@ -33,22 +33,22 @@ class Scratch:
     shared: BucketPath | None = None
 
     def seen(self, file: Path) -> Place:
-        """Where Spark reads ``file`` as it is now, which lies in :attr:`folder`."""
+        """Return the path by which Spark reads ``file`` of :attr:`folder` as it is now."""
         if self.shared is None:
             return file
-        place = self.shared / file.name
-        place.put_file(file)
-        return place
+        copy = self.shared / file.name
+        copy.put_file(file)
+        return copy
 
     def remove(self, file: Path) -> None:
-        """Here, and where it was seen."""
+        """Delete ``file``, and its copy in the bucket."""
         file.unlink()
         if self.shared is not None:
             (self.shared / file.name).unlink()
 
     @property
     def place(self) -> Place:
-        """Where Spark writes, and this process reads."""
+        """The path that Spark writes to and this process reads from."""
         return self.folder if self.shared is None else self.shared
 
 

@@ -13,8 +13,8 @@ MUTANTS = (
         "live-branch",
         "What a rewind left behind is no target any more.",
         "eo_pipeline/ledger/history.py",
-        "            live = [each for each in live if each.version <= target]\n",
-        "            live = [each for each in live if each.version <= target + 1]\n",
+        "            live = [e for e in live if e.version <= target]\n",
+        "            live = [e for e in live if e.version <= target + 1]\n",
         (
             f"{_TARGETS}::test_a_version_that_was_left_behind_is_refused_and_a_moment_goes_on_to_what_stands",
         ),

@@ -100,8 +100,8 @@ class ConsoleSession(SinkSession):
         except FileNotFoundError:
             return None
         except ValueError as error:
-            found = f"cannot be read, in the ledger file {self.path(version)}: {error}"
-            raise LedgerDamagedError(self.pipeline, version, found) from error
+            damage = f"cannot be read, in the ledger file {self.path(version)}: {error}"
+            raise LedgerDamagedError(self.pipeline, version, damage) from error
         except OSError as error:
             raise SinkUnavailableError(f"the ledger cannot be read: {error.strerror}") from error
 

@@ -131,5 +131,5 @@ class MySqlSink(SqlSink):
         return reason(schema, Limits(not_finite=False, needed=needed, never_null=never_null))
 
     def plain_rows_need(self) -> Collection[str] | None:
-        """What an upsert goes by."""
+        """Return the columns that an upsert needs a value in."""
         return rule.never_null if (rule := self.upsert_rule) else ()

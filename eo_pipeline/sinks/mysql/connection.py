@@ -122,7 +122,7 @@ class Connection(pymysql.Connection):
 
     @property
     def in_transaction(self) -> bool:
-        """What the server said with its last answer."""
+        """The transaction's state by the server's last answer."""
         return bool(self.server_status & pymysql.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
     @property
@@ -360,10 +360,11 @@ def is_mariadb(connection: Connection) -> bool:
 
 
 def _explained(error: pymysql.MySQLError) -> EoPipelineError:
-    number, found = number_of(error), diagnosis_of(error)
+    number, diagnosis = number_of(error), diagnosis_of(error)
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, ssl.SSLError):
         return ConfigError(f"sink.ssl_mode: no encrypted connection to MySQL: {cause}")
-    if found.is_transient or number in _FULL:
-        return SinkUnavailableError(f"MySQL does not answer: {found.says}. {found.remedy}".rstrip())
-    return ConfigError(f"sink: MySQL refused the connection: {found.says}. {found.remedy}".rstrip())
+    text = f"{diagnosis.says}. {diagnosis.remedy}".rstrip()
+    if diagnosis.is_transient or number in _FULL:
+        return SinkUnavailableError(f"MySQL does not answer: {text}")
+    return ConfigError(f"sink: MySQL refused the connection: {text}")

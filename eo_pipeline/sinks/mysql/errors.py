@@ -62,12 +62,12 @@ def number_of(error: pymysql.MySQLError) -> int | None:
 
 
 def diagnosis_of(error: pymysql.MySQLError) -> Diagnosis:
-    """What ``error`` means."""
+    """Return the meaning of ``error``."""
     return diagnosis(number_of(error), str(error.args[1] if len(error.args) > 1 else error))
 
 
 def diagnosis(number: int | None, message: str) -> Diagnosis:
-    """What an error or a warning means."""
+    """Return the meaning of an error or a warning."""
     message = " ".join(message.split()) or "the connection was lost"
     says = f"{message} (error {number})" if number else message
     return Diagnosis(says, number in _LATER, _REMEDIES.get(number or -1, ""))

@@ -133,7 +133,7 @@ class _Load:
         count = self.store.connection.warnings
         shown = self.store.rows("SHOW WARNINGS LIMIT 5") if count else []
         warnings = [diagnosis(int(number), str(text)) for _, number, text in shown]
-        transient = [found for found in warnings if found.is_transient]
+        transient = [warning for warning in warnings if warning.is_transient]
         if warnings:
             raise self.store.while_publishing((transient or warnings)[0], self.target)
         if count:
@@ -395,10 +395,10 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         return (self.name.schema, self.name.name)
 
     def exists(self) -> bool:
-        found = self.store.rows(_KIND, self.name.schema, self.name.name)
-        if not found:
+        rows = self.store.rows(_KIND, self.name.schema, self.name.name)
+        if not rows:
             return False
-        kind, engine = found[0]
+        kind, engine = rows[0]
         if "VIEW" in kind or engine is None:
             raise ConfigError(f"sink.table: {self.name} is not an ordinary table but a {kind}")
         if engine != "InnoDB":
@@ -411,10 +411,9 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
 
     def acts_by_itself(self) -> str:
         """MySQL's triggers cannot drop a row, but give it to another checkpoint."""
-        place = (self.name.schema, self.name.name)
-        if found := self.store.rows(_TRIGGERS, *place):
-            return ", ".join(f"the trigger {name}" for (name,) in found)
-        if self.store.rows(_SEES_TRIGGERS, self.name.schema, *place)[0][0]:
+        if triggers := self.store.rows(_TRIGGERS, *self.parameters):
+            return ", ".join(f"the trigger {name}" for (name,) in triggers)
+        if self.store.rows(_SEES_TRIGGERS, self.name.schema, *self.parameters)[0][0]:
             return ""
         return "triggers of the table, if it has any: this user may not see them (GRANT TRIGGER)"
 
@@ -477,18 +476,18 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         return column.room(wire)
 
     def retype(self, types: Mapping[str, str]) -> None:
-        found = self.columns()
+        columns = self.columns()
         self._refuse_checks(types)
         changes = [
-            f"MODIFY COLUMN {quoted(name)} {made}"
-            f" COMMENT {self.store.literal(found[self.names.fold(name)].comment)}"
-            for name, made in types.items()
+            f"MODIFY COLUMN {quoted(name)} {type_}"
+            f" COMMENT {self.store.literal(columns[self.names.fold(name)].comment)}"
+            for name, type_ in types.items()
         ]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(changes)}")
 
     def mark(self) -> None:
-        found = self.columns()[CHECKPOINT_COLUMN]
-        declared = f"{found.spelled} {'NULL' if found.nullable else 'NOT NULL'}"
+        column = self.columns()[CHECKPOINT_COLUMN]
+        declared = f"{column.spelled} {'NULL' if column.nullable else 'NOT NULL'}"
         self.store.execute(
             f"ALTER TABLE {self.name.sql} MODIFY COLUMN {quoted(CHECKPOINT_COLUMN)} {declared}"
             f"{self._commented(CHECKPOINT_COLUMN)}"
@@ -499,12 +498,12 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         if is_mariadb(self.store.connection):
             rows = self.store.rows(_CHECKS, self.name.schema, self.name.name)
             checked = {self.names.fold(name) for (name,) in rows}
-        for name, made in types.items():
+        for name, type_ in types.items():
             if self.names.fold(name) in checked:
                 raise SchemaChangeError(
                     f"column {name!r} of {self.name} is too narrow, and has a CHECK of its own, "
                     "which must be said again with its type. Nothing was written. ALTER TABLE "
-                    f"{for_people(self.name)} MODIFY {for_people(name)} {made} CHECK (...)"
+                    f"{for_people(self.name)} MODIFY {for_people(name)} {type_} CHECK (...)"
                 )
 
     @contextmanager
@@ -524,8 +523,8 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
                 self.store.rows("SELECT RELEASE_LOCK(%s)", name)
 
     def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
-        found = ask(_COMMENT_ON, self.name.schema, self.name.name, CHECKPOINT_COLUMN)
-        return str(found[0][0] or "") if found else None
+        rows = ask(_COMMENT_ON, self.name.schema, self.name.name, CHECKPOINT_COLUMN)
+        return str(rows[0][0] or "") if rows else None
 
     def finds_checkpoints(self, ask: Callable[..., list[Any]]) -> bool:
         return bool(ask(_FINDS, self.name.schema, self.name.name, CHECKPOINT_COLUMN))
@@ -546,7 +545,7 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
 
     def insert(self, columns: Sequence[MySqlColumn], staged: StagedTable) -> int:
         given = {self.names.fold(column.name) for column in columns}
-        absent = {name for name, found in self.columns().items() if found.must_be_given} - given
+        absent = {name for name, column in self.columns().items() if column.must_be_given} - given
         # LOAD DATA would put something into these; INSERT asks the table, and its triggers
         return load(self.store, self.name, columns, staged, by_insert=bool(absent))
 
@@ -560,7 +559,7 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
         """Also refuse another unique key: a row that met it would replace a row not its own."""
         super().check_key(key, wires)
         wanted, sent = set(map(self.names.fold, key)), set(map(self.names.fold, wires))
-        counted = {name for name, found in self.columns().items() if found.is_counted}
+        counted = {name for name, column in self.columns().items() if column.is_counted}
         for names in self.unique_keys():
             if names != wanted and not names & (counted - sent):
                 raise ConfigError(
@@ -648,7 +647,7 @@ def refused_records(table: MySqlTable, staged: StagedTable, most: int) -> list[d
     if not {*COORDINATES} <= {*staged.schema.names} or table.acts_by_itself():
         return []
     columns = table.bind(staged.schema)
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    records: dict[tuple[Any, ...], dict[str, Any]] = {}
     drop = f"DROP TEMPORARY TABLE IF EXISTS {_COPY.sql}"
     table.store.execute(drop)
     table.store.execute(f"CREATE TEMPORARY TABLE {_COPY.sql} LIKE {table.name.sql}")
@@ -656,13 +655,13 @@ def refused_records(table: MySqlTable, staged: StagedTable, most: int) -> list[d
         for batch in staged.batches():
             for row, error in _bisect_refused(table, columns, pa.Table.from_batches([batch])):
                 record = record_of(row)
-                found.setdefault((*record.values(),), {**record, "error": _in_words(error)})
-                if len(found) >= most:
-                    return [*found.values()]
+                records.setdefault((*record.values(),), {**record, "error": _in_words(error)})
+                if len(records) >= most:
+                    return [*records.values()]
     finally:
         if table.store.is_open:
             table.store.execute(drop)
-    return [*found.values()]
+    return [*records.values()]
 
 
 def _bisect_refused(
@@ -686,8 +685,8 @@ def _bisect_refused(
 
 
 def _in_words(error: Exception) -> str:
-    said = str(error.args[1]) if isinstance(error, pymysql.MySQLError) else str(error)
-    return f"MySQL refuses the row: {said}"
+    message = str(error.args[1]) if isinstance(error, pymysql.MySQLError) else str(error)
+    return f"MySQL refuses the row: {message}"
 
 
 class MySqlSession(SqlSession):

@@ -111,12 +111,12 @@ class WireType:
 
     @property
     def nullable(self) -> str:
-        """What a new column gets."""
+        """The declaration of a new column."""
         return f"{self.declared} NULL"
 
     @property
     def as_key(self) -> str:
-        """What a new column gets that is part of a key."""
+        """The declaration of a new column that is part of a key."""
         return _AS_KEY.get(self.kind, self.declared)
 
     def __str__(self) -> str:
@@ -159,14 +159,14 @@ class ColumnType:
 
     def takes(self, wire: WireType) -> bool:
         """True if every value of ``wire`` has its exact counterpart here, or is refused."""
-        kind, found = wire.kind, self.data_type
+        kind, data_type = wire.kind, self.data_type
         if kind is Kind.BOOLEAN or self.spelled == "tinyint(1)":
             return kind is Kind.BOOLEAN and self.spelled == "tinyint(1)"
         if kind in _INTEGERS:
-            return _takes_integer(found, _INTEGERS[kind])
+            return _takes_integer(data_type, _INTEGERS[kind])
         if kind is Kind.DECIMAL:
-            return found == "decimal" and wire.scale <= (self.digits or 0)
-        return found in _TAKEN_BY[kind]
+            return data_type == "decimal" and wire.scale <= (self.digits or 0)
+        return data_type in _TAKEN_BY[kind]
 
     def room(self, wire: WireType) -> int | None:
         """Digits before the point, if those of ``wire`` may be more."""
@@ -176,13 +176,13 @@ class ColumnType:
         return room if room < wire.whole else None
 
     def wider(self, wire: WireType) -> str | None:
-        """What the column can become so that it takes ``wire``, and no value of it changes: all
-        of its declaration but the comment. None where more than that would have to be declared.
+        """Return the declaration, without its comment, that takes ``wire`` and every present value
+        unchanged. None where more than that would have to be declared.
         """
         if self.is_counted or self.is_computed or self.is_special:
             return None
-        made = self._wider_type(wire)
-        return made and f"{made} {'NULL' if self.nullable else 'NOT NULL'}"
+        type_ = self._wider_type(wire)
+        return type_ and f"{type_} {'NULL' if self.nullable else 'NOT NULL'}"
 
     def _wider_type(self, wire: WireType) -> str | None:
         unsigned = " unsigned" if "unsigned" in self.spelled else ""
@@ -208,7 +208,7 @@ class ColumnType:
 
 
 def wire_type(field: pa.Field) -> WireType:
-    """How ``field`` travels.
+    """Return the type in which ``field`` is sent.
 
     Raises:
         SchemaChangeError: MySQL has no type for it.
@@ -228,10 +228,10 @@ def wire_type(field: pa.Field) -> WireType:
     return WireType(kind, _NAMES[kind], whole=WHOLE_DIGITS.get(kind))
 
 
-def _takes_integer(found: str, width: int) -> bool:
-    if found in ("double", "float"):
-        return width <= (4 if found == "double" else 2)
-    return found == "decimal" or _WIDTHS.get(found, 0) >= width
+def _takes_integer(data_type: str, width: int) -> bool:
+    if data_type in ("double", "float"):
+        return width <= (4 if data_type == "double" else 2)
+    return data_type == "decimal" or _WIDTHS.get(data_type, 0) >= width
 
 
 _TIMES = frozenset({"datetime", "timestamp"})
@@ -280,8 +280,8 @@ _MICROSECONDS = 6
 
 
 def read_as(name: str, kind: ColumnType) -> ReadColumn:
-    """How the column ``name`` is read: with all that was written to it, or as text where MySQL
-    keeps a form of its own, or less of it.
+    """Return the reading of the column ``name``: exact, or as text where MySQL keeps a form of its
+    own or loses a part.
     """
     if kind.spelled == "tinyint(1)":
         return ReadColumn.exact(name, pa.bool_(), pa.int8())

@@ -134,7 +134,7 @@ class PostgresSink(SqlSink):
         return reason(schema, Limits(years=_YEARS, nul=False, needed=needed, never_null=never_null))
 
     def plain_rows_need(self) -> Collection[str] | None:
-        """What an upsert goes by."""
+        """Return the columns that an upsert needs a value in."""
         return rule.never_null if (rule := self.upsert_rule) else ()
 
 

@@ -167,15 +167,15 @@ class PostgresStore(SqlStore):
     def locate(self) -> None:
         named = self.table.schema
         query, name = (_SCHEMA_NAMED, named) if named else (_SCHEMA_OF, self.table.sql)
-        found = self.rows(query, name)
-        if not (found and found[0][0]):
+        rows = self.rows(query, name)
+        if not (rows and rows[0][0]):
             remedy = (
                 f"the database has no schema {named!r}: CREATE SCHEMA {quoted(named)}"
                 if named
                 else "the role's search_path holds no schema: write the table as schema.table"
             )
             raise ConfigError(f"sink.table: {remedy}")
-        schema = str(found[0][0])
+        schema = str(rows[0][0])
         self.table = self.table.within(schema)
         self.dead_letters = self.dead_letters.within(schema)
 
@@ -271,11 +271,11 @@ def connect(dsn: str, application: str, timeout: float) -> Connection:
         ConfigError: the server answers and refuses the login or the database.
     """
     given = conninfo_parts(dsn)
-    own = {
+    defaults = {
         "application_name": application,
         "connect_timeout": max(_PING_SECONDS, math.ceil(timeout)),
     }
-    absent: dict[str, Any] = {k: v for k, v in (_KEEPALIVES | own).items() if k not in given}
+    absent: dict[str, Any] = {k: v for k, v in (_KEEPALIVES | defaults).items() if k not in given}
     conninfo = make_conninfo(dsn, **absent, client_encoding="utf8")
     try:
         return _connect(conninfo)

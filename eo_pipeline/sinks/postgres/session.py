@@ -209,8 +209,8 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
             for name, kind, scale in self.store.rows(SHOWN, self.name.sql)
             if (arrow := shown_as(kind, scale)) is not None
         ]
-        known = CHECKPOINT_COLUMN in [field.name for field in fields]
-        return pa.schema(fields if known else [])
+        has_number = CHECKPOINT_COLUMN in [field.name for field in fields]
+        return pa.schema(fields if has_number else [])
 
     def readable(self) -> list[ReadColumn]:
         columns = self.columns() if self.exists() else {}
@@ -268,7 +268,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         return column.room(wire)
 
     def retype(self, types: Mapping[str, str]) -> None:
-        changes = [f"ALTER COLUMN {quoted(name)} TYPE {made}" for name, made in types.items()]
+        changes = [f"ALTER COLUMN {quoted(name)} TYPE {type_}" for name, type_ in types.items()]
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(changes)}")
 
     @contextmanager
@@ -281,18 +281,18 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         """A table that is published by logical replication takes no DELETE and no UPDATE unless
         something tells its subscribers which row is meant: a primary key, or the whole old row.
         """
-        found = self.store.ask(UNIDENTIFIED, self.name.sql)
-        if not_mine := [part for part, is_mine in found if not is_mine]:
+        parts = self.store.ask(UNIDENTIFIED, self.name.sql)
+        if not_mine := [part for part, is_mine in parts if not is_mine]:
             raise RefusedError(
                 f"{self.name}: a publication tells of its rows, and nothing says which row is "
                 "meant, so that PostgreSQL lets none be deleted or replaced. Nothing was changed. "
                 f"Its owner can help: {'; '.join(map(_identified, not_mine))}"
             )
-        return [_identified(part) for part, _ in found]
+        return [_identified(part) for part, _ in parts]
 
     def checkpoint_comment(self, ask: Callable[..., list[Any]]) -> str | None:
-        found = ask(COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)
-        return str(found[0][0] or "") if found else None
+        rows = ask(COMMENT_ON, self.name.sql, CHECKPOINT_COLUMN)
+        return str(rows[0][0] or "") if rows else None
 
     def finds_checkpoints(self, ask: Callable[..., list[Any]]) -> bool:
         return bool(ask(FINDS, self.name.sql, CHECKPOINT_COLUMN))
@@ -363,7 +363,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
 def _encoded(
     columns: Sequence[PostgresColumn], staged: StagedTable
 ) -> Iterator[tuple[int, bytes | memoryview]]:
-    """What binary COPY takes, piece by piece, each with the rows that end in it."""
+    """Yield the pieces of a binary COPY, each with the number of rows that end in it."""
     if staged.form is not None:
         yield 0, HEADER
         yield from ((len(rows), bytes_of(rows)) for rows in staged.packed(FORM))
@@ -485,7 +485,7 @@ def refused_records(table: PostgresTable, staged: StagedTable, most: int) -> lis
     """
     if not {*COORDINATES} <= {*staged.schema.names} or table.acts_by_itself():
         return []
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    records: dict[tuple[Any, ...], dict[str, Any]] = {}
     with table.store.transaction():
         columns = table.bind(staged.schema)
         with table.staged_rows(columns, staged) as stage:
@@ -498,15 +498,15 @@ def refused_records(table: PostgresTable, staged: StagedTable, most: int) -> lis
             ):
                 table.store.execute(statement)
             insert = (
-                f"INSERT INTO {_COPY.sql} ({columns_list(each.name for each in columns)}) "
+                f"INSERT INTO {_COPY.sql} ({columns_list(column.name for column in columns)}) "
                 f"SELECT {', '.join(map(table.sent, columns))} FROM {_ROWS.sql}"
             )
             for number, error in _refused(table, insert, staged.rows):
                 record = _coordinates(table, number)
-                found.setdefault((*record.values(),), {**record, "error": _in_words(error)})
-                if len(found) >= most:
+                records.setdefault((*record.values(),), {**record, "error": _in_words(error)})
+                if len(records) >= most:
                     break
-    return [*found.values()]
+    return [*records.values()]
 
 
 def _refused(table: PostgresTable, insert: str, rows: int) -> Iterator[tuple[int, psycopg.Error]]:

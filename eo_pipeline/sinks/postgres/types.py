@@ -97,7 +97,7 @@ _NAMES = {
 
 
 def wire_type(field: pa.Field) -> WireType:
-    """How ``field`` travels.
+    """Return the type in which ``field`` is sent.
 
     Raises:
         SchemaChangeError: PostgreSQL has no type for it.
@@ -105,15 +105,15 @@ def wire_type(field: pa.Field) -> WireType:
     data_type = field.type
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
-    found = _scalar(data_type) or _list(data_type)
-    if found is None and kind_of(data_type) is Kind.NESTED:
+    wire = _scalar(data_type) or _list(data_type)
+    if wire is None and kind_of(data_type) is Kind.NESTED:
         return WireType("jsonb", "jsonb", "jsonb", pa.string())
-    if found is None:
+    if wire is None:
         raise SchemaChangeError(
             f"column {field.name!r}: PostgreSQL has no type for {data_type}. Nothing was written; "
             "cast or drop it in the transform."
         )
-    return found
+    return wire
 
 
 def _scalar(data_type: pa.DataType) -> WireType | None:
@@ -221,8 +221,8 @@ class ColumnType:
         return room if room < wire.whole else None
 
     def wider(self, wire: WireType) -> str | None:
-        """What the column can become so that it takes ``wire``, and no value of it changes; None
-        for a domain, which the column would leave.
+        """Return the type that takes ``wire`` and every present value unchanged; None for a domain,
+        which the column would leave.
         """
         mine, meant = self.name.removesuffix(_ARRAY), wire.meant.removesuffix(_ARRAY)
         if self.is_domain or self.is_array != wire.is_array:
@@ -236,8 +236,8 @@ class ColumnType:
             return None
         scale = max(self.scale or 0, wire.scale or 0)
         digits = max(whole, wire.whole) + scale
-        made = f"numeric({digits},{scale})" + (_ARRAY if self.is_array else "")
-        return made if digits <= _DIGITS_MAX else None
+        numeric = f"numeric({digits},{scale})" + (_ARRAY if self.is_array else "")
+        return numeric if digits <= _DIGITS_MAX else None
 
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" with {self.scale} digits after the point"
@@ -246,8 +246,8 @@ class ColumnType:
 
 @functools.cache
 def _shown() -> dict[str, pa.DataType]:
-    """What each type is read back as, without a change; not those in which PostgreSQL keeps a form
-    of its own (json, uuid, character) and not arrays.
+    """Return the Arrow type of each type that is read back unchanged; without arrays and types
+    that PostgreSQL keeps in a form of its own (json, uuid, character).
     """
     return {
         "boolean": pa.bool_(),

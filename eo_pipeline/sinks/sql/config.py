@@ -127,7 +127,7 @@ TableText = Annotated[str, AfterValidator(_parsed)]
 
 
 def dead_letters_of(table: TableName) -> TableName:
-    """Where dead letters go if nobody says where."""
+    """Return the default table of dead letters."""
     return table.sibling(f"{table.name}_dead_letters")
 
 

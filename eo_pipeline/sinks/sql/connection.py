@@ -66,7 +66,7 @@ class SqlStore(ABC):
 
     @property
     def unreadable(self) -> tuple[type[Exception], ...]:
-        """What is raised for a value that Python or Arrow has nothing for."""
+        """Exceptions for a value that Python or Arrow cannot hold."""
         return (pa.ArrowException,)
 
     def __init__(self, sink: SqlSink, pipeline: str) -> None:
@@ -76,7 +76,7 @@ class SqlStore(ABC):
         self.dead_letters = sink.dead_letters
         self.connection: Any = self.connect()
 
-    # What a dialect fills in.
+    # Abstract parts, implemented by the dialect.
 
     @abstractmethod
     def connect(self) -> Any:
@@ -95,7 +95,7 @@ class SqlStore(ABC):
     @property
     @abstractmethod
     def is_in_transaction(self) -> bool:
-        """What the database said with its last answer."""
+        """The transaction's state by the database's last answer."""
 
     @abstractmethod
     def execute(self, statement: str, *parameters: Any) -> Any:
@@ -103,7 +103,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def diagnose(self, error: Any) -> Diagnosis:
-        """What ``error``, a :attr:`driver_error`, means."""
+        """Return the meaning of ``error``, a :attr:`driver_error`."""
 
     @abstractmethod
     def is_violation(self, error: Any, constraint: str) -> bool:
@@ -134,8 +134,8 @@ class SqlStore(ABC):
                     raise
 
     def _lacks_column(self, ledger: TableName) -> bool:
-        found = self.execute(f"SELECT * FROM {ledger.sql} WHERE version < 0")
-        return ADDED_COLUMN not in [column[0] for column in found.description]
+        cursor = self.execute(f"SELECT * FROM {ledger.sql} WHERE version < 0")
+        return ADDED_COLUMN not in [column[0] for column in cursor.description]
 
     def check_server(self) -> None:  # noqa: B027 - there may be none
         """Look once, after opening, for settings that a person should know of."""
@@ -159,7 +159,7 @@ class SqlStore(ABC):
         self.execute("COMMIT")
 
     def send_rollback(self) -> None:
-        """End what is open, if anything is."""
+        """Roll back an open transaction, if there is one."""
         if self.is_in_transaction:
             self.execute("ROLLBACK")
 
@@ -176,7 +176,7 @@ class SqlStore(ABC):
         """A cursor that fetches rows as they are asked for."""
         return self.connection.cursor()
 
-    # What all of them do alike.
+    # Common to all dialects.
 
     @property
     def ledger(self) -> TableName:
@@ -245,7 +245,7 @@ class SqlStore(ABC):
             self.roll_back()
 
     def roll_back(self) -> None:
-        """End what is open. A connection that cannot do that is closed: the server then ends it."""
+        """Roll back an open transaction, or else close the connection: the server then ends it."""
         if not self.is_open:
             return
         try:
@@ -265,25 +265,29 @@ class SqlStore(ABC):
             )
 
     def while_opening(self, error: Exception) -> EoPipelineError:
-        """What ``error`` of the driver, met before anything was planned, means."""
-        found = self.diagnose(error)
-        if found.is_transient:
-            text = f"{self.table}: {self.product} cannot be used just now: {found.says}."
-            return SinkUnavailableError(f"{text} {found.remedy}".rstrip())
-        text = f"{self.table}: {self.product} does not let this pipeline work there: {found.says}."
-        return ConfigError(f"{text} {found.remedy}".rstrip())
+        """Return our error for ``error`` of the driver, met before anything was planned."""
+        diagnosis = self.diagnose(error)
+        if diagnosis.is_transient:
+            text = f"{self.table}: {self.product} cannot be used just now: {diagnosis.says}."
+            return SinkUnavailableError(f"{text} {diagnosis.remedy}".rstrip())
+        text = (
+            f"{self.table}: {self.product} does not let this pipeline work there: {diagnosis.says}."
+        )
+        return ConfigError(f"{text} {diagnosis.remedy}".rstrip())
 
-    def while_publishing(self, found: Diagnosis, table: TableName | None = None) -> EoPipelineError:
-        """What ``found``, met before COMMIT was sent, means for rows on their way into ``table``;
-        into the pipeline's own if none is named.
+    def while_publishing(
+        self, diagnosis: Diagnosis, table: TableName | None = None
+    ) -> EoPipelineError:
+        """Return our error for ``diagnosis``, met before COMMIT was sent, of rows for ``table``;
+        for the pipeline's own if none is named.
         """
         table = table or self.table
-        if found.is_transient:
+        if diagnosis.is_transient:
             return SinkUnavailableError(
-                f"{table}: {self.product} could not take the rows just now: {found.says}. "
-                f"Nothing was written; the next run tries again. {found.remedy}".rstrip()
+                f"{table}: {self.product} could not take the rows just now: {diagnosis.says}. "
+                f"Nothing was written; the next run tries again. {diagnosis.remedy}".rstrip()
             )
         return RefusedError(
-            f"{table}: {self.product} refused the rows: {found.says}. "
-            f"Nothing was written. {found.remedy}".rstrip()
+            f"{table}: {self.product} refused the rows: {diagnosis.says}. "
+            f"Nothing was written. {diagnosis.remedy}".rstrip()
         )

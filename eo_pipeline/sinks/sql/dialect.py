@@ -18,7 +18,7 @@ from eo_pipeline.staging.rows import StagedTable
 
 
 class AnyWireType(Protocol):
-    """How a staged column travels. ``str`` of it goes into messages."""
+    """The type in which a staged column is sent. ``str`` of it goes into messages."""
 
     @property
     def declared(self) -> str:
@@ -45,8 +45,8 @@ _COMMENT = "eo-pipeline: the checkpoint that published the row; ledger "
 
 def ledger_in(comment: str) -> str | None:
     """The ledger that a column of checkpoints was made for, by its comment."""
-    said, mark, ledger_id = comment.partition(_COMMENT)
-    return ledger_id if mark and not said else None
+    before, mark, ledger_id = comment.partition(_COMMENT)
+    return ledger_id if mark and not before else None
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class TableDialect(ABC, Generic[W, C]):
 
     @property
     def parameters(self) -> tuple[str | None, ...]:
-        """What the catalog knows the table by."""
+        """The table's name as parameters of queries of the catalog."""
         return (self.name.sql,)
 
     @abstractmethod
@@ -112,7 +112,7 @@ class TableDialect(ABC, Generic[W, C]):
         return False
 
     def has_later(self, version: str) -> str:
-        """Whether there are rows of checkpoints above ``version``, an expression; as one too.
+        """Return the SQL expression that is true if rows of checkpoints above ``version`` exist.
         Answered by the index of :meth:`finds_checkpoints`.
         """
         table, number = self.store.escaped(self.name.sql), quoted(CHECKPOINT_COLUMN)
@@ -120,7 +120,7 @@ class TableDialect(ABC, Generic[W, C]):
 
     @abstractmethod
     def wire_type(self, field: pa.Field) -> W:
-        """How ``field`` travels.
+        """Return the type in which ``field`` is sent.
 
         Raises:
             SchemaChangeError: the database has no type for it.
@@ -168,8 +168,8 @@ class TableDialect(ABC, Generic[W, C]):
         return name.sql if isinstance(name, TableName) else quoted(name)
 
     def acts_by_itself(self) -> str:
-        """What the table has of its own that may drop, move or change rows on their way, or keep
-        them when they are deleted (a trigger, say), for a message; empty if it has nothing.
+        """Return the table's triggers, rules and the like that may drop, move or change rows on
+        their way, or keep them when they are deleted, for a message; empty if it has none.
         """
         return ""
 
@@ -180,12 +180,12 @@ class TableDialect(ABC, Generic[W, C]):
         Raises:
             RefusedError: the table may change what it is given.
         """
-        known = CHECKPOINT_COLUMN in self.columns()
-        return pa.schema([(CHECKPOINT_COLUMN, pa.int64())] if known else [])
+        has_number = CHECKPOINT_COLUMN in self.columns()
+        return pa.schema([(CHECKPOINT_COLUMN, pa.int64())] if has_number else [])
 
     def readable(self) -> list[ReadColumn]:
-        """How each column is read that a reader can have, the checkpoint's number among them; none
-        if there is no table. Left to itself a dialect reads what it :meth:`shown`.
+        """Return the readable columns, the checkpoint's number among them; none if there is no
+        table. The default is the columns of :meth:`shown`.
         """
         return [ReadColumn.exact(field.name, field.type) for field in self.shown()]
 
@@ -199,7 +199,7 @@ class TableDialect(ABC, Generic[W, C]):
         return []
 
     def settle(self) -> None:
-        """What the database has put off to the commit happens now, while it can be counted."""
+        """Run deferred triggers and constraints now, while their effect can be counted."""
 
     def retyping(self, name: str, declared: str) -> str:
         """A statement by which a person gives the column ``name`` another type."""

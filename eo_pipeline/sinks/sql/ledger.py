@@ -176,8 +176,8 @@ class LedgerStatements:
 
     @property
     def to_prune(self) -> str:
-        """How many entries below a version are not emptied yet, and the first of them. Parameters:
-        pipeline, version.
+        """Count the entries below a version that are not emptied yet, and find the first.
+        Parameters: pipeline, version.
         """
         return f"SELECT count(*), min(version) FROM {self._escaped} {self._whole_below}"
 
@@ -202,7 +202,7 @@ class LedgerStatements:
 
     @property
     def table_of(self) -> str:
-        """Which table a pipeline publishes into. Parameter: pipeline."""
+        """Select the table that a pipeline publishes into. Parameter: pipeline."""
         return (
             f"SELECT target_table FROM {self._escaped} "
             f"WHERE pipeline = {self.mark} ORDER BY version DESC LIMIT 1"
@@ -210,7 +210,7 @@ class LedgerStatements:
 
     @property
     def pipeline_of(self) -> str:
-        """Which pipeline started on a table. Parameter: table."""
+        """Select the pipeline that started on a table. Parameter: table."""
         return (
             f"SELECT pipeline FROM {self._escaped} WHERE target_table = {self.mark} AND version = 0"
         )
@@ -285,12 +285,12 @@ class SqlLedger:
         Raises:
             ConfigError: the ledger names another table, or another pipeline has this one.
         """
-        found = self.ask(self.statements.table_of, self.pipeline)
-        if not found:
+        rows = self.ask(self.statements.table_of, self.pipeline)
+        if not rows:
             self.refuse_other_pipeline()
-        elif found[0][0] != str(self.table):
+        elif rows[0][0] != str(self.table):
             raise ConfigError(
-                f"sink.table: pipeline {self.pipeline!r} publishes into {found[0][0]}, by its "
+                f"sink.table: pipeline {self.pipeline!r} publishes into {rows[0][0]}, by its "
                 f"ledger, not into {self.table}. Give the pipeline for {self.table} a name of its "
                 f"own; if the table was renamed, set target_table in {self.statements.table} "
                 "likewise."
@@ -298,10 +298,10 @@ class SqlLedger:
 
     def refuse_other_pipeline(self) -> None:
         """Raise :class:`ConfigError` if another pipeline started on the table."""
-        found = self.ask(self.statements.pipeline_of, str(self.table))
-        if found and found[0][0] != self.pipeline:
+        rows = self.ask(self.statements.pipeline_of, str(self.table))
+        if rows and rows[0][0] != self.pipeline:
             raise ConfigError(
-                f"sink.table: {self.table} belongs to pipeline {found[0][0]!r}; pipeline "
+                f"sink.table: {self.table} belongs to pipeline {rows[0][0]!r}; pipeline "
                 f"{self.pipeline!r} needs a table of its own. One ledger speaks for one table."
             )
 
@@ -314,8 +314,8 @@ class SqlLedger:
         """
         written = entry.counts.rows_total - entry.counts.rows
         if written > 0 or holds_rows:
-            found = f"{self.table} was made for another ledger, {made_for}, and holds rows"
-            raise TableReplacedError(self.pipeline, written, found)
+            reason = f"{self.table} was made for another ledger, {made_for}, and holds rows"
+            raise TableReplacedError(self.pipeline, written, reason)
 
     def refuse_lost_table(self, entry: LedgerEntry) -> None:
         """A table made anew for ``entry`` would lack what the ledger says was written.
@@ -325,21 +325,21 @@ class SqlLedger:
         """
         written = entry.counts.rows_total - entry.counts.rows
         if written > 0:
-            found = f"{self.table}, or its checkpoint column, does not exist any more"
-            raise TableReplacedError(self.pipeline, written, found)
+            reason = f"{self.table}, or its checkpoint column, does not exist any more"
+            raise TableReplacedError(self.pipeline, written, reason)
 
 
 def heads_of(
     statements: LedgerStatements, ask: Callable[..., list[Any]], pipelines: Collection[str]
 ) -> dict[str, LedgerEntry | None]:
     """The newest entry of each of ``pipelines`` in one ledger; ``ask`` as in :class:`SqlLedger`."""
-    found: dict[str, LedgerEntry | None] = dict.fromkeys(pipelines)
+    heads: dict[str, LedgerEntry | None] = dict.fromkeys(pipelines)
     names = iter(pipelines)
-    while asked := list(islice(names, HEADS)):
-        for row in ask(statements.heads(len(asked)), *asked):
+    while page := list(islice(names, HEADS)):
+        for row in ask(statements.heads(len(page)), *page):
             entry = entry_of(row)
-            found[entry.pipeline] = entry
-    return found
+            heads[entry.pipeline] = entry
+    return heads
 
 
 def row_of(entry: LedgerEntry, target_table: str) -> tuple[Any, ...]:

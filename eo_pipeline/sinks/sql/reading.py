@@ -19,7 +19,7 @@ LINEAGE_PAGE = 50_000
 def read_lineage(
     cursor: Any, table: str, columns: Collection[str], since: int
 ) -> Iterator[pa.RecordBatch]:
-    """What :meth:`SinkSession.lineage` tells, by one query.
+    """Yield the batches of :meth:`SinkSession.lineage`, by one query.
 
     Args:
         cursor: one of Python's DB-API that fetches rows as they are asked for.
@@ -35,7 +35,7 @@ def read_lineage(
 
 
 def read_values(cursor: Any, table: str, schema: pa.Schema, since: int) -> Iterator[pa.RecordBatch]:
-    """What ``SinkSession.values`` tells, of the columns ``schema``; see :func:`read_lineage`."""
+    """Yield the batches of ``SinkSession.values``, of ``schema``; see :func:`read_lineage`."""
     if schema.names:
         selected = ", ".join(quoted(name) for name in schema.names)
         checkpoint = quoted(CHECKPOINT_COLUMN)
@@ -46,8 +46,8 @@ def read_values(cursor: Any, table: str, schema: pa.Schema, since: int) -> Itera
 
 @dataclass(frozen=True)
 class ReadColumn:
-    """How a column is read: ``selected`` in a query's list, its values as the driver gives them of
-    the Arrow type ``given``, which becomes that of ``field``.
+    """The reading of a column: the expression ``selected`` of a query's list, the Arrow type
+    ``given`` of the driver's values, and the ``field`` that these are cast to.
     """
 
     field: pa.Field
@@ -68,7 +68,7 @@ class ReadColumn:
 def read_rows(
     cursor: Any, table: str, columns: Sequence[ReadColumn], selected: Selected
 ) -> Iterator[pa.RecordBatch]:
-    """What ``SinkSession.rows_of`` tells; see :func:`read_lineage`."""
+    """Yield the batches of ``SinkSession.rows_of``; see :func:`read_lineage`."""
     if not columns:
         return
     named = ", ".join(column.selected for column in columns)
@@ -87,7 +87,7 @@ def read_rows(
 def count_rows(
     cursor: Any, table: str, columns: Collection[str], selected: Selected
 ) -> dict[int | None, int]:
-    """What ``SinkSession.counts_of`` tells; see :func:`read_lineage`."""
+    """Return the counts of ``SinkSession.counts_of``; see :func:`read_lineage`."""
     if CHECKPOINT_COLUMN not in columns:
         return {}
     number = quoted(CHECKPOINT_COLUMN)

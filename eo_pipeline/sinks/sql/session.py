@@ -37,7 +37,7 @@ from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 
 class SqlLooks(SinkSession):
-    """Opens the store, and tells what ledger and tables hold."""
+    """The reading half of a session: opens the store, reads ledger and tables."""
 
     #: The dialect.
     store_class: ClassVar[type[SqlStore]]
@@ -84,7 +84,7 @@ class SqlLooks(SinkSession):
             return heads_of(statements, store.ask, pipelines)
 
     def column_type(self, field: pa.Field) -> str:
-        """What a new column gets; one that was there may be of a wider type."""
+        """Return the type of a new column; an existing one may be of a wider type."""
         return str(self.table.wire_type(field).declared)
 
     def _check_ledger(self, table: SqlTable[Any, Any]) -> None:
@@ -125,7 +125,7 @@ class SqlLooks(SinkSession):
             raise self.store.while_opening(error) from error
         if comment is None:
             return {}
-        made_for = {LEDGER: said} if (said := ledger_in(comment)) else {}
+        made_for = {LEDGER: ledger_id} if (ledger_id := ledger_in(comment)) else {}
         return {"kind": self.store.product, **made_for}
 
     def holds_rows(self, since: int) -> bool:
@@ -141,14 +141,14 @@ class SqlLooks(SinkSession):
         number is not asked.
         """
         # dead letters of several pipelines may be in one table, if it was named for them
-        own = [self.table, *([] if self._sink.dead_letter_table else [self.dead_letters])]
-        tables = [table for table in own if table.finds_checkpoints(self.store.ask)]
+        ours = [self.table, *([] if self._sink.dead_letter_table else [self.dead_letters])]
+        tables = [table for table in ours if table.finds_checkpoints(self.store.ask)]
         if not tables:
             return False
         newest = f"({self.ledger.statements.newest})"
         question = " OR ".join(table.has_later(newest) for table in tables)
-        asked = [self.pipeline] * len(tables)
-        return self.store.ask_index(question, *asked, thorough=thorough)
+        pipelines = [self.pipeline] * len(tables)
+        return self.store.ask_index(question, *pipelines, thorough=thorough)
 
     def never_null(self) -> frozenset[str]:
         """The table's columns that take no null; none while it is absent."""
@@ -157,7 +157,7 @@ class SqlLooks(SinkSession):
         return frozenset(name for (name,) in names)
 
     def bounds(self) -> dict[str, Bound]:
-        """Asked of the catalog; none while the table is absent."""
+        """Query the catalog; none while the table is absent."""
         query = self.table_class.bounds
         rows = self.store.ask(query, *self.table.parameters) if query else []
         return {name.lower(): Bound(bool(of_text), int(most)) for name, of_text, most in rows}
@@ -172,7 +172,7 @@ class SqlLooks(SinkSession):
         return self._shown(self.store.table, since)
 
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """The same of the table of dead letters."""
+        """Yield the rows of the table of dead letters; see :meth:`values`."""
         return self._shown(self.store.dead_letters, since)
 
     def _shown(self, name: TableName, since: int) -> Iterator[pa.RecordBatch]:
@@ -263,7 +263,7 @@ class SqlSession(SqlLooks):
         return tuple(drops)
 
     def _drop_ledger(self, *, dry_run: bool) -> int:
-        """How many entries were deleted, or would be."""
+        """Delete the entries, and return how many; ``dry_run`` only counts them."""
         store = self.store
         mine = f"FROM {store.ledger.sql} WHERE pipeline = {store.mark}"
         if dry_run:
@@ -330,17 +330,17 @@ class SqlPublication(Publication):
         self.send()
 
     def fit_tables(self) -> list[Callable[[], None]]:
-        """Widen the tables that are there, as the rows need; gives what makes the others."""
+        """Widen the existing tables for the rows; return the functions that create the others."""
         session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
         fits: list[tuple[bool, Callable[[], None]]] = []
         if staged.rows is not None:
             numbered = CHECKPOINT_COLUMN in staged.rows.schema.names
-            found = session.table.checkpoint_comment(self.store.rows)
+            comment = session.table.checkpoint_comment(self.store.rows)
             is_there = session.table.exists()
-            if (numbered and found is None) or not is_there:
+            if (numbered and comment is None) or not is_there:
                 session.ledger.refuse_lost_table(self.entry)
             session.table.made_for = self.entry.ledger_id
-            self._take_over(found)
+            self._take_over(comment)
             if rule:
                 rule.check_columns(staged.rows.schema.names)
             key = rule.key if rule else ()
@@ -356,7 +356,7 @@ class SqlPublication(Publication):
             fit()
 
     def prepare_removal(self) -> None:
-        """What a table needs so that rows of it can be replaced or deleted."""
+        """Make it possible to replace or delete rows of the tables that need it."""
         tables = []
         if goes_back(self.entry):
             tables = [self.session.table, self.session.dead_letters]
@@ -382,7 +382,7 @@ class SqlPublication(Publication):
                 table.delete(condition)
 
     def send(self) -> None:
-        """Rows and dead letters into their tables."""
+        """Send rows and dead letters into their tables."""
         session, staged, rule = self.session, self.staged, self.session._sink.upsert_rule
         number = self.entry.checkpoint
         with ExitStack() as counts:

@@ -87,14 +87,14 @@ class SqlTable(TableDialect[W, C]):
             self._acts = ""
 
     def count(self, condition: str = "") -> int:
-        """How many rows there are for which ``condition`` holds."""
+        """Return the number of rows for which ``condition`` holds."""
         where = f" WHERE {condition}" if condition else ""
         return int(self.store.rows(f"SELECT count(*) FROM {self.name.sql}{where}")[0][0])
 
-    def _refuse_count(self, staged: int, found: int) -> NoReturn:
+    def _refuse_count(self, staged: int, present: int) -> NoReturn:
         why = f"Look at {self._acts}" if self._acts else "Look at what the table does by itself"
         raise RefusedError(
-            f"Row count mismatch in {self.name}: sent {staged} rows, found {found} as they were "
+            f"Row count mismatch in {self.name}: sent {staged} rows, found {present} as they were "
             f"sent. Nothing was written. {why}: every row that is staged must become visible "
             "with its checkpoint, or the ledger would not tell the truth. Filter rows in the "
             "transform instead."
@@ -109,10 +109,10 @@ class SqlTable(TableDialect[W, C]):
         types = self.columns()
         columns = []
         for field in schema:
-            wire, found = self.wire_type(field), types.get(self.names.fold(field.name))
-            if found is None or not found.takes(wire):
-                self._refuse_type(field.name, found, wire)
-            columns.append(Column(field.name, wire, found))
+            wire, type_ = self.wire_type(field), types.get(self.names.fold(field.name))
+            if type_ is None or not type_.takes(wire):
+                self._refuse_type(field.name, type_, wire)
+            columns.append(Column(field.name, wire, type_))
         return columns
 
     def let_delete(self) -> None:
@@ -139,19 +139,19 @@ class SqlTable(TableDialect[W, C]):
         return int(deleted)
 
     def _widen(self, wires: Mapping[str, W], staged: StagedTable, key: Sequence[str]) -> None:
-        found = self._found(wires)
+        present = self._types(wires)
         self._refuse_computed(
-            [name for name, type_ in found.items() if type_ and type_.is_computed]
+            [name for name, type_ in present.items() if type_ and type_.is_computed]
         )
         narrow = {
             name: wire
             for name, wire in wires.items()
-            if self._is_narrow(name, found[name], wire, staged)
+            if self._is_narrow(name, present[name], wire, staged)
         }
-        if types := self._wider_types(narrow, found):
-            with self._told_how_to_widen(types):
+        if types := self._wider_types(narrow, present):
+            with self._explaining_how_to_widen(types):
                 self.store.alter(partial(self._retype, narrow))
-        if absent := {name: wire for name, wire in wires.items() if found[name] is None}:
+        if absent := {name: wire for name, wire in wires.items() if present[name] is None}:
             self.store.alter(partial(self.add, absent))
             if CHECKPOINT_COLUMN in absent:
                 self.store.alter(partial(self.index_checkpoints, key))
@@ -159,26 +159,26 @@ class SqlTable(TableDialect[W, C]):
     def _retype(self, narrow: Mapping[str, W]) -> None:
         with self.alone():
             # somebody else may have widened it meanwhile, and further
-            self.retype(self._wider_types(narrow, self._found(narrow)))
+            self.retype(self._wider_types(narrow, self._types(narrow)))
 
-    def _found(self, wires: Mapping[str, W]) -> dict[str, C | None]:
+    def _types(self, wires: Mapping[str, W]) -> dict[str, C | None]:
         types = self.columns()
         return {name: types.get(self.names.fold(name)) for name in wires}
 
     @contextmanager
-    def _told_how_to_widen(self, types: Mapping[str, str]) -> Iterator[None]:
-        """For a role that may write into the table and not change it, or a view in the way."""
+    def _explaining_how_to_widen(self, types: Mapping[str, str]) -> Iterator[None]:
+        """Add the statements to the error of a role that may not alter the table."""
         try:
             yield
         except self.store.driver_error as error:
-            found = self.store.diagnose(error)
-            if found.is_transient:
+            diagnosis = self.store.diagnose(error)
+            if diagnosis.is_transient:
                 raise
-            statements = "; ".join(self.retyping(name, made) for name, made in types.items())
+            statements = "; ".join(self.retyping(name, type_) for name, type_ in types.items())
             raise SchemaChangeError(
                 f"{_listed([*types])} of {self.name} must be widened for what comes now, and "
-                f"{self.store.product} does not let this pipeline do it: {found.says}. Nothing was "
-                f"written. Somebody who may can do it: {statements}"
+                f"{self.store.product} does not let this pipeline do it: {diagnosis.says}. Nothing "
+                f"was written. Somebody who may can do it: {statements}"
             ) from error
 
     def _is_narrow(self, name: str, column: C | None, wire: W, staged: StagedTable) -> bool:
@@ -189,7 +189,9 @@ class SqlTable(TableDialect[W, C]):
         too_short = room is not None and whole_digits(staged, name) > room
         return too_short or not column.takes(wire)
 
-    def _wider_types(self, wires: Mapping[str, W], found: Mapping[str, C | None]) -> dict[str, str]:
+    def _wider_types(
+        self, wires: Mapping[str, W], present: Mapping[str, C | None]
+    ) -> dict[str, str]:
         """The types that the columns of ``wires``, which are too narrow, need.
 
         Raises:
@@ -197,7 +199,7 @@ class SqlTable(TableDialect[W, C]):
         """
         types = {}
         for name, wire in wires.items():
-            column = found[name]
+            column = present[name]
             wider = column and self.wider(column, wire)
             if not wider:
                 self._refuse_type(name, column, wire)
@@ -243,7 +245,7 @@ class UpsertTable(SqlTable[W, C]):
 
     @abstractmethod
     def merge(self, stage: TableName, columns: Sequence[Column[W, C]], rule: UpsertRule) -> str:
-        """The statement that does it."""
+        """Return the statement that upserts the staged rows of ``stage``."""
 
     def check_key(self, key: Sequence[str], wires: Mapping[str, W]) -> None:  # noqa: ARG002
         """Raise ConfigError unless the table says itself that ``key`` identifies a row."""
@@ -290,9 +292,9 @@ class UpsertTable(SqlTable[W, C]):
             f"ON {same_key(rule, 'old', 'fresh')} WHERE {moved} LIMIT 1"
         )
         for query in (staged, before):
-            for found in self.store.rows(query):
+            for row in self.store.rows(query):
                 n = len(rule.key)
-                raise rule.refuse_order(found[:n], found[n : n + 2], found[n + 2 :])
+                raise rule.refuse_order(row[:n], row[n : n + 2], row[n + 2 :])
 
     def _check_all_there(self, fresh: str, arrived: str, rule: UpsertRule, acts: str) -> None:
         missing, staged = self.store.rows(
@@ -327,7 +329,7 @@ def _arrived(rule: UpsertRule, columns: Sequence[str], checkpoint: int) -> str:
 
 
 def newest_first(rule: UpsertRule, columns: Sequence[str]) -> str:
-    """What to order the staged rows of one key by."""
+    """Return the ORDER BY list that puts the newest staged row of a key first."""
     return ", ".join(f"{quoted(name)} DESC" for name in rule.age_columns(columns))
 
 
