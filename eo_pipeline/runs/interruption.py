@@ -25,7 +25,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
-from eo_pipeline.sinks.capabilities import Past, Selected
+from eo_pipeline.sinks.capabilities import Selected, TimeTravelView
 from eo_pipeline.sinks.columns import Bound
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
@@ -218,7 +218,7 @@ class _Watched(SinkSession):
     def queries(self, selected: Selected) -> Mapping[str, str]:
         return self._session.queries(selected)
 
-    def past(self, entry: LedgerEntry) -> Past | None:
+    def past(self, entry: LedgerEntry) -> TimeTravelView | None:
         return self._session.past(entry)
 
     def close(self) -> None:
