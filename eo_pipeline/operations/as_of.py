@@ -21,7 +21,7 @@ from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow
 from eo_pipeline.operations.plan import current_head, look_again, newest_by, refuse_unkept
 from eo_pipeline.runs.checkpoint import Steps
-from eo_pipeline.sinks.capabilities import Past, Selected, add_counts
+from eo_pipeline.sinks.capabilities import Selected, TimeTravelView, add_counts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class AsOf:
     pipeline: str
     entry: LedgerEntry
     head: LedgerEntry
-    past: Past = field(repr=False, compare=False)
+    past: TimeTravelView = field(repr=False, compare=False)
     missing: tuple[str, ...] = ()
 
     @property
@@ -121,13 +121,13 @@ class _ByCheckpoint:
     counts: Mapping[int, int] | None
     what_is_left: bool
 
-    def past(self) -> Past:
+    def past(self) -> TimeTravelView:
         """For an :class:`AsOf`."""
         where = f"the rows that carry a checkpoint up to {self.version}"
         if self.selected.but:
             where += f", without {_named(self.selected.but)}"
         queries = self.steps.session.queries(self.selected)
-        return Past(where, self._batches, self._count, queries)
+        return TimeTravelView(where, self._batches, self._count, queries)
 
     def _count(self) -> int:
         counts = self._asked(lambda: self.steps.session.counts_of(self.selected))

@@ -112,7 +112,7 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class Past:
+class TimeTravelView:
     """A table as it once was, kept by the store itself or told by checkpoint: ``where``, in words;
     its rows, read when ``batches`` is called (with how many are asked for, None for all), and
     counted by ``count``; and the ``queries`` that show it, by the engine that they are for.
@@ -290,7 +290,7 @@ class Showing:
         """
         return {}
 
-    def past(self, entry: LedgerEntry) -> Past | None:  # noqa: ARG002
+    def past(self, entry: LedgerEntry) -> TimeTravelView | None:  # noqa: ARG002
         """The whole table as ``entry`` left it, by what the store keeps of earlier states itself;
         None from a store that keeps none.
 

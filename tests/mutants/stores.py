@@ -159,8 +159,10 @@ MUTANTS = (
         "delta-no-retries",
         "delta-rs does not retry a commit: it would follow a commit that fenced us.",
         "eo_pipeline/sinks/delta/commit.py",
-        "            custom_metadata=words_of(entry, told),\n            max_commit_retries=0,\n",
-        "            custom_metadata=words_of(entry, told),\n            max_commit_retries=9,\n",
+        "            custom_metadata=commit_metadata(entry, metadata),\n"
+        "            max_commit_retries=0,\n",
+        "            custom_metadata=commit_metadata(entry, metadata),\n"
+        "            max_commit_retries=9,\n",
         ("tests/sinks/delta/test_delta_sink.py::test_delta_rs_retries_no_commit_of_ours",),
     ),
     Mutant(
@@ -175,7 +177,7 @@ MUTANTS = (
         "delta-vacuum",
         "Maintenance of a Delta table never removes what a live run has staged.",
         "eo_pipeline/sinks/delta/maintenance.py",
-        "            return head is None or int(found[2]) > head\n",
+        "            return head is None or int(match[2]) > head\n",
         "            return False\n",
         (
             "tests/sinks/delta/test_delta_maintain.py::"
@@ -186,7 +188,7 @@ MUTANTS = (
         "iceberg-orphans",
         "Maintenance of an Iceberg table never removes what a live run has staged.",
         "eo_pipeline/sinks/iceberg/maintenance.py",
-        "        return head is not None and int(found[2]) <= head.version\n",
+        "        return head is not None and int(match[2]) <= head.version\n",
         "        return True\n",
         (
             "tests/sinks/iceberg/test_iceberg_maintain.py::"

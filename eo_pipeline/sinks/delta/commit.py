@@ -58,12 +58,12 @@ def maintenance_commit(transactions: Mapping[str, int]) -> Arguments:
     }
 
 
-def words_of(entry: LedgerEntry, told: Mapping[str, str]) -> dict[str, str]:
-    """What the commit of ``entry`` says of itself, besides what is ``told`` of its table: for
-    people who read the table's history; lost when the log is cleaned.
+def commit_metadata(entry: LedgerEntry, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Metadata of the commit of ``entry``, besides the table's ``metadata``: for people who read
+    the table's history; lost when the log is cleaned.
     """
     return {
-        **told,
+        **metadata,
         "eo_pipeline": entry.pipeline,
         "eo_version": str(entry.version),
         "eo_operation": entry.operation.value,
@@ -77,8 +77,8 @@ def transactions_of(pipeline: str, at: Pointer) -> dict[str, int]:
     return {app: at.version, app + TOKEN_SUFFIX: at.token}
 
 
-def ledger_commit(entry: LedgerEntry, at: Pointer, told: Mapping[str, str]) -> Arguments:
-    """For the commit that makes ``entry``, kept ``at``, the head; ``told`` is of its table.
+def ledger_commit(entry: LedgerEntry, at: Pointer, metadata: Mapping[str, str]) -> Arguments:
+    """For the commit that makes ``entry``, kept ``at``, the head; ``metadata`` is of its table.
 
     With retries off the commit is refused when anybody committed since the handle was opened; with
     retries on delta-rs would let it follow a foreign commit, and never looks at the version given.
@@ -86,7 +86,7 @@ def ledger_commit(entry: LedgerEntry, at: Pointer, told: Mapping[str, str]) -> A
     transactions = transactions_of(entry.pipeline, at)
     return {
         "commit_properties": CommitProperties(
-            custom_metadata=words_of(entry, told),
+            custom_metadata=commit_metadata(entry, metadata),
             max_commit_retries=0,
             app_transactions=[Transaction(name, value) for name, value in transactions.items()],
         ),
@@ -122,8 +122,8 @@ def commit_errors(uri: str, damage: Callable[[], DamagedError | None]) -> Iterat
     except (DeltaError, pa.ArrowException, ValueError, TypeError, OSError) as error:
         if not is_of_files(error):
             raise explained(uri, error) from error
-        if found := damage():
-            raise found from error
+        if fault := damage():
+            raise fault from error
         raise
 
 
@@ -198,9 +198,9 @@ def _refuse_mixed_keys(ordered: pa.Table, is_first: pa.Array, rule: UpsertRule) 
         moved = column if moved is None else pc.or_(moved, column)
     if ordered.num_rows < 2 or moved is None:
         return
-    found = pc.index(pc.and_not(moved, is_first.slice(1)), True).as_py()
-    if found >= 0:
-        one, other = ordered.slice(found, 2).to_pylist()
+    position = pc.index(pc.and_not(moved, is_first.slice(1)), True).as_py()
+    if position >= 0:
+        one, other = ordered.slice(position, 2).to_pylist()
         key = [one[name] for name in rule.key]
         raise rule.refuse_order(key, [one[n] for n in ORIGIN], [other[n] for n in ORIGIN])
 
@@ -256,8 +256,9 @@ _NULLS = f"null_count.{CHECKPOINT_COLUMN}"
 def without(
     table: Snapshot, first: int, last: int | None, files: PublishedFiles
 ) -> list[AddAction | RemoveAction]:
-    """What takes the rows of checkpoints ``first`` to ``last`` (``None``: to the end) out of the
-    table; some of its files are written anew as ``files``. Rows of no checkpoint stay.
+    """Return the arguments that take the rows of checkpoints ``first`` to ``last`` (``None``: to
+    the end) out of the table; some of its files are rewritten as ``files``. Rows of no
+    checkpoint stay.
     """
     return [*_without(table, first, NO_CHECKPOINT if last is None else last, files)]
 
@@ -280,8 +281,8 @@ def _without(
 
 
 def _holds(action: dict[str, Any], first: int, last: int) -> bool | None:
-    """Whether all rows of a file are of these checkpoints, or none is, by the log. ``None``: some
-    may be.
+    """Return whether all rows of a file are of these checkpoints (True) or none (False), by the
+    log. ``None``: some may be.
     """
     low, high, nulls = action.get(_LOW), action.get(_HIGH), action.get(_NULLS)
     if low is None or high is None:
@@ -293,10 +294,10 @@ def _holds(action: dict[str, Any], first: int, last: int) -> bool | None:
 
 
 def _looked_into(writing: Writing, file: DataFile, first: int, last: int) -> bool | None:
-    """The same, by its rows."""
+    """Return whether all rows of a file are of these checkpoints, by reading them."""
     among = is_among(writing.checkpoints(file), first, last)
-    found = pc.sum(among).as_py() or 0
-    return None if 0 < found < len(among) else found > 0
+    total = pc.sum(among).as_py() or 0
+    return None if 0 < total < len(among) else total > 0
 
 
 #: Commits of others that change no row.
@@ -334,15 +335,15 @@ class Restore:
             )
         target = target_of(entry)
         self._refuse_replayed(target)
-        found = self._version_left_by(target)
-        if found is not None:
-            self._refuse_below_floor(found)
-            self.check_files(found)
-        return found
+        version = self._version_left_by(target)
+        if version is not None:
+            self._refuse_below_floor(version)
+            self.check_files(version)
+        return version
 
     def _refuse_below_floor(self, version: int) -> None:
-        """What left the table before the floor is being removed, or may be at any moment: by a
-        maintenance that does not see a restore of it.
+        """Refuse versions below the floor: a maintenance that does not see a restore may be
+        removing their files.
         """
         table = self.table.table
         floor = table.transaction_version(FLOOR)
@@ -429,9 +430,9 @@ class Restore:
         root = self.ledger.folder.parent.parent
         actions = pa.table(self.at(version).table.get_add_actions())
         named = actions["path"].to_pylist()
-        found = sizes_of(root, [each for name in named for each in (name, unquote(name))])
+        sizes = sizes_of(root, [variant for name in named for variant in (name, unquote(name))])
         for name, size in zip(named, actions["size_bytes"].to_pylist(), strict=True):
-            if size not in (found.get(name), found.get(unquote(name))):
+            if size not in (sizes.get(name), sizes.get(unquote(name))):
                 raise NotRestorableError(
                     f"the file {name}, which held rows then, is not there or not whole (vacuumed?)"
                 )

@@ -53,13 +53,13 @@ def data_file(action: dict[str, Any], layout: Sequence[str]) -> DataFile:
 
 
 def removal_of(file: DataFile, *, data_change: bool) -> RemoveAction:
-    """What takes ``file`` out of the table."""
+    """Return the action that removes ``file`` from the table."""
     now = int(time.time() * 1000)
     return RemoveAction(file.path, data_change, now, file.size, dict(file.partition))
 
 
 def is_laid_out(file: DataFile) -> bool:
-    """Whether it lies where every reader looks for the values of its partition."""
+    """Return whether it lies where every reader looks for the values of its partition."""
     return not file.folder or f"/{file.folder}/" in f"/{file.path}"
 
 
@@ -71,9 +71,11 @@ class Writing:
     def __init__(self, table: Snapshot) -> None:
         self._table = table
         self._rows = table.dataset()
-        self._fragments = {each.path: each for each in self._rows.get_fragments()}
+        self._fragments = {fragment.path: fragment for fragment in self._rows.get_fragments()}
         layout = table.described.partition_by
-        self._schema = pa.schema([each for each in self._rows.schema if each.name not in layout])
+        self._schema = pa.schema(
+            [column for column in self._rows.schema if column.name not in layout]
+        )
 
     def together(self, place: Place, files: Sequence[DataFile]) -> Compacted:
         """``place``, with the rows of ``files``, which are of one partition.
@@ -84,7 +86,7 @@ class Writing:
         metadata = self._write(place, self._batches(files))
         refuse_other_count(place, files, metadata.num_rows)
         add = self._added(place, files[0], metadata, data_change=False)
-        return Compacted(add, tuple(removal_of(each, data_change=False) for each in files))
+        return Compacted(add, tuple(removal_of(file, data_change=False) for file in files))
 
     def checkpoints(self, file: DataFile) -> pa.ChunkedArray:
         """Of each of its rows the number of its checkpoint."""
@@ -102,7 +104,7 @@ class Writing:
         return self._added(place, file, self._write(place, kept()), data_change=True)
 
     def _batches(self, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
-        fragments = [self._fragments[each.path] for each in files]
+        fragments = [self._fragments[file.path] for file in files]
         rows = type(self._rows)(
             fragments, self._rows.schema, self._rows.format, self._rows.filesystem
         )

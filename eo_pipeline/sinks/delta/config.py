@@ -133,8 +133,8 @@ class DeltaSink(UpsertOptions, FolderSink):
         )
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """What an upsert goes by is never null, a key never NaN; and a partition's value makes the
-        name of a folder.
+        """Conditions of unfit rows: a null key or ordering column of an upsert, a NaN key, a
+        partition's value that makes no folder.
         """
         rule = self.upsert_rule
         needed, key = (rule.never_null, rule.key) if rule else ((), ())
@@ -142,7 +142,7 @@ class DeltaSink(UpsertOptions, FolderSink):
         return reason(schema, limits, *unfit_for(schema, self.partition_by))
 
     def plain_rows_need(self) -> Collection[str] | None:
-        """What an upsert goes by; a partition's value must do for a folder as well."""
+        """Columns that decide an upsert, and those of the partitions."""
         if self.partition_by:
             return None
         return rule.never_null if (rule := self.upsert_rule) else ()

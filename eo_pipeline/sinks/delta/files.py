@@ -47,17 +47,19 @@ class _Bounds:
     nulls: int | None = 0
     low: Any = None
     high: Any = None
-    known: bool = True
+    is_known: bool = True
 
-    def add(self, found: Any, rows: int) -> None:
-        nulls = found.null_count if found is not None and found.has_null_count else None
+    def add(self, statistics: Any, rows: int) -> None:
+        nulls = (
+            statistics.null_count if statistics is not None and statistics.has_null_count else None
+        )
         self.nulls = None if nulls is None or self.nulls is None else self.nulls + nulls
         if nulls == rows:
             return  # nothing but nulls: no bounds in this row group, and none needed
-        if found is None or not found.has_min_max:
-            self.known = False
+        if statistics is None or not statistics.has_min_max:
+            self.is_known = False
             return
-        low, high = found.min, found.max
+        low, high = statistics.min, statistics.max
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
@@ -70,7 +72,7 @@ def stats_json(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
     for name, bounds in _columns(metadata, schema):
         if bounds.nulls is not None:
             nulls[name] = str(bounds.nulls)
-        if bounds.known and bounds.low is not None:
+        if bounds.is_known and bounds.low is not None:
             kind = schema.field(name).type
             low[name] = _text(kind, bounds.low, up=False)
             high[name] = _text(kind, bounds.high, up=True)
@@ -81,7 +83,7 @@ def stats_json(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
 
 
 def null_counts(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int | None]:
-    """How many nulls each plain column has, None where the footer does not say."""
+    """Count of nulls of each plain column, None where the footer does not say."""
     return {name: bounds.nulls for name, bounds in _columns(metadata, schema, len(schema))}
 
 
@@ -152,28 +154,29 @@ def _stored(table: pa.Table) -> pa.Table:
     return stored
 
 
-def in_types_of(known: pa.Schema, rows: pa.Table) -> pa.Table:
-    """``rows`` in the types of the columns ``known``, which are as wide or wider."""
-    kinds = {field.name: field.type for field in known}
+def in_types_of(schema: pa.Schema, rows: pa.Table) -> pa.Table:
+    """``rows`` in the types of the columns ``schema``, which are as wide or wider."""
+    kinds = {field.name: field.type for field in schema}
     return rows.cast(pa.schema([(f.name, kinds.get(f.name, f.type)) for f in rows.schema]))
 
 
-def is_narrower(schema: pa.Schema, known: pa.Schema) -> bool:
-    """Whether a column of ``schema`` is of fewer bits or digits than the one ``known``: Delta has
-    one type for all files of a table. A struct may lack fields, which are null then.
+def is_narrower(schema: pa.Schema, table_schema: pa.Schema) -> bool:
+    """Return whether a column of ``schema`` has fewer bits or digits than that of
+    ``table_schema``: Delta has one type for all files of a table. A struct may lack fields,
+    which are null then.
     """
-    kinds = {field.name: field.type for field in known}
+    kinds = {field.name: field.type for field in table_schema}
     return any(f.name in kinds and _is_narrower(f.type, kinds[f.name]) for f in schema)
 
 
-def _is_narrower(kind: pa.DataType, known: pa.DataType) -> bool:
-    if pt.is_struct(kind) and pt.is_struct(known):
-        return is_narrower(pa.schema(list(kind)), pa.schema(list(known)))
-    if pt.is_list(kind) and pt.is_list(known):
-        return _is_narrower(kind.value_type, known.value_type)
-    if pt.is_map(kind) and pt.is_map(known):
-        return _is_narrower(kind.item_type, known.item_type)
-    return is_wider(known, kind)
+def _is_narrower(kind: pa.DataType, table_type: pa.DataType) -> bool:
+    if pt.is_struct(kind) and pt.is_struct(table_type):
+        return is_narrower(pa.schema(list(kind)), pa.schema(list(table_type)))
+    if pt.is_list(kind) and pt.is_list(table_type):
+        return _is_narrower(kind.value_type, table_type.value_type)
+    if pt.is_map(kind) and pt.is_map(table_type):
+        return _is_narrower(kind.item_type, table_type.item_type)
+    return is_wider(table_type, kind)
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class AddActions:
     #: columns of the table that may not be null
     required: frozenset[str] = frozenset()
     #: its columns, in the one form of each type
-    known: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    table_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
     def of(self, staged: StagedTable, files: PublishedFiles) -> list[AddAction]:
         """One action a file. Rows in memory become ``files`` first; so does what is staged where
@@ -196,13 +199,13 @@ class AddActions:
         """
         paths = staged.paths()
         if staged.table is not None:
-            table = in_types_of(self.known, _stored(staged.table))
+            table = in_types_of(self.table_schema, _stored(staged.table))
             parts = one_file_each(table, [table[name] for name in self.partition_by])
             paths = files.write(parts, self._folder)
-        elif is_narrower(TYPES.schema(own_columns(staged.schema)), self.known):
+        elif is_narrower(TYPES.schema(own_columns(staged.schema)), self.table_schema):
             # not by read_table, which takes the names of folders for columns
             sources = (pq.ParquetFile(parquet_source(path)) for path in paths)
-            narrow = (in_types_of(self.known, each.read()) for each in sources)
+            narrow = (in_types_of(self.table_schema, source.read()) for source in sources)
             paths = files.write(narrow, self._folder)
         elif self.partition_by or not all(is_below(p, self.root / ROWS_FOLDER) for p in paths):
             paths = files.link(paths, _process.each(self._folder_of_file, paths))
@@ -215,20 +218,22 @@ class AddActions:
                 schema = TYPES.schema(own_columns(file.schema_arrow))
                 metadata = file.metadata
                 values = self._values(file.read) if self.partition_by else {}
-                told = {name: partition_value(name, value) for name, value in values.items()}
+                partition_values = {
+                    name: partition_value(name, value) for name, value in values.items()
+                }
         except pa.ArrowException as error:
             raise RefusedError(f"the staged file {path} cannot be read: {error}") from error
         if not is_ours:
             refuse_unbounded_footer(metadata, TYPES.store)
         self._refuse_nulls(metadata, schema)
-        own = pa.schema([field for field in schema if field.name not in self.partition_by])
+        columns = pa.schema([field for field in schema if field.name not in self.partition_by])
         return AddAction(
             path=relative_name(path, self.root),
             size=size_of(path) or 0,
-            partition_values=told,
+            partition_values=partition_values,
             modification_time=int(time.time() * 1000),
             data_change=True,
-            stats=stats_json(metadata, own),
+            stats=stats_json(metadata, columns),
         )
 
     def _refuse_nulls(self, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
@@ -250,7 +255,7 @@ class AddActions:
         return folder_of(self._values(rows.select))
 
     def _values(self, columns_of: Callable[[list[str]], pa.Table]) -> dict[str, Any]:
-        """What the rows of a file are laid out by: they have one value in each such column.
+        """Return the partition values of a file's rows, one for each such column.
 
         Raises:
             RefusedError: they have not, or readers would not have it back.

@@ -74,7 +74,7 @@ def folder_of(values: Mapping[str, Any]) -> str:
 
 
 def has_folder(values: Mapping[str, Any]) -> bool:
-    """Whether readers have the ``values`` back from :func:`folder_of`."""
+    """Return whether readers get the ``values`` back from :func:`folder_of`."""
     return not any(_why_not(name, _folder_text(name, value)) for name, value in values.items())
 
 
@@ -181,7 +181,7 @@ def _unusable(name: str, kind: DataType, *, merges: bool) -> str | None:
 
 
 def unfit_for(schema: StructType, partition_by: tuple[str, ...]) -> Iterator[tuple[str, Unfit]]:
-    """Which values have no folder; with the column that holds them."""
+    """Condition of values that have no folder, with the column that holds them."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DecimalType
 
@@ -195,8 +195,8 @@ def unfit_for(schema: StructType, partition_by: tuple[str, ...]) -> Iterator[tup
             yield name, Unfit(value == NULL_FOLDER, _NULL)
             longest, size = _bytes_left(name), F.octet_length(value)
             kept = F.length(F.regexp_replace(value, _ODD, ""))
-            found = (size * 3 > longest) & (size * 3 - kept * 2 > longest)
-            yield name, Unfit(found, _long(longest))
+            is_dense = (size * 3 > longest) & (size * 3 - kept * 2 > longest)
+            yield name, Unfit(is_dense, _long(longest))
         elif isinstance(kind, DecimalType) and kind.scale:
             yield name, Unfit((value < 0) & (value % 1 != 0), _NEGATIVE)
 

@@ -58,13 +58,13 @@ def newest_checkpoint(log: Place) -> Hint | None:
     hint = log / _HINT
     if not hint.is_file():
         return None
-    said = json.loads(hint.read_bytes())
-    return Hint(int(said["version"]), int(said.get("size", 0)))
+    hint_values = json.loads(hint.read_bytes())
+    return Hint(int(hint_values["version"]), int(hint_values.get("size", 0)))
 
 
 def path_in_log(name: str) -> str:
-    """How delta-rs writes a file's ``name`` into the log. A file is removed by the very text that
-    added it.
+    """Return a file's ``name`` as delta-rs writes it into the log. A file is removed by the very
+    text that added it.
     """
     return quote(name, safe=_AS_IT_IS)
 
@@ -75,7 +75,9 @@ def file_name(path: str) -> str:
 
 
 def is_removable(path: str) -> bool:
-    """Whether delta-rs finds the text ``path`` again: other engines leave other characters."""
+    """Return whether delta-rs finds the text ``path`` again: other engines leave other
+    characters.
+    """
     return path_in_log(file_name(path)) == path
 
 
@@ -98,8 +100,8 @@ def transactions_in(commit: Place) -> dict[str, int]:
     try:
         lines = commit.read_bytes().splitlines()
         actions = [json.loads(line) for line in lines if _TRANSACTION in line]
-        found = [action["txn"] for action in actions if "txn" in action]
-        return {transaction["appId"]: int(transaction["version"]) for transaction in found}
+        transactions = [action["txn"] for action in actions if "txn" in action]
+        return {transaction["appId"]: int(transaction["version"]) for transaction in transactions}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -124,7 +126,7 @@ _NEAR, _FAR = 32, 2**20
 _CHANGES = ("metaData", "protocol")
 
 
-class OwnCommit(NamedTuple):
+class LedgerCommit(NamedTuple):
     """What it says: of the table's version ``version``, whose commit is ``file``, as
     :func:`eo_pipeline.storage.paths.identity_of` tells it.
     """
@@ -137,26 +139,26 @@ class OwnCommit(NamedTuple):
     described: str | None
 
 
-def told_of(table: str, partition_by: list[str], described: str | None) -> dict[str, str]:
-    """What a commit on this table says for :class:`OwnCommits`."""
-    told = {_TABLE: table, _LAYOUT: json.dumps(partition_by)}
-    return told | ({_DESCRIBED: described} if described else {})
+def table_metadata(table: str, partition_by: list[str], described: str | None) -> dict[str, str]:
+    """Metadata of a commit on this table for :class:`LedgerCommits`."""
+    metadata = {_TABLE: table, _LAYOUT: json.dumps(partition_by)}
+    return metadata | ({_DESCRIBED: described} if described else {})
 
 
 class _Newest(NamedTuple):
     version: int
     file: tuple[object, ...] | None
-    own: OwnCommit | None
+    commit: LedgerCommit | None
 
 
-class OwnCommits:
+class LedgerCommits:
     """Of one pipeline, in the log of a folder."""
 
     def __init__(self, log: Path, pipeline: str) -> None:
         self._log, self._app = log, APP_PREFIX + pipeline
         self._found: _Newest | None = None
 
-    def newest(self) -> OwnCommit | None:
+    def newest(self) -> LedgerCommit | None:
         """``None``: the table must be opened to know."""
         if self._found is None or not self._is_newest(self._found):
             self._found = None
@@ -165,15 +167,15 @@ class OwnCommits:
                 self._found = None if version is None else self._read(version)
             except (OSError, ValueError, KeyError, TypeError):
                 return None
-        return self._found.own if self._found else None
+        return self._found.commit if self._found else None
 
     def forget(self) -> None:
         """Look anew, whatever is found."""
         self._found = None
 
     def is_last(self, version: int) -> bool:
-        """Whether the log names no commit behind ``version``, and none behind a gap there. Left
-        unseen is a gap which is wider than :data:`_NEAR` and than what comes behind it.
+        """Return whether the log names no commit behind ``version``, and none behind a gap
+        there. A gap wider than :data:`_NEAR` and than what follows it goes undetected.
         """
         near, far = range(1, _NEAR), (_NEAR << n for n in range(_FAR.bit_length()))
         return not any(self._has(version + behind) for behind in chain(near, far))
@@ -184,12 +186,12 @@ class OwnCommits:
         """
         checkpoint = newest_checkpoint(self._log)
         since = checkpoint.version if checkpoint else 0
-        found = (v for v in range(since, since + _COMMITS_MAX) if not self._has(v))
-        absent = next(found, since)
+        gaps = (v for v in range(since, since + _COMMITS_MAX) if not self._has(v))
+        absent = next(gaps, since)
         return absent - 1 if absent > since else None
 
-    def _is_newest(self, found: _Newest) -> bool:
-        return found.file == self._identity(found.version) and not self._has(found.version + 1)
+    def _is_newest(self, newest: _Newest) -> bool:
+        return newest.file == self._identity(newest.version) and not self._has(newest.version + 1)
 
     def _identity(self, version: int) -> tuple[object, ...] | None:
         return identity_of(self._log / commit_name(version))
@@ -203,24 +205,26 @@ class OwnCommits:
 
     def _read(self, version: int) -> _Newest:
         file = self._identity(version)
-        own = _said(version, file, self._log / commit_name(version), self._app) if file else None
-        return _Newest(version, file, own)
+        own_commit = (
+            _said(version, file, self._log / commit_name(version), self._app) if file else None
+        )
+        return _Newest(version, file, own_commit)
 
 
-def _said(version: int, file: tuple[object, ...], commit: Path, app: str) -> OwnCommit | None:
-    newest, told = dict[str, int](), dict[str, Any]()
+def _said(version: int, file: tuple[object, ...], commit: Path, app: str) -> LedgerCommit | None:
+    newest, metadata = dict[str, int](), dict[str, Any]()
     for name, value in _small_actions(commit):
         if name in _CHANGES:
             return None
         if name == "txn":
             newest[value["appId"]] = int(value["version"])
         else:
-            told = value
-    if app not in newest or _TABLE not in told:
+            metadata = value
+    if app not in newest or _TABLE not in metadata:
         return None
     pointer = Pointer(newest[app], newest[app + TOKEN_SUFFIX])
-    layout = tuple(json.loads(told[_LAYOUT]))
-    return OwnCommit(version, file, pointer, told[_TABLE], layout, told.get(_DESCRIBED))
+    layout = tuple(json.loads(metadata[_LAYOUT]))
+    return LedgerCommit(version, file, pointer, metadata[_TABLE], layout, metadata.get(_DESCRIBED))
 
 
 def _small_actions(commit: Path) -> Iterator[tuple[str, Any]]:
@@ -267,7 +271,7 @@ _FOLDER = "tables"
 
 
 @dataclass(frozen=True)
-class Described:
+class DeltaMetadata:
     """``schema`` is the JSON of the log; ``identity`` what the format knows the table by, for as
     long as it lives.
     """
@@ -279,7 +283,7 @@ class Described:
     features: list[str]
 
     @classmethod
-    def of(cls, table: DeltaTable) -> Described:
+    def of(cls, table: DeltaTable) -> DeltaMetadata:
         metadata = table.metadata()
         return cls(
             identity=str(metadata.id),
@@ -323,7 +327,7 @@ class Described:
         return TYPES.following(self.types, stored_schema(schema))
 
     def takes(self, schema: pa.Schema) -> bool:
-        """Whether rows of ``schema`` can be added to the table as it is."""
+        """Return whether rows of ``schema`` can be added to the table as it is."""
         try:
             return not changed(self.types, self.following(schema)).names
         except (RefusedError, SchemaChangeError):
@@ -341,10 +345,10 @@ class Described:
                 "forgets after that time where the pipeline's ledger stands. Take it off: ALTER "
                 f"TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}')."
             )
-        found = ", ".join(self._obstacles())
-        if found:
+        obstacles = ", ".join(self._obstacles())
+        if obstacles:
             raise ConfigError(
-                f"sink.path: the table needs what a writer of whole files cannot do: {found}. "
+                f"sink.path: the table needs what a writer of whole files cannot do: {obstacles}. "
                 "Write to a table without it."
             )
         if list(partition_by) != self.partition_by:
@@ -355,20 +359,20 @@ class Described:
             )
 
     def _obstacles(self) -> list[str]:
-        found = [f"the feature {name}" for name in self.features if name not in _FEATURES]
+        obstacles = [f"the feature {name}" for name in self.features if name not in _FEATURES]
         settings = self.configuration
         for name, harmless in _SETTINGS_REFUSED.items():
             if settings.get(name, harmless) != harmless:
-                found.append(f"{name}={settings[name]}")
+                obstacles.append(f"{name}={settings[name]}")
         for name in settings:
             feature = name.removeprefix(_FEATURE)
             if feature != name and feature not in {*_FEATURES, *self.features}:
-                found.append(f"the feature {feature}")
-        found += [f"the check {name}" for name in settings if name.startswith(_CONSTRAINT)]
+                obstacles.append(f"the feature {feature}")
+        obstacles += [f"the check {name}" for name in settings if name.startswith(_CONSTRAINT)]
         for name, field in self.columns.items():
             rules = [rule for rule in field.get("metadata", {}) if rule.startswith(_COLUMN_RULES)]
-            found += [f"column {name!r} with {rule}" for rule in rules]
-        return found
+            obstacles += [f"column {name!r} with {rule}" for rule in rules]
+        return obstacles
 
 
 class DescribedTables:
@@ -379,18 +383,18 @@ class DescribedTables:
     def __init__(self, ledger: Place) -> None:
         self.folder = ledger / _FOLDER
 
-    def keep(self, table: Described) -> None:
+    def keep(self, table: DeltaMetadata) -> None:
         """Before the commit that names it."""
         path = self._path(table.key)
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, table.text)
 
-    def get(self, key: str) -> Described | None:
+    def get(self, key: str) -> DeltaMetadata | None:
         """``None``: the table must be opened to know."""
         try:
             text = self._path(key).read_text()
-            return Described(**json.loads(text)) if _hash(text) == key else None
+            return DeltaMetadata(**json.loads(text)) if _hash(text) == key else None
         except (OSError, ValueError, TypeError):
             return None
 
@@ -442,12 +446,12 @@ def _file(action: AddAction) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class Appendable:
-    """A version of a table behind which files can be added: its commit ``own``, and what it is."""
+class BlindAppend:
+    """A version of a table behind which files can be added: its ``commit``, and what it is."""
 
     log: Place
-    own: OwnCommit
-    described: Described
+    commit: LedgerCommit
+    described: DeltaMetadata
 
     def followed_by(self, written: Place) -> None:
         """Make the file ``written`` the next commit: durable when this returns.
@@ -460,7 +464,7 @@ class Appendable:
             OvertakenError: it is not the next commit, or may not be; the table tells.
             OSError: whether it is, is not known.
         """
-        before = self.own.version
+        before = self.commit.version
         try:
             name_too(written, commit_file(self.log, before + 1))
         except FileExistsError as error:
@@ -468,7 +472,7 @@ class Appendable:
         except FileNotFoundError as error:
             raise OvertakenError(f"the log, or the commit, was tidied away: {error}") from error
         checkpoint = newest_checkpoint(self.log)
-        is_there = identity_of(commit_file(self.log, before)) == self.own.file
+        is_there = identity_of(commit_file(self.log, before)) == self.commit.file
         if not is_there or (checkpoint is not None and checkpoint.version > before):
             raise OvertakenError(f"the table went on while version {before + 1} was written")
 

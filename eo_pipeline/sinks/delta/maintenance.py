@@ -74,14 +74,14 @@ class UnusedFiles:
         return [(name, sizes[name]) for name in free if name in sizes]
 
     def _left(self, table: Snapshot) -> set[str]:
-        """What left the table before ``keep``."""
+        """Files that left the table before ``keep``."""
         return self._unused(table, self.rules.kept_for, full=False)
 
     def _orphans(self, table: Snapshot) -> set[str]:
-        """What no version has, and what the log has forgotten."""
-        found = self._unused(table, None, full=True)
-        longer = found and self.rules.kept_for > _ORPHANS_KEPT
-        return found & self._unused(table, self.rules.kept_for, full=True) if longer else found
+        """Files of no version, and those that the log has forgotten."""
+        unused = self._unused(table, None, full=True)
+        longer = unused and self.rules.kept_for > _ORPHANS_KEPT
+        return unused & self._unused(table, self.rules.kept_for, full=True) if longer else unused
 
     def _unused(self, table: Snapshot, kept: timedelta | None, *, full: bool) -> set[str]:
         hours = kept // timedelta(hours=1) if kept is not None else None
@@ -90,22 +90,22 @@ class UnusedFiles:
         )
 
     def _may_land(self, table: Snapshot, name: str) -> bool:
-        """Whether a run, or another maintenance, may still make it the table's."""
-        if found := _OF_ATTEMPT.match(name):
-            head = table.table.transaction_version(APP_PREFIX + found[1])
-            return head is None or int(found[2]) > head
-        if found := _OF_TURN.match(name):
-            return int(found[1]) >= self.turn
+        """Return whether a run, or another maintenance, may still commit the file."""
+        if match := _OF_ATTEMPT.match(name):
+            head = table.table.transaction_version(APP_PREFIX + match[1])
+            return head is None or int(match[2]) > head
+        if match := _OF_TURN.match(name):
+            return int(match[1]) >= self.turn
         return False
 
 
 def remembered_for(table: Snapshot) -> timedelta:
     """For how long the table's log tells what left it; at least."""
-    said = table.described.configuration.get(_REMEMBERED)
-    if said is None:
+    setting = table.described.configuration.get(_REMEMBERED)
+    if setting is None:
         return _ORPHANS_KEPT
-    found = _INTERVAL.fullmatch(said.strip())
-    return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else timedelta()
+    interval = _INTERVAL.fullmatch(setting.strip())
+    return timedelta(**{f"{interval[2].lower()}s": int(interval[1])}) if interval else timedelta()
 
 
 def _paths(table: Snapshot) -> Iterator[str]:
@@ -134,12 +134,12 @@ class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
 
     def groups(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
         """With those that lie where Polars does not find what they are laid out by, if asked."""
-        found = super().groups(files)
+        groups = super().groups(files)
         if self.rules.rewrite_layout:
-            together = {each.path for group in found for each in group}
-            odd = (each for each in files if each.movable and not is_laid_out(each))
-            found += [[each] for each in odd if each.path not in together]
-        return found
+            together = {file.path for group in groups for file in group}
+            odd = (file for file in files if file.movable and not is_laid_out(file))
+            groups += [[file] for file in odd if file.path not in together]
+        return groups
 
     def reason_not_to(self, table: Snapshot) -> str | None:
         return table.reason_not_to_remove()
@@ -163,24 +163,28 @@ class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
         self, table: Snapshot, groups: Sequence[Sequence[DataFile]], folder: Place
     ) -> list[Compacted]:
         writing = Writing(table)
-        made = []
+        results = []
         for files in groups:
             below = folder / files[0].folder
             below.mkdir(parents=True, exist_ok=True)
-            made.append(writing.together(below / f"{uuid.uuid4().hex}.parquet", files))
-        return made
+            results.append(writing.together(below / f"{uuid.uuid4().hex}.parquet", files))
+        return results
 
-    def put_in_place(self, table: Snapshot, made: Sequence[Compacted]) -> int:
-        held = {each.path for each in data_files(table)}
-        landed = [each for each in made if each.add.path in held]
-        fit = [each for each in made if held.issuperset(old.path for old in each.removes)]
+    def put_in_place(self, table: Snapshot, results: Sequence[Compacted]) -> int:
+        held = {file.path for file in data_files(table)}
+        landed = [compacted for compacted in results if compacted.add.path in held]
+        fit = [
+            compacted
+            for compacted in results
+            if held.issuperset(old.path for old in compacted.removes)
+        ]
         if fit:
-            actions: list[AddAction | RemoveAction] = [each.add for each in fit]
-            actions += [action for each in fit for action in each.removes]
+            actions: list[AddAction | RemoveAction] = [compacted.add for compacted in fit]
+            actions += [action for compacted in fit for action in compacted.removes]
             commit_files(table.table, actions, maintenance_commit({}))
         return len(landed) + len(fit)
 
 
 def _size(log: Place) -> tuple[int, int]:
-    found = files_below(log)
-    return len(found), sum(each.size for each in found)
+    log_files = files_below(log)
+    return len(log_files), sum(file.size for file in log_files)

@@ -29,13 +29,14 @@ from eo_pipeline.errors import (
     some_of,
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
-from eo_pipeline.sinks.capabilities import Maintenance, Past, Selected, Upkeep
+from eo_pipeline.sinks.capabilities import Maintenance, Selected, TimeTravelView, Upkeep
 from eo_pipeline.sinks.delta.commit import (
     Arguments,
     NotRestorableError,
     Restore,
     commit_errors,
     commit_files,
+    commit_metadata,
     ledger_commit,
     maintenance_commit,
     merge,
@@ -44,24 +45,29 @@ from eo_pipeline.sinks.delta.commit import (
     restore,
     transactions_of,
     without,
-    words_of,
 )
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER, DeltaSink
 from eo_pipeline.sinks.delta.files import AddActions, in_memory, in_types_of
 from eo_pipeline.sinks.delta.layout import refuse_merged
 from eo_pipeline.sinks.delta.log import (
     LOG_FOLDER,
-    Appendable,
-    Described,
+    BlindAppend,
+    DeltaMetadata,
     DescribedTables,
-    OwnCommit,
-    OwnCommits,
+    LedgerCommit,
+    LedgerCommits,
     append_text,
     checkpoint_if_due,
-    told_of,
+    table_metadata,
 )
 from eo_pipeline.sinks.delta.set_back import set_back
-from eo_pipeline.sinks.delta.table import Newest, Snapshot, delta_schema, explained, is_of_files
+from eo_pipeline.sinks.delta.table import (
+    Snapshot,
+    SnapshotCache,
+    delta_schema,
+    explained,
+    is_of_files,
+)
 from eo_pipeline.sinks.lake.files import PublishedFiles
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.maintenance import stopped
@@ -77,15 +83,15 @@ _NAMED_MAX = 5
 
 
 def damage(table: DeltaTable, root: Place, *, upserts: bool) -> DamagedError | None:
-    """What is wrong with the files of this version of the table; ``None``: nothing.
+    """Describe a fault of the files of this version of the table; ``None``: there is none.
 
     They do not come back by themselves. A replay writes the rows of an appended checkpoint again.
     """
-    found = list(_damaged(table, root))
-    if not found:
+    damaged = list(_damaged(table, root))
+    if not damaged:
         return None
-    files = some_of([f"{path} {what}" for path, what, _ in found], _NAMED_MAX)
-    numbers = sorted({number for _, _, held in found for number in held})
+    files = some_of([f"{path} {what}" for path, what, _ in damaged], _NAMED_MAX)
+    numbers = sorted({number for _, _, held in damaged for number in held})
     held = f"checkpoint {some_of(numbers, _NAMED_MAX)}" if numbers else "no checkpoint"
     replay = (
         f" or, while Kafka still has their records, read them again: {_replays(numbers)}."
@@ -117,8 +123,8 @@ def _range(action: dict[str, Any], low: str, high: str) -> range:
 
 def _sizes(root: Place, paths: list[str]) -> dict[str, int | None]:
     """By path, which the log may have encoded; ``None``: there is no such file."""
-    found = sizes_of(root, [name for path in paths for name in (path, unquote(path))])
-    return {path: found.get(path, found.get(unquote(path))) for path in paths}
+    sizes = sizes_of(root, [name for path in paths for name in (path, unquote(path))])
+    return {path: sizes.get(path, sizes.get(unquote(path))) for path in paths}
 
 
 def _replays(numbers: list[int]) -> str:
@@ -143,26 +149,26 @@ class DeltaTableSession(LakeSession[Snapshot]):
         super().__init__(pipeline, sink.root)
         self.sink = sink
         self.uri = str(sink.root)
-        told = dict(sink.root.bucket.delta) if isinstance(sink.root, BucketPath) else {}
-        self.options = told | {k: v.get_secret_value() for k, v in sink.storage_options.items()}
+        options = dict(sink.root.bucket.delta) if isinstance(sink.root, BucketPath) else {}
+        self.options = options | {k: v.get_secret_value() for k, v in sink.storage_options.items()}
         log_folder = sink.root / self.log_folder
-        self._newest = Newest(log_folder)
+        self._newest = SnapshotCache(log_folder)
         # a bucket would be asked for one name after the other: delta-rs lists them in one request
-        self._own = OwnCommits(log_folder, pipeline) if isinstance(log_folder, Path) else None
+        self._own = LedgerCommits(log_folder, pipeline) if isinstance(log_folder, Path) else None
         self._described = DescribedTables(self.ledger.folder)
         self.published_folder = sink.root / ROWS_FOLDER / pipeline / _PUBLISHED_FOLDER
-        own = self._own_commit()
-        fits = own is not None and own.partition_by == sink.partition_by
+        own_commit = self._own_commit()
+        fits = own_commit is not None and own_commit.partition_by == sink.partition_by
         if not fits and (table := self.open_table()):
             table.described.check(sink.partition_by)
 
     def newest_head(self) -> LedgerFile | None:
-        own = self._own_commit()
-        return self.ledger.get(own.pointer) if own else super().newest_head()
+        own_commit = self._own_commit()
+        return self.ledger.get(own_commit.pointer) if own_commit else super().newest_head()
 
     def table_identity(self) -> Mapping[str, str]:
-        own = self._own_commit()
-        return {"table": own.table} if own else super().table_identity()
+        own_commit = self._own_commit()
+        return {"table": own_commit.table} if own_commit else super().table_identity()
 
     def rolled_back(self, head: LedgerEntry | None) -> TableRolledBackError | None:
         if head is None or self._own_commit():
@@ -170,38 +176,42 @@ class DeltaTableSession(LakeSession[Snapshot]):
         table = self.open_table()
         return set_back(table, head) if table else None
 
-    def _own_commit(self) -> OwnCommit | None:
-        """What needs no open table; None: look at that."""
+    def _own_commit(self) -> LedgerCommit | None:
+        """The newest commit if it needs no open table; None: open the table."""
         return self._own.newest() if self._own else None
 
-    def described(self) -> Described | None:
-        """What the newest version is apart from its rows; ``None``: there is no table."""
-        own = self._own_commit()
-        if own and own.described and (kept := self._described.get(own.described)):
+    def described(self) -> DeltaMetadata | None:
+        """Metadata of the newest version; ``None``: there is no table."""
+        own_commit = self._own_commit()
+        if (
+            own_commit
+            and own_commit.described
+            and (kept := self._described.get(own_commit.described))
+        ):
             return kept
         table = self.open_table()
         return table.described if table else None
 
-    def told_of(self, described: Described, *, whole: bool = True) -> dict[str, str]:
-        """What a commit says of its table, for the next look; and, if what was ``described`` is the
-        ``whole`` of it behind this commit, for the next commit.
+    def table_metadata(self, described: DeltaMetadata, *, whole: bool = True) -> dict[str, str]:
+        """Metadata of a commit for the next look; and, if ``described`` is the ``whole`` of the
+        table behind this commit, for the next commit.
         """
         key = described.key if whole and self._own else None
         if key:
             self._described.keep(described)
-        return told_of(described.identity, described.partition_by, key)
+        return table_metadata(described.identity, described.partition_by, key)
 
     def open_table(self) -> Snapshot | None:
         return self._newest.get(lambda: Snapshot.open(self.root, self.options, self.pipeline))
 
     def about_to_commit(self) -> None:
-        """What is seen of the table from now on is looked at anew."""
+        """Drop cached state, so that the table is read anew from now on."""
         self._newest.forget()
         if self._own:
             self._own.forget()
 
     def damage(self) -> DamagedError | None:
-        """What is wrong with the files of the newest version; ``None``: nothing."""
+        """Describe a fault of the files of the newest version; ``None``: there is none."""
         table = self.open_table()
         upserts = self.sink.upsert_rule is not None
         return damage(table.table, self.root, upserts=upserts) if table else None
@@ -227,15 +237,15 @@ class DeltaTableSession(LakeSession[Snapshot]):
         return table.pointer
 
     def add_actions(
-        self, described: Described | None, rows: StagedTable | None, files: PublishedFiles
+        self, described: DeltaMetadata | None, rows: StagedTable | None, files: PublishedFiles
     ) -> list[AddAction]:
-        """What adds ``rows`` to the table; some become ``files`` first."""
+        """Return the actions that add ``rows`` to the table; some become ``files`` first."""
         if rows is None:
             return []
         layout = tuple(described.partition_by) if described else self.sink.partition_by
         required = described.required if described else frozenset()
-        known = described.following(rows.schema) if described else pa.schema([])
-        return AddActions(self.root, layout, required, known).of(rows, files)
+        table_schema = described.following(rows.schema) if described else pa.schema([])
+        return AddActions(self.root, layout, required, table_schema).of(rows, files)
 
 
 class AppendPublication(LakePublication[Snapshot]):
@@ -250,9 +260,9 @@ class AppendPublication(LakePublication[Snapshot]):
         session: DeltaTableSession,
         entry: LedgerEntry,
         staged: StagedOutput,
-        newest: Appendable,
+        newest: BlindAppend,
     ) -> None:
-        super().__init__(session, entry, staged, None, session.ledger.get(newest.own.pointer))
+        super().__init__(session, entry, staged, None, session.ledger.get(newest.commit.pointer))
         self.newest = newest
         self._aside = session.ledger.aside(self.at)
 
@@ -261,7 +271,7 @@ class AppendPublication(LakePublication[Snapshot]):
         described.check(session.sink.partition_by)
         files = PublishedFiles(session.published_folder, self.at, self.written)
         added = session.add_actions(described, self.staged.rows, files)
-        words = words_of(self.entry, session.told_of(described))
+        words = commit_metadata(self.entry, session.table_metadata(described))
         transactions = transactions_of(self.entry.pipeline, self.at)
         self._text = append_text(words, described.partition_by, transactions, added)
 
@@ -279,7 +289,7 @@ class AppendPublication(LakePublication[Snapshot]):
     def committed(self) -> None:
         with suppress(OSError):
             self._aside.unlink()
-        version, settings = self.newest.own.version + 1, self.newest.described.configuration
+        version, settings = self.newest.commit.version + 1, self.newest.described.configuration
         checkpoint_if_due(self.session.root, self.session.options, version, settings)
 
 
@@ -429,11 +439,11 @@ class DeltaPublication(LakePublication[Snapshot]):
 
     @property
     def _arguments(self) -> Arguments:
-        table, told = self.table, dict[str, str]()
+        table, metadata = self.table, dict[str, str]()
         # what going back brings back may be what nobody has looked at
         if table is not None and self.entry.operation is not Operation.REWIND:
-            told = self.session.told_of(table.described, whole=self._changes_no_column)
-        return ledger_commit(self.entry, self.at, told)
+            metadata = self.session.table_metadata(table.described, whole=self._changes_no_column)
+        return ledger_commit(self.entry, self.at, metadata)
 
 
 def _no_rows() -> pa.Schema:
@@ -441,7 +451,7 @@ def _no_rows() -> pa.Schema:
     return pa.schema([(CHECKPOINT_COLUMN, pa.int64())])
 
 
-def past_of(restore: Restore, entry: LedgerEntry) -> Past:
+def past_of(restore: Restore, entry: LedgerEntry) -> TimeTravelView:
     """The version of the table that is ``entry``'s own commit.
 
     Raises:
@@ -454,7 +464,7 @@ def past_of(restore: Restore, entry: LedgerEntry) -> Past:
     except NotRestorableError as error:
         raise RefusedError(str(error)) from error
     where = str(restore.table.root)
-    return Past(
+    return TimeTravelView(
         f"version {version} of the Delta table",
         lambda _: snapshot.values(0),
         lambda: _count(snapshot),
@@ -522,7 +532,7 @@ class DeltaSession(DeltaTableSession):
         except (SinkUnavailableError, DamagedError) as error:
             raise self.damage() or error from error.__cause__
 
-    def past(self, entry: LedgerEntry) -> Past:
+    def past(self, entry: LedgerEntry) -> TimeTravelView:
         """By Delta's own versions, also of an upserted table."""
         table = self.open_table()
         head = self.head_of(table)
@@ -568,16 +578,20 @@ class DeltaSession(DeltaTableSession):
             return super().begin(entry, staged)
         return AppendPublication(self, entry, staged, newest)
 
-    def _appendable(self, entry: LedgerEntry, staged: StagedOutput) -> Appendable | None:
+    def _appendable(self, entry: LedgerEntry, staged: StagedOutput) -> BlindAppend | None:
         rows = staged.rows
         if self._own is None or goes_back(entry) or (rows is not None and self.sink.upsert_rule):
             return None
-        own = self._own.newest()
-        described = self._described.get(own.described) if own and own.described else None
-        if own is None or described is None or not self._own.is_last(own.version):
+        own_commit = self._own.newest()
+        described = (
+            self._described.get(own_commit.described)
+            if own_commit and own_commit.described
+            else None
+        )
+        if own_commit is None or described is None or not self._own.is_last(own_commit.version):
             return None
         fits = rows is None or described.takes(rows.schema)
-        return Appendable(self.root / self.log_folder, own, described) if fits else None
+        return BlindAppend(self.root / self.log_folder, own_commit, described) if fits else None
 
     def _publication(
         self, entry: LedgerEntry, staged: StagedOutput, table: Snapshot | None, head: LedgerFile

@@ -50,26 +50,26 @@ def commits_of(table: Snapshot, most: int | None) -> Commits:
     Raises:
         SinkUnavailableError, DamagedError: the log cannot be read.
     """
-    expected, found = table.table.version(), dict[int, dict[str, Any]]()
+    expected, commits = table.table.version(), dict[int, dict[str, Any]]()
     try:
         for commit in table.table.history(most):
-            found[int(commit.get("version", expected))] = commit
-            expected = min(found) - 1
+            commits[int(commit.get("version", expected))] = commit
+            expected = min(commits) - 1
     except (DeltaError, OSError) as error:
         raise explained(table.table.table_uri, error) from error
-    return found
+    return commits
 
 
 def _stands(table: Snapshot, commits: Commits, at: int) -> int | None:
     """The version of the table with the newest commit of the pipeline that the version ``at`` is
     made of; None if none is, or these commits do not tell.
     """
-    found: int | None = at
-    while found is not None and (commit := commits.get(found)) is not None:
+    version: int | None = at
+    while version is not None and (commit := commits.get(version)) is not None:
         if _is_of(table, commit):
-            return found
+            return version
         is_restore = commit.get("operation") == "RESTORE"
-        found = restored_to(commit, commits) if is_restore else found - 1
+        version = restored_to(commit, commits) if is_restore else version - 1
     return None
 
 
@@ -82,7 +82,7 @@ def restored_to(commit: Mapping[str, Any], commits: Commits) -> int | None:
         return int(version)
     if (moment := how.get("datetime")) is None:
         return None
-    before = (v for v, each in commits.items() if int(each["timestamp"]) <= int(moment))
+    before = (v for v, commit in commits.items() if int(commit["timestamp"]) <= int(moment))
     return max(before, default=None)
 
 

@@ -32,7 +32,7 @@ from eo_pipeline.sinks.delta.log import (
     APP_PREFIX,
     LOG_FOLDER,
     TOKEN_SUFFIX,
-    Described,
+    DeltaMetadata,
     commit_file,
     file_name,
     is_removable,
@@ -68,9 +68,9 @@ class _WithoutVectors(DeltaTable):
         vars(self).update(vars(table))
 
     def protocol(self) -> ProtocolVersions:
-        found = super().protocol()
-        features = [name for name in found.reader_features or () if name != "deletionVectors"]
-        return found._replace(reader_features=features)
+        versions = super().protocol()
+        features = [name for name in versions.reader_features or () if name != "deletionVectors"]
+        return versions._replace(reader_features=features)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Snapshot:
 
     @property
     def is_own(self) -> bool:
-        """Whether this version is a commit of the pipeline that moved its ledger."""
+        """Return whether this version is a commit of the pipeline that moved its ledger."""
         return APP_PREFIX + self.pipeline in self._newest
 
     @cached_property
@@ -132,14 +132,16 @@ class Snapshot:
         return transactions_in(commit_file(self.root / LOG_FOLDER, self.table.version()))
 
     def add_actions(self) -> list[dict[str, Any]]:
-        """What the log says of each file of this version."""
-        found: list[dict[str, Any]] = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
-        return found
+        """Return the log's action for each file of this version."""
+        actions: list[dict[str, Any]] = pa.table(
+            self.table.get_add_actions(flatten=True)
+        ).to_pylist()
+        return actions
 
     @cached_property
     def has_deleted_rows(self) -> bool:
-        """Whether a file of this version holds rows that a deletion vector takes out. That the
-        table may have such vectors says a feature, which stays when they are gone.
+        """Return whether a file of this version holds rows that a deletion vector takes out. The
+        table's feature says only that it may: it stays when the vectors are gone.
         """
         may = "deletionVectors" in self.described.features
         return may and any(batch.num_rows for batch in self.table.deletion_vectors())
@@ -154,9 +156,9 @@ class Snapshot:
         return (_WithoutVectors(self.table) if may else self.table).to_pyarrow_dataset()
 
     @cached_property
-    def described(self) -> Described:
-        """What it is apart from its rows."""
-        return Described.of(self.table)
+    def described(self) -> DeltaMetadata:
+        """Metadata of the table."""
+        return DeltaMetadata.of(self.table)
 
     def lineage(self, since: int) -> Iterator[pa.RecordBatch]:
         """See ``SinkSession.lineage``.
@@ -181,14 +183,14 @@ class Snapshot:
         except DeltaProtocolError as error:
             raise RefusedError(f"the rows cannot be read back: {error}") from error
         except (DeltaError, pa.ArrowException, OSError) as error:
-            said = f"{self.table.table_uri} cannot be read: {error}."
+            message = f"{self.table.table_uri} cannot be read: {error}."
             if is_of_files(error):
                 raise SinkUnavailableError(
-                    f"{said} Was it vacuumed meanwhile? Ask again."
+                    f"{message} Was it vacuumed meanwhile? Ask again."
                 ) from error
             raise DamagedError(
-                f"{said} That does not pass by itself. Bring back from a backup what is damaged; "
-                "what delta-rs cannot read, let another engine write anew."
+                f"{message} That does not pass by itself. Bring back from a backup what is "
+                "damaged; what delta-rs cannot read, let another engine write anew."
             ) from error
 
     def _batches(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
@@ -226,7 +228,7 @@ class Snapshot:
             raise RefusedError(f"no row can be taken out of the table: {reason}")
 
     def reason_not_to_remove(self) -> str | None:
-        """Why no file can be taken out of the table; None if it can."""
+        """Reason why no file can be removed from the table; None if it can."""
         if self.described.configuration.get("delta.appendOnly") == "true":
             return "it has delta.appendOnly=true. Nothing was changed"
         if self.has_deleted_rows:
@@ -246,12 +248,12 @@ class Snapshot:
 
 
 def is_of_files(error: Exception) -> bool:
-    """Whether delta-rs says that a disk or a file failed, and not the rows."""
+    """Return whether delta-rs reports that a disk or a file failed, and not the rows."""
     return isinstance(error, OSError) or _OF_FILES.search(str(error)) is not None
 
 
 def explained(uri: str, error: Exception) -> EoPipelineError:
-    """What an error means that delta-rs raised, if nothing of its commit was written."""
+    """Translate an error that delta-rs raised, if nothing of its commit was written."""
     if is_of_files(error):
         return SinkUnavailableError(f"{uri} cannot be used: {error}. Nothing was published.")
     return RefusedError(
@@ -261,7 +263,7 @@ def explained(uri: str, error: Exception) -> EoPipelineError:
 
 
 def delta_schema(schema: pa.Schema) -> Schema:
-    """The same for delta-rs."""
+    """Return the schema for delta-rs."""
     return Schema.from_arrow(stored_schema(schema))
 
 
@@ -273,7 +275,7 @@ class _Opened(NamedTuple):
     file: tuple[object, ...]
 
 
-class Newest:
+class SnapshotCache:
     """Opening a table costs as much as it has files, and a run asks for it many times. Whether the
     one that is open is still the newest is told by two names in ``log``: the file of its version is
     the one that was there, and there is none of the next version.
@@ -293,8 +295,8 @@ class Newest:
 
     def get(self, opened_anew: Callable[[], Snapshot | None]) -> Snapshot | None:
         """The newest version, ``None`` where there is no table."""
-        if known := self.known():
-            return known
+        if newest := self.known():
+            return newest
         self.forget()
         table = opened_anew()
         if table is not None:

@@ -64,43 +64,43 @@ class NewFiles:
             has_ids = self._has_ids(place, footer.schema.to_arrow_schema())
             read = [untold_bounds(place, file, source) for source in self.sources]
         plan = self._plan_of(footer.schema)
-        found = data_file_statistics_from_parquet_metadata(footer, plan, self._paths)
-        self._refuse_nulls(place, found.null_value_counts)
-        made = DataFile.from_args(
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, self._paths)
+        self._refuse_nulls(place, statistics.null_value_counts)
+        data_file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=uri_of(place),
             file_format=FileFormat.PARQUET,
-            partition=self._partition(place, found, read),
+            partition=self._partition(place, statistics, read),
             file_size_in_bytes=size_of(place),
             sort_order_id=None,
             spec_id=self._metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **found.to_serialized_dict(),
+            **statistics.to_serialized_dict(),
         )
-        return Added(made, has_ids)
+        return Added(data_file, has_ids)
 
     def _plan_of(self, file: pq.ParquetSchema) -> dict[int, StatisticsCollector]:
         """A decimal of fewer digits than the table's has another form in a file."""
         plan = dict(self._plan)
         for i in range(len(file)):
-            column, found = file.column(i), self._paths[file.column(i).path]
-            if isinstance(plan[found].iceberg_type, DecimalType):
-                own = DecimalType(column.precision, column.scale)
-                plan[found] = replace(plan[found], iceberg_type=own)
+            column, field_id = file.column(i), self._paths[file.column(i).path]
+            if isinstance(plan[field_id].iceberg_type, DecimalType):
+                file_type = DecimalType(column.precision, column.scale)
+                plan[field_id] = replace(plan[field_id], iceberg_type=file_type)
         return plan
 
     def _partition(
-        self, place: Place, found: DataFileStatistics, read: Sequence[tuple[Any, Any] | None]
+        self, place: Place, statistics: DataFileStatistics, read: Sequence[tuple[Any, Any] | None]
     ) -> Record:
         values, spec = [], self._metadata.spec()
         for field, bounds in zip(spec.fields, read, strict=True):
-            kept = found.column_aggregates.get(field.source_id)
-            told = (kept.current_min, kept.current_max) if kept else (None, None)
+            kept = statistics.column_aggregates.get(field.source_id)
+            recorded = (kept.current_min, kept.current_max) if kept else (None, None)
             transform = field.transform.transform(self._schema.find_type(field.source_id))
             least, greatest = (
                 transform(partition_record_value(field, value, self._schema))
-                for value in bounds or told
+                for value in bounds or recorded
             )
             if least != greatest:
                 raise RefusedError(
@@ -111,9 +111,11 @@ class NewFiles:
         return Record(*values)
 
     def _has_ids(self, place: Place, columns: pa.Schema) -> bool:
-        found = dict(ids_in(columns))
-        if any(each is not None for each in found.values()):
-            if other := [path for path, each in found.items() if self.ids.get(path) != each]:
+        field_ids = dict(ids_in(columns))
+        if any(field_id is not None for field_id in field_ids.values()):
+            if other := [
+                path for path, field_id in field_ids.items() if self.ids.get(path) != field_id
+            ]:
                 raise RefusedError(
                     f"{place} was staged for a table in which {_in_words(other)} are other columns "
                     "by now. Nothing was published; the next run reads the ranges again."
@@ -124,7 +126,7 @@ class NewFiles:
             named = dict(ids_in(pyarrow_to_schema(columns, mapping).as_arrow()))
         except ValueError:  # it lacks a name
             named = {}
-        if other := [path for path in found if self.ids.get(path) != named.get(path, -1)]:
+        if other := [path for path in field_ids if self.ids.get(path) != named.get(path, -1)]:
             raise SchemaChangeError(
                 f"{place} has no ids of its columns, and to the table's name mapping "
                 f"{_in_words(other)} are others. Nothing was published. Rename them in the table."
@@ -148,7 +150,7 @@ def uri_of(place: Place) -> str:
 def append(transaction: Transaction, files: Iterable[Added], summary: dict[str, str]) -> None:
     """A snapshot with ``files`` too; one without any as well."""
     files = [*files]
-    if not all(each.has_ids for each in files):
+    if not all(file.has_ids for file in files):
         _know_by_name(transaction)
     update = transaction.update_snapshot(snapshot_properties=summary)
     merges = property_as_bool(
@@ -157,8 +159,8 @@ def append(transaction: Transaction, files: Iterable[Added], summary: dict[str, 
         TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT,
     )
     with update.merge_append() if merges else update.fast_append() as appended:
-        for each in files:
-            appended.append_data_file(each.file)
+        for file in files:
+            appended.append_data_file(file.file)
 
 
 def _know_by_name(transaction: Transaction) -> None:

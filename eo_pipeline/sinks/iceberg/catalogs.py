@@ -67,10 +67,10 @@ class Written:
         return "".join([*parts, rest])
 
     def _listed(self, field: str, values: Sequence[Any], adapter: TypeAdapter[Any]) -> str:
-        known, text = self._begun.get(field, ([], ""))
-        if len(known) > len(values) or not all(map(is_, known, values)):
-            known, text = [], ""
-        if new := [*values[len(known) :]]:
+        prefix, text = self._begun.get(field, ([], ""))
+        if len(prefix) > len(values) or not all(map(is_, prefix, values)):
+            prefix, text = [], ""
+        if new := [*values[len(prefix) :]]:
             text = ",".join(filter(None, (text, _dumped(adapter, new))))
         self._begun[field] = [*values], text
         return text
@@ -125,8 +125,8 @@ class Unchanging(list[T]):
         return Unchanging((*self, *other))
 
     def __getitem__(self, at: SupportsIndex | slice) -> Any:
-        found: Any = super().__getitem__(at)
-        return Unchanging(found) if isinstance(at, slice) else found
+        value: Any = super().__getitem__(at)
+        return Unchanging(value) if isinstance(at, slice) else value
 
 
 def cheaply_copied(metadata: TableMetadata) -> TableMetadata:
@@ -146,23 +146,23 @@ class KnownMetadata:
         self._lock = threading.Lock()
 
     def get(self, location: str) -> TableMetadata | None:
-        """What ``location`` holds, a copy of the caller's own; None if that is not known."""
+        """Return a copy of the metadata at ``location``; None if it is not cached."""
         with self._lock:
-            found = self._held.get(location)
-            if found is None:
+            cached = self._held.get(location)
+            if cached is None:
                 return None
             self._held.move_to_end(location)
-        return found.model_copy(deep=True)
+        return cached.model_copy(deep=True)
 
     def keep(self, location: str, metadata: TableMetadata) -> None:
         """That ``location`` holds ``metadata``, which was read there, or written there by us."""
         if not _NEVER_GIVEN_AGAIN.fullmatch(location):
             return
-        own = cheaply_copied(metadata).model_copy(deep=True)
+        copied = cheaply_copied(metadata).model_copy(deep=True)
         with self._lock:
-            others = {k: v for k, v in self._held.items() if v.table_uuid != own.table_uuid}
+            others = {k: v for k, v in self._held.items() if v.table_uuid != copied.table_uuid}
             # one that is too long by itself takes no place from others
-            mine = {location: own} if len(own.snapshots) <= MOST_SNAPSHOTS else {}
+            mine = {location: copied} if len(copied.snapshots) <= MOST_SNAPSHOTS else {}
             self._held = OrderedDict({**others, **mine})
             while self._is_too_much():
                 self._held.popitem(last=False)
@@ -170,7 +170,7 @@ class KnownMetadata:
             self._written = {k: v for k, v in self._written.items() if k in left}
 
     def written(self, table: UUID) -> Written:
-        """What was written of a table, for as long as it is kept."""
+        """Return the cache of a table's written metadata, for as long as it is kept."""
         with self._lock:
             return self._written.setdefault(table, Written())
 
@@ -212,14 +212,14 @@ class KnowingSqlCatalog(SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
-        made = super().commit_table(table, requirements, updates)
-        KNOWN.keep(made.metadata_location, made.metadata)
-        return made
+        response = super().commit_table(table, requirements, updates)
+        KNOWN.keep(response.metadata_location, response.metadata)
+        return response
 
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-        said = AsWritten(metadata, KNOWN.written(metadata.table_uuid))
-        SqlCatalog._write_metadata(cast(TableMetadata, said), io, metadata_path)
+        as_written = AsWritten(metadata, KNOWN.written(metadata.table_uuid))
+        SqlCatalog._write_metadata(cast(TableMetadata, as_written), io, metadata_path)
 
 
 def _give_up_connection(context: ExceptionContext) -> None:
@@ -265,9 +265,9 @@ class WholePutsFileIO(PyArrowFileIO):
     """
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
-        made = super()._initialize_s3_fs(netloc)
-        again, (options,) = made.__reduce__()
+        filesystem = super()._initialize_s3_fs(netloc)
+        again, (options,) = filesystem.__reduce__()
         if _DELAYED not in options:  # an Arrow that cannot
-            return made
-        found: FileSystem = again({**options, _DELAYED: True})
-        return found
+            return filesystem
+        rebuilt: FileSystem = again({**options, _DELAYED: True})
+        return rebuilt

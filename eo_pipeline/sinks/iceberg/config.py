@@ -106,8 +106,8 @@ class PartitionField:
 
 
 def _text_of(column: Column) -> Column:
-    """What stands for a text or bytes in the names of the folders that Spark lays files out in: as
-    short as a file system wants it, and null for nothing but null. Nobody else sees these names.
+    """Text for a value in the names of the folders that Spark lays files out in: as short as a file
+    system wants it, and null for nothing but null. Nobody else sees these names.
     """
     from pyspark.sql import functions as F
 
@@ -133,13 +133,13 @@ def untold_bounds(path: Place, file: pq.ParquetFile, source: str) -> tuple[Any, 
     footer = file.metadata
     names = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
     groups = map(footer.row_group, range(footer.num_row_groups))
-    told = [_nulls(group, names.get(source)) for group in groups]
-    if None in told:
+    null_counts = [_nulls(group, names.get(source)) for group in groups]
+    if None in null_counts:
         column = pq.read_table(parquet_source(path), columns=[source], partitioning=None)[source]
         nulls, ends = column.null_count, pc.min_max(column).as_py()
         read = ends["min"], ends["max"]
     else:
-        nulls, read = sum(each for each in told if each), None
+        nulls, read = sum(count for count in null_counts if count), None
     if nulls not in (0, footer.num_rows):
         raise RefusedError(
             f"the staged file {path} mixes nulls and values of {source!r}, by which the table is "
@@ -152,11 +152,11 @@ def _nulls(group: Any, index: int | None) -> int | None:
     """Nulls in a row group, if it is told how many, and the bounds of the rest."""
     # while this is held: what is said of a column does not outlive it
     chunk = group.column(index) if index is not None else None
-    found = chunk.statistics if chunk is not None else None
-    if found is None or not found.has_null_count:
+    statistics = chunk.statistics if chunk is not None else None
+    if statistics is None or not statistics.has_null_count:
         return None
-    nulls: int = found.null_count
-    return nulls if found.has_min_max or nulls == group.num_rows else None
+    nulls: int = statistics.null_count
+    return nulls if statistics.has_min_max or nulls == group.num_rows else None
 
 
 def partition_values(column: pa.ChunkedArray, transform: str) -> pa.ChunkedArray:
@@ -223,15 +223,17 @@ class IcebergCatalog(Settings):
 
     @property
     def warehouse(self) -> str | None:
-        """Where its tables lie by default, if it says so: to a REST catalog the name of a warehouse
-        may mean something else.
+        """Folder of the tables by default, if the catalog says so: to a REST catalog the name of a
+        warehouse may mean something else.
         """
         values = self.values()
-        found = values.get("warehouse")
+        warehouse = values.get("warehouse")
         is_rest = values.get("type", "rest" if "http" in values.get("uri", "") else "") == "rest"
-        if found is None or (is_rest and "://" not in found and not found.startswith("/")):
+        if warehouse is None or (
+            is_rest and "://" not in warehouse and not warehouse.startswith("/")
+        ):
             return None
-        return found
+        return warehouse
 
 
 class IcebergSink(FolderSink):

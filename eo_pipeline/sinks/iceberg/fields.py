@@ -43,18 +43,20 @@ def columns_of(table: Table) -> pa.Schema:
 
 def ids_of(schema: Schema) -> dict[Path, int]:
     """Of all columns, those within others too."""
-    return {path: int(found) for path, found in ids_in(schema.as_arrow()) if found is not None}
+    return {
+        path: int(field_id) for path, field_id in ids_in(schema.as_arrow()) if field_id is not None
+    }
 
 
 def ids_in(fields: Iterable[pa.Field], at: Path = ()) -> Iterator[tuple[Path, int | None]]:
-    """The same of a file, whose columns may have none."""
+    """Field ids of a file, whose columns may have none."""
     for field in fields:
         yield from _ids_in(field, (*at, field.name))
 
 
 def _ids_in(field: pa.Field, path: Path) -> Iterator[tuple[Path, int | None]]:
-    said = (field.metadata or {}).get(_ARROWS)
-    yield path, int(said) if said is not None else None
+    field_id = (field.metadata or {}).get(_ARROWS)
+    yield path, int(field_id) if field_id is not None else None
     kind = field.type
     if pt.is_struct(kind):
         yield from ids_in(kind, path)
@@ -71,8 +73,8 @@ def with_ids(schema: pa.Schema, ids: Ids) -> pa.Schema:
 
 
 def _with_id(field: pa.Field, path: Path, ids: Ids) -> pa.Field:
-    said = {_ARROWS: str(ids[path]).encode()}
-    return pa.field(field.name, _kind_with_ids(field.type, path, ids), field.nullable, said)
+    metadata = {_ARROWS: str(ids[path]).encode()}
+    return pa.field(field.name, _kind_with_ids(field.type, path, ids), field.nullable, metadata)
 
 
 def _kind_with_ids(kind: pa.DataType, path: Path, ids: Ids) -> pa.DataType:
@@ -95,11 +97,11 @@ def as_spark_writes(columns: StructType, ids: Ids) -> StructType:
 
     if not any(_is_of_many(field.dataType) for field in columns):
         return StructType([_as_spark_writes(field, (field.name,), ids) for field in columns])
-    said = [
+    typed = [
         {**field.metadata, IDS: [*_all_ids(field.dataType, (field.name,), ids)]}
         for field in columns
     ]
-    both = zip(columns, said, strict=True)
+    both = zip(columns, typed, strict=True)
     return StructType([StructField(f.name, f.dataType, f.nullable, more) for f, more in both])
 
 
@@ -108,7 +110,7 @@ def _as_spark_writes(field: StructField, path: Path, ids: Ids) -> StructField:
 
     kind = field.dataType
     if isinstance(kind, StructType):
-        kind = StructType([_as_spark_writes(each, (*path, each.name), ids) for each in kind])
+        kind = StructType([_as_spark_writes(nested, (*path, nested.name), ids) for nested in kind])
     return StructField(field.name, kind, field.nullable, {**field.metadata, _SPARKS: ids[path]})
 
 
@@ -154,8 +156,8 @@ def widen(transaction: Transaction, table: Table, result: pa.Schema) -> None:
     Raises:
         SchemaChangeError: the table does not take rows of ``result``.
     """
-    known = columns_of(table)
-    if new := list(changed(known, TYPES.following(known, result))):
+    columns = columns_of(table)
+    if new := list(changed(columns, TYPES.following(columns, result))):
         refuse_other_names(".".join(table.name()), table.metadata, result)
         with transaction.update_schema() as update:
             update.union_by_name(pa.schema(new))
@@ -170,11 +172,11 @@ def refuse_other_names(table: str, metadata: TableMetadata, result: pa.Schema) -
         SchemaChangeError: names the column, and what it is called now.
     """
     schema = metadata.schema()
-    known = ids_of(schema)
+    ids = ids_of(schema)
     for path, _ in ids_in(result):
-        if path in known or (found := _earlier_id(metadata, path)) is None:
+        if path in ids or (earlier := _earlier_id(metadata, path)) is None:
             continue
-        name, now = ".".join(path), schema.find_column_name(found)
+        name, now = ".".join(path), schema.find_column_name(earlier)
         if now is None:
             raise SchemaChangeError(
                 f"column {name!r}: somebody dropped it from {table}. Nothing was written. Leave it "
@@ -190,18 +192,18 @@ def refuse_other_names(table: str, metadata: TableMetadata, result: pa.Schema) -
 
 def _earlier_id(metadata: TableMetadata, path: Path) -> int | None:
     """The id of a column that was called so in the table before, or in files without ids."""
-    for schema in sorted(metadata.schemas, key=lambda each: each.schema_id, reverse=True):
-        if (found := ids_of(schema).get(path)) is not None:
-            return found
+    for schema in sorted(metadata.schemas, key=lambda schema: schema.schema_id, reverse=True):
+        if (field_id := ids_of(schema).get(path)) is not None:
+            return field_id
     mapping = metadata.name_mapping()
     return _mapped(mapping.root, path) if mapping else None
 
 
 def _mapped(fields: Iterable[MappedField], path: Path) -> int | None:
-    found = next((field for field in fields if path[0] in field.names), None)
-    if found is None or len(path) == 1:
-        return found.field_id if found else None
-    return _mapped(found.fields, path[1:])
+    match = next((field for field in fields if path[0] in field.names), None)
+    if match is None or len(path) == 1:
+        return match.field_id if match else None
+    return _mapped(match.fields, path[1:])
 
 
 def refuse_nulls(table: str, schema: Schema, result: pa.Schema) -> None:
@@ -221,9 +223,9 @@ def refuse_nulls(table: str, schema: Schema, result: pa.Schema) -> None:
             "(ALTER TABLE ... ALTER COLUMN ... DROP NOT NULL)."
         )
     within = [".".join(path) for path in _never_null_within(schema.as_arrow())]
-    if found := [name for name in within if name.partition(".")[0] in result.names]:
+    if dropped := [name for name in within if name.partition(".")[0] in result.names]:
         raise SchemaChangeError(
-            f"{table} takes no null in {', '.join(map(repr, found))}, and values within a column "
+            f"{table} takes no null in {', '.join(map(repr, dropped))}, and values within a column "
             "are not looked at one by one. Nothing was written. Let the table take null there."
         )
 

@@ -72,8 +72,8 @@ def unused_files(root: Place, table: Table, oldest: float, turn: int) -> list[tu
         oldest: seconds since 1970; younger files stay.
         turn: maintenance before this one commits no more.
     """
-    listed = [found for folder in _FOLDERS for found in files_below(root / folder)]
-    named = {relative_name(found.place, root): found for found in listed}
+    listed = [file for folder in _FOLDERS for file in files_below(root / folder)]
+    named = {relative_name(file.place, root): file for file in listed}
     free = named.keys() - {*_used(root, table)}
     candidates = {name: named[name] for name in free if _may_go(table, name, turn)}
     ages = zip(candidates, _process.each(_modified, [*candidates.values()]), strict=True)
@@ -84,16 +84,16 @@ def unused_files(root: Place, table: Table, oldest: float, turn: int) -> list[tu
     ]
 
 
-def _modified(found: Found) -> float | None:
-    return modified_at(found.place)
+def _modified(file: Found) -> float | None:
+    return modified_at(file.place)
 
 
 def _limit(name: str, oldest: float) -> float:
     """Rows of runs are known by their version: they left the table. What else there is may have
     been written by somebody for a commit of his own.
     """
-    known = _OF_ATTEMPT.match(name)
-    return oldest if known else min(oldest, time.time() - _ORPHANS_KEPT_S)
+    match = _OF_ATTEMPT.match(name)
+    return oldest if match else min(oldest, time.time() - _ORPHANS_KEPT_S)
 
 
 def _used(root: Place, table: Table) -> Iterator[str]:
@@ -101,9 +101,9 @@ def _used(root: Place, table: Table) -> Iterator[str]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         lists = pool.map(lambda s: (s, s.manifests(table.io)), table.metadata.snapshots)
         manifests: dict[str, ManifestFile] = {}
-        for snapshot, found in lists:
+        for snapshot, manifest_list in lists:
             yield _below(root, snapshot.manifest_list)
-            manifests |= {each.manifest_path: each for each in found}
+            manifests |= {manifest.manifest_path: manifest for manifest in manifest_list}
         yield from (_below(root, path) for path in manifests)
         entries = pool.map(lambda m: m.fetch_manifest_entry(table.io), manifests.values())
         for found_entries in entries:
@@ -121,11 +121,11 @@ def _below(root: Place, uri: str) -> str:
 
 def _may_go(table: Table, name: str, turn: int) -> bool:
     """Not what a run, or another maintenance, may still make the table's."""
-    if found := _OF_ATTEMPT.match(name):
-        head = pointer_of(table, found[1])
-        return head is not None and int(found[2]) <= head.version
-    if found := _OF_TURN.match(name):
-        return int(found[1]) < turn
+    if match := _OF_ATTEMPT.match(name):
+        head = pointer_of(table, match[1])
+        return head is not None and int(match[2]) <= head.version
+    if match := _OF_TURN.match(name):
+        return int(match[1]) < turn
     return not name.startswith("metadata/") or _OURS_IN_METADATA.fullmatch(name) is not None
 
 
@@ -195,15 +195,15 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
         if self._expired(table):
             self._tried(self._expire)
         left = len(self.table().metadata.snapshots)
-        said = f"{count - left} of {count} snapshots expired"
-        yield Upkeep("expire", said, seconds=time.monotonic() - begun)
+        message = f"{count - left} of {count} snapshots expired"
+        yield Upkeep("expire", message, seconds=time.monotonic() - begun)
 
     def _expired(self, table: Table) -> list[int]:
         """Snapshots older than ``keep``; never those of a branch or a tag."""
         kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
         oldest = self._oldest().timestamp() * 1000
-        old = [each for each in table.metadata.snapshots if each.timestamp_ms < oldest]
-        return [each.snapshot_id for each in old if each.snapshot_id not in kept]
+        old = [snapshot for snapshot in table.metadata.snapshots if snapshot.timestamp_ms < oldest]
+        return [snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in kept]
 
     def _oldest(self) -> datetime:
         return datetime.now(UTC) - self.rules.kept_for
@@ -224,7 +224,7 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
         places = [folder / f"{uuid.uuid4().hex}.parquet" for _ in groups]
         try:
             return [
-                self._one(table, [tasks[each.path] for each in files], files, place)
+                self._one(table, [tasks[file.path] for file in files], files, place)
                 for files, place in zip(groups, places, strict=True)
             ]
         except Exception:
@@ -237,27 +237,27 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
         schema = table.schema()
         scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
         write_batches(place, scan.to_record_batches(tasks), schema.as_arrow())
-        made = NewFiles(table.metadata).added(place).file
-        refuse_other_count(place, files, made.record_count)
-        if made.partition != tasks[0].file.partition or size_of(place) is None:
+        data_file = NewFiles(table.metadata).added(place).file
+        refuse_other_count(place, files, data_file.record_count)
+        if data_file.partition != tasks[0].file.partition or size_of(place) is None:
             raise DamagedError(
                 f"{place} would be in another partition than the files it was made of. Nothing was "
                 "changed."
             )
-        return Compacted(made, tuple(each.path for each in files))
+        return Compacted(data_file, tuple(file.path for file in files))
 
-    def put_in_place(self, table: Table, made: Sequence[Compacted]) -> int:
+    def put_in_place(self, table: Table, results: Sequence[Compacted]) -> int:
         held = {task.file.file_path: task for task in table.scan().plan_files()}
-        landed = [each for each in made if each.file.file_path in held]
+        landed = [compacted for compacted in results if compacted.file.file_path in held]
         # rows that were deleted meanwhile by a file of deletions would be back in the new file
         plain = {path for path, task in held.items() if not task.delete_files}
-        fit = [each for each in made if plain.issuperset(each.old)]
+        fit = [compacted for compacted in results if plain.issuperset(compacted.old)]
 
         def change(transaction: Transaction, summary: dict[str, str]) -> None:
             with transaction.update_snapshot(snapshot_properties=summary).overwrite() as update:
-                for each in fit:
-                    update.append_data_file(each.file)
-                    for path in each.old:
+                for compacted in fit:
+                    update.append_data_file(compacted.file)
+                    for path in compacted.old:
                         update.delete_data_file(held[path].file)
 
         if fit:
@@ -277,9 +277,11 @@ class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
 
     def _landed(self, mine: str) -> Table | None:
         table = self.open_table()
-        found = table.metadata.snapshots if table is not None else []
-        said = [each.summary.additional_properties for each in found if each.summary]
-        return table if any(each.get(MAINTENANCE) == mine for each in said) else None
+        snapshots = table.metadata.snapshots if table is not None else []
+        summaries = [
+            snapshot.summary.additional_properties for snapshot in snapshots if snapshot.summary
+        ]
+        return table if any(summary.get(MAINTENANCE) == mine for summary in summaries) else None
 
 
 def _data_file(table: Table, task: FileScanTask) -> DataFile:

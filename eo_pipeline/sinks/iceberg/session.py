@@ -28,8 +28,8 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.capabilities import (
     Maintenance,
-    Past,
     Selected,
+    TimeTravelView,
     Upkeep,
     lineage_of_batches,
     lineage_schema,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def past_of(table: Table, entry: LedgerEntry) -> Past:
+def past_of(table: Table, entry: LedgerEntry) -> TimeTravelView:
     """The last snapshot that the commit of ``entry`` made.
 
     Raises:
@@ -99,8 +99,8 @@ def rolled_back(table: Table, head: LedgerEntry) -> TableRolledBackError | None:
     commit makes one, and moves the ledger. If those expired, by the snapshot of the head, if that
     is kept and not below the current one.
     """
-    found = (_version_of(snapshot, head.pipeline) for snapshot in _ancestors(table))
-    stands = next((version for version in found if version is not None), None)
+    versions = (_version_of(snapshot, head.pipeline) for snapshot in _ancestors(table))
+    stands = next((version for version in versions if version is not None), None)
     newest = next((s for s in table.metadata.snapshots if _is_of(s, head)), None)
     if stands is None and newest is not None and newest not in _ancestors(table):
         stands = 0  # or one whose snapshot expired: going back to 0 is right for each
@@ -111,14 +111,14 @@ def rolled_back(table: Table, head: LedgerEntry) -> TableRolledBackError | None:
 
 
 def _version_of(snapshot: Snapshot, pipeline: str) -> int | None:
-    said = snapshot.summary.additional_properties if snapshot.summary else {}
-    version = said.get("eo.version") if said.get("eo.pipeline") == pipeline else None
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    version = properties.get("eo.version") if properties.get("eo.pipeline") == pipeline else None
     return int(version) if version is not None else None
 
 
-def _past(table: Table, snapshot_id: int) -> Past:
+def _past(table: Table, snapshot_id: int) -> TimeTravelView:
     scan = table.scan(snapshot_id=snapshot_id)
-    return Past(
+    return TimeTravelView(
         f"snapshot {snapshot_id} of the Iceberg table",
         lambda _: TYPES.shown(iter(scan.to_arrow_batch_reader())),
         scan.count,
@@ -128,19 +128,19 @@ def _past(table: Table, snapshot_id: int) -> Past:
 
 def _ancestors(table: Table) -> Iterator[Snapshot]:
     """From the newest on, as far as they are kept: what was rolled back is not among them."""
-    found = table.current_snapshot()
-    if found is None:
+    ancestor = table.current_snapshot()
+    if ancestor is None:
         return
-    yield found  # nearly always all that is asked for, of many
-    held = {each.snapshot_id: each for each in table.metadata.snapshots}
-    while (found := held.get(found.parent_snapshot_id or -1)) is not None:
-        yield found
+    yield ancestor  # nearly always all that is asked for, of many
+    held = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    while (ancestor := held.get(ancestor.parent_snapshot_id or -1)) is not None:
+        yield ancestor
 
 
 def _is_of(snapshot: Snapshot, entry: LedgerEntry) -> bool:
-    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
     mine = (entry.pipeline, str(entry.version), entry.run_id)
-    return tuple(said.get(f"eo.{name}") for name in ("pipeline", "version", "run-id")) == mine
+    return tuple(properties.get(f"eo.{name}") for name in ("pipeline", "version", "run-id")) == mine
 
 
 #: Below a pipeline's folder of rows: files of batches that came in memory.
@@ -196,9 +196,9 @@ class IcebergSession(LakeSession[Table]):
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
-        own = [f for f in columns if not f.name.startswith(LAYOUT_PREFIX)]
-        result = TYPES.schema(to_arrow_schema(StructType(own)))
-        after = as_spark_writes(StructType(own), ids_of(following(self._seen, result)))
+        data_fields = [f for f in columns if not f.name.startswith(LAYOUT_PREFIX)]
+        result = TYPES.schema(to_arrow_schema(StructType(data_fields)))
+        after = as_spark_writes(StructType(data_fields), ids_of(following(self._seen, result)))
         return StructType([*after, *(f for f in columns if f.name.startswith(LAYOUT_PREFIX))])
 
     def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:
@@ -218,7 +218,7 @@ class IcebergSession(LakeSession[Table]):
         with read_errors(self.sink.table):
             yield from TYPES.shown(_scan(table, table.schema().column_names, since))
 
-    def past(self, entry: LedgerEntry) -> Past:
+    def past(self, entry: LedgerEntry) -> TimeTravelView:
         """By the table's snapshots, of which each says whose it is."""
         table = self.open_table()
         if table is None:
@@ -284,7 +284,7 @@ class IcebergPublication(LakePublication[Table]):
         self._widen(transaction, result)
         files = PublishedFiles(session.inline_folder, self.at, self.written)
         new = new_files(rows, transaction.table_metadata, files)
-        if all(each.has_ids for each in new):
+        if all(file.has_ids for file in new):
             self._keep_names(transaction)
         summary = _summary(self.entry)
         if self.table is not None:
@@ -350,7 +350,7 @@ class IcebergPublication(LakePublication[Table]):
                     spec.add_field(field.source, transform, field.field_name)
 
     def _keep_names(self, transaction: Transaction) -> None:
-        """What the table's name mapping says stays said: PyIceberg gives the name of a new column
+        """Keep the entries of the table's name mapping: PyIceberg gives the name of a new column
         away that files without ids have for another one.
         """
         before = name_mapping(self.table.metadata) if self.table is not None else None
@@ -376,12 +376,12 @@ class IcebergPublication(LakePublication[Table]):
 
 
 def _scan(table: Table, columns: Iterable[str], since: int) -> Iterator[pa.RecordBatch]:
-    known = [name for name in columns if name in table.schema().column_names]
-    if CHECKPOINT_COLUMN not in known:
+    existing = [name for name in columns if name in table.schema().column_names]
+    if CHECKPOINT_COLUMN not in existing:
         # somebody else's columns only: their rows are counted by any of them
         return iter(table.scan().to_arrow_batch_reader())
     wanted = f"{CHECKPOINT_COLUMN} >= {int(since)} OR {CHECKPOINT_COLUMN} IS NULL"
-    return iter(table.scan(wanted, selected_fields=tuple(known)).to_arrow_batch_reader())
+    return iter(table.scan(wanted, selected_fields=tuple(existing)).to_arrow_batch_reader())
 
 
 def _summary(entry: LedgerEntry) -> dict[str, str]:

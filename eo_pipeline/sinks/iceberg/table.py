@@ -133,22 +133,22 @@ def _catalog(sink: IcebergSink) -> Catalog:
 
 
 def _named(sink: IcebergSink, catalog: IcebergCatalog) -> Catalog:
-    told = (
+    properties = (
         {**sink.root.bucket.iceberg, PY_IO_IMPL: f"{catalogs.__name__}.WholePutsFileIO"}
         if isinstance(sink.root, BucketPath)
         else {}
     )
-    return _opened(catalog.name, {**told, **catalog.values()})
+    return _opened(catalog.name, {**properties, **catalog.values()})
 
 
 def _opened(name: str, properties: dict[str, str]) -> Catalog:
     """As ``load_catalog`` does, with our own of the two kinds that we know."""
     if PY_CATALOG_IMPL not in properties:
-        known = merge_config(Config().get_catalog_config(name) or {}, {**properties})
-        kind = known.get(TYPE) or infer_catalog_type(name, known)
-        made = _OWN.get(str(getattr(kind, "value", kind)).lower())
-        if made is not None and URI in known:
-            return made(name, **cast("dict[str, str]", known))
+        merged = merge_config(Config().get_catalog_config(name) or {}, {**properties})
+        kind = merged.get(TYPE) or infer_catalog_type(name, merged)
+        catalog = _OWN.get(str(getattr(kind, "value", kind)).lower())
+        if catalog is not None and URI in merged:
+            return catalog(name, **cast("dict[str, str]", merged))
     return load_catalog(name, **properties)
 
 
@@ -278,7 +278,9 @@ def forget_old_snapshots(table: Table) -> None:
     """
     metadata = cheaply_copied(table.metadata)
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
-    snapshots = Unchanging(each for each in metadata.snapshots if each.snapshot_id in kept)
+    snapshots = Unchanging(
+        snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in kept
+    )
     table.metadata = metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
 
 
@@ -293,8 +295,8 @@ def layout_of(table: Table) -> list[tuple[str, str]]:
 
 def lacks_layout(table: Table, sink: IcebergSink) -> bool:
     """True for a table made before there were rows: its columns are not known yet."""
-    known = table.schema().column_names
-    return not layout_of(table) and any(p.source not in known for p in sink.partition_fields)
+    existing = table.schema().column_names
+    return not layout_of(table) and any(p.source not in existing for p in sink.partition_fields)
 
 
 def check(table: Table, sink: IcebergSink) -> None:
@@ -345,7 +347,7 @@ def _in_words(layout: list[tuple[str, str]]) -> str:
 
 
 def explained(table: str, error: Exception) -> EoPipelineError | None:
-    """What an error means that came before the commit was asked for, ``None`` if it is unknown."""
+    """Translate an error that came before the commit was requested, ``None`` if it is unknown."""
     if isinstance(error, NotInstalledError):
         return RefusedError(
             f"{table}: files that hold rows of several checkpoints must be written anew, by "

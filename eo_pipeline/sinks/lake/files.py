@@ -46,7 +46,7 @@ class PublishedFiles:
         return linked
 
     def new(self, below: str = "") -> Place:
-        """Where one more file of this try goes."""
+        """Return the path of one more file of this try."""
         folder = self.folder / self.at.bucket / below if below else self.folder / self.at.bucket
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.at.stem}-{len(self.written)}.parquet"

@@ -140,7 +140,9 @@ class LedgerFiles:
         return self.folder / pointer.bucket / f"{pointer.stem}.json"
 
     def aside(self, pointer: Pointer) -> Place:
-        """Where an attempt may keep what is to get another name; it goes with the attempt."""
+        """Folder where an attempt may keep files that are to be renamed; it goes with the
+        attempt.
+        """
         return self.path(pointer).with_name(f"{pointer.stem}.aside")
 
     def first(self) -> LedgerFile | None:
@@ -165,16 +167,16 @@ class LedgerFiles:
                 text = path.read_text()
             return LedgerFile.from_json(json.loads(text))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            found = f"has no ledger file: {path} is gone"
-            raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
+            fault = f"has no ledger file: {path} is gone"
+            raise LedgerDamagedError(self.folder.name, pointer.version, fault) from error
         except OSError as error:
             raise SinkUnavailableError(
                 f"the ledger file {path} cannot be read: {error.strerror or error}. Nothing was "
                 "read or written; the next run looks again."
             ) from error
         except (ValueError, KeyError, TypeError) as error:
-            found = f"cannot be read, in the ledger file {path}: {error}"
-            raise LedgerDamagedError(self.folder.name, pointer.version, found) from error
+            fault = f"cannot be read, in the ledger file {path}: {error}"
+            raise LedgerDamagedError(self.folder.name, pointer.version, fault) from error
 
     def at(self, head: LedgerFile, version: int) -> LedgerFile | None:
         """The entry at ``version`` in the chain that ends in ``head``; None below its floor. Reads
@@ -182,12 +184,12 @@ class LedgerFiles:
         """
         if not head.entry.floor <= version <= head.at.version:
             return None
-        found = head
-        while found.at.version > version:
-            near = found.previous
+        file = head
+        while file.at.version > version:
+            near = file.previous
             assert near is not None, "only the first entry has no predecessor"
-            found = self.get(found.jump if found.jump.version >= version else near)
-        return found
+            file = self.get(file.jump if file.jump.version >= version else near)
+        return file
 
     def chain(self, head: LedgerFile, since: int) -> Iterator[LedgerFile]:
         """The entries from version ``since``, or the floor, to ``head``, oldest first."""
@@ -261,7 +263,7 @@ class LedgerFiles:
             return aside
         with _reached():
             names = {folder / at.bucket: _names_below(folder / at.bucket) for folder in folders}
-        return [self.path(at), *aside, *(file for found, file in _files(names) if found == at)]
+        return [self.path(at), *aside, *(file for version, file in _files(names) if version == at)]
 
     def has_file_since(self, version: int) -> bool:
         """True if anybody ever tried to publish ``version``, or a later one. Looks at all files."""
@@ -288,21 +290,21 @@ class LedgerFiles:
                 for bucket in buckets
             }
         alone = _alone(name for folder in ledgers for name in names[folder])
-        if all(_is_of(alone, name) for found in names.values() for name in found):
+        if all(_is_of(alone, name) for tokens in names.values() for name in tokens):
             return
         tokens: dict[int, list[Pointer]] = {}
         for pointer, _ in _files({folder: names[folder] for folder in ledgers}):
             tokens.setdefault(pointer.version, []).append(pointer)
         for pointer, place in _files(names):
-            known = tokens.get(pointer.version, [])
-            if head.entry.floor <= pointer.version <= head.at.version and known:
-                held = known[0] if len(known) == 1 else self._held(head, pointer.version)
+            tokens_at = tokens.get(pointer.version, [])
+            if head.entry.floor <= pointer.version <= head.at.version and tokens_at:
+                held = tokens_at[0] if len(tokens_at) == 1 else self._held(head, pointer.version)
                 if pointer != held:
                     yield place
 
     def _held(self, head: LedgerFile, version: int) -> Pointer | None:
-        found = self.at(head, version)
-        return found.at if found else None
+        file = self.at(head, version)
+        return file.at if file else None
 
 
 @contextmanager
@@ -322,30 +324,32 @@ def _reached() -> Iterator[None]:
 
 def _names_below(folder: Place) -> list[str]:
     """Of files in ``folder`` and its folders, by which a table may be laid out."""
-    return [relative_name(found.place, folder) for found in files_below(folder)]
+    return [relative_name(file.place, folder) for file in files_below(folder)]
 
 
 def _alone(names: Iterable[str]) -> set[str]:
-    """How the names begin of files whose version has no other file in the ledger, which holds it
-    then. So it is of nearly all, in every run: no pointer is made of each.
+    """Prefixes of the names of files whose version has no other file in the ledger, which holds it
+    then. It is so of nearly all, in every run: no pointer is built for each.
     """
-    found: dict[str, str | None] = {}
+    stems: dict[str, str | None] = {}
     for name in names:
         stem, _, _ = name.partition(".")
-        found[stem[:_VERSION_DIGITS]] = None if stem[:_VERSION_DIGITS] in found else stem
-    return {stem for stem in found.values() if stem is not None}
+        stems[stem[:_VERSION_DIGITS]] = None if stem[:_VERSION_DIGITS] in stems else stem
+    return {stem for stem in stems.values() if stem is not None}
 
 
 def _is_of(stems: Set[str], name: str) -> bool:
-    """Whether ``name`` begins with one of them; a file of rows has its number behind that."""
+    """Return whether ``name`` begins with one of them; a file of rows has its number behind
+    that.
+    """
     stem, _, _ = name.rpartition("/")[2].partition(".")
     return stem in stems or stem.rpartition("-")[0] in stems
 
 
 def _files(names: Mapping[Place, Iterable[str]]) -> Iterator[tuple[Pointer, Place]]:
-    """What is named as files of attempts are, by their folders."""
-    for folder, found in names.items():
-        for name in found:
+    """Names that are those of files of attempts, by their folders."""
+    for folder, tokens in names.items():
+        for name in tokens:
             if pointer := Pointer.of_file(name.rpartition("/")[2]):
                 yield pointer, folder / name
 
@@ -381,7 +385,7 @@ class DeadLetterFiles:
         return at.version if first is None else int(first.column(0)[0].as_py())
 
     def batches(self, pointers: Iterable[Pointer]) -> Iterator[pa.RecordBatch]:
-        """The same, as far as they are still there."""
+        """Read the dead letters in batches, as far as they are still there."""
         for at in pointers:
             if self.path(at).is_file():
                 with pq.ParquetFile(parquet_source(self.path(at))) as file:
@@ -394,8 +398,8 @@ class DeadLetterFiles:
 
 
 def below_floor(ledger: LedgerFiles, head: LedgerFile) -> int:
-    """How many files of versions below the floor there are, but for the first one, which stays:
-    that a pipeline has begun is told by it.
+    """Count the files of versions below the floor, but for the first one, which stays: it says
+    that the pipeline has begun.
     """
     return sum(1 for _ in _below(ledger.folder, head.entry.floor))
 
@@ -424,13 +428,15 @@ def prune(ledger: LedgerFiles, letters: DeadLetterFiles, head: LedgerFile) -> No
 def with_dead_letters(
     ledger: LedgerFiles, letters: DeadLetterFiles, head: LedgerFile, since: int
 ) -> list[Pointer]:
-    """Whose dead letters stand, of the checkpoints from version ``since``, in their order."""
+    """Return the pointers whose dead letters are live, of the checkpoints from version
+    ``since``, in their order.
+    """
     above = [*ledger.chain(head, since)]
     if since >= head.entry.floor:
-        found = _applied({}, above)
+        standing = _applied({}, above)
     else:
-        found = _standing(letters, [*_kept_below(ledger, head), *above])
-    return [at for number, at in found.items() if number >= since]
+        standing = _standing(letters, [*_kept_below(ledger, head), *above])
+    return [at for number, at in standing.items() if number >= since]
 
 
 def _kept_below(ledger: LedgerFiles, head: LedgerFile) -> list[LedgerFile]:
@@ -438,7 +444,7 @@ def _kept_below(ledger: LedgerFiles, head: LedgerFile) -> list[LedgerFile]:
     right below the floor is gone.
     """
     floor = ledger.at(head, head.entry.floor)
-    found, at = list[LedgerFile](), floor.previous if floor else None
+    chain, at = list[LedgerFile](), floor.previous if floor else None
     while at is not None:
         try:
             file = ledger.get(at)
@@ -446,9 +452,9 @@ def _kept_below(ledger: LedgerFiles, head: LedgerFile) -> list[LedgerFile]:
             if ledger.path(at).is_file():
                 raise
             break
-        found.append(file)
+        chain.append(file)
         at = file.previous
-    return found[::-1]
+    return chain[::-1]
 
 
 def _standing(letters: DeadLetterFiles, files: list[LedgerFile]) -> dict[int, Pointer]:
@@ -463,18 +469,18 @@ def _standing(letters: DeadLetterFiles, files: list[LedgerFile]) -> dict[int, Po
 
 
 def _applied(before: dict[int, Pointer], files: Iterable[LedgerFile]) -> dict[int, Pointer]:
-    """What stood ``before``, once these entries have come, oldest first."""
-    found = dict(before)
+    """Return the live pointers ``before``, changed by these entries, oldest first."""
+    standing = dict(before)
     for file in files:
         entry = file.entry
         if entry.operation is Operation.REWIND:
-            found = {n: at for n, at in found.items() if n <= target_of(entry)}
+            standing = {n: at for n, at in standing.items() if n <= target_of(entry)}
         number = target_of(entry) if entry.operation is Operation.REPLAY else entry.version
         if file.dead_letters:
-            found[number] = file.at
+            standing[number] = file.at
         else:
-            found.pop(number, None)
-    return found
+            standing.pop(number, None)
+    return standing
 
 
 def _below(folder: Place, floor: int) -> Iterator[tuple[Pointer, Place]]:

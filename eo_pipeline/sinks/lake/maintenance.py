@@ -57,26 +57,26 @@ def bins(files: Iterable[DataFile], target: int) -> list[list[DataFile]]:
     """Groups of at least two files, of one partition each, that become one file of about ``target``
     bytes; the oldest checkpoints first.
     """
-    small = [each for each in files if each.movable and each.size < target * LARGE_ENOUGH]
+    small = [file for file in files if file.movable and file.size < target * LARGE_ENOUGH]
     ordered = sorted(small, key=lambda f: (_text(f.partition), _first(f), f.path))
     of_partitions = groupby(ordered, key=lambda f: _text(f.partition))
-    return [found for _, of_one in of_partitions for found in _cut(of_one, target)]
+    return [group for _, of_one in of_partitions for group in _cut(of_one, target)]
 
 
 def _cut(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
-    found: list[DataFile] = []
+    group: list[DataFile] = []
     size = 0
-    for each in files:
-        if found and size + each.size > target:
-            yield from _worth_it(found, target)
-            found, size = [], 0
-        found.append(each)
-        size += each.size
-    yield from _worth_it(found, target)
+    for file in files:
+        if group and size + file.size > target:
+            yield from _worth_it(group, target)
+            group, size = [], 0
+        group.append(file)
+        size += file.size
+    yield from _worth_it(group, target)
 
 
 def _worth_it(files: list[DataFile], target: int) -> Iterator[list[DataFile]]:
-    large = sum(each.size for each in files) >= target * LARGE_ENOUGH
+    large = sum(file.size for file in files) >= target * LARGE_ENOUGH
     if len(files) >= (2 if large else FILES_MIN):
         yield files
 
@@ -153,7 +153,7 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
     def _wanted(
         self, table: Handle, files: Sequence[DataFile]
     ) -> tuple[list[list[DataFile]], str | None]:
-        """Which of the table's ``files`` are to be put together; or why none are."""
+        """Return the table's ``files`` to compact; or the reason why none are."""
         reason = self.reason_not_to(table)
         return ([] if reason else self.groups(files)), reason
 
@@ -209,15 +209,15 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         folder = self.root / self.rows_folder / self.pipeline / COMPACTED_FOLDER
         for start in range(0, len(wanted), _FILES_PER_COMMIT):
             groups = wanted[start : start + _FILES_PER_COMMIT]
-            made = self.write_together(table, groups, folder / f"{self.turn:06d}")
+            results = self.write_together(table, groups, folder / f"{self.turn:06d}")
             reach(CrashPoint.ROWS_SENT)
-            done += self._tried(partial(self.put_in_place, made=made))
+            done += self._tried(partial(self.put_in_place, results=results))
             reach(CrashPoint.COMMITTED)
         after = _figures(self.files(self.table()))
         left = len(wanted) - done
-        said = f"put files together into {done}" if done else _nothing(reason)
-        said += f"; {left} left to the next time, since runs changed them" if left else ""
-        return Upkeep("compact", said, *changed(before, after), time.monotonic() - begun)
+        message = f"put files together into {done}" if done else _nothing(reason)
+        message += f"; {left} left to the next time, since runs changed them" if left else ""
+        return Upkeep("compact", message, *changed(before, after), time.monotonic() - begun)
 
     def _remove(self) -> Upkeep:
         begun, table = time.monotonic(), self.table()
@@ -229,15 +229,15 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
     # What a format fills in.
 
     def is_long(self, table: Handle) -> bool:  # noqa: ARG002
-        """Whether there is more to do than putting together and removing."""
+        """Return whether there is more to do than compaction and removal."""
         return False
 
     def before(self) -> Iterator[Upkeep]:
-        """What is done first, once the turn is taken."""
+        """Do the first step, once the turn is taken."""
         return iter(())
 
     def after(self) -> Iterator[Upkeep]:
-        """What is done last."""
+        """Do the last step."""
         return iter(())
 
     def groups(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
@@ -246,7 +246,7 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
 
     @abstractmethod
     def reason_not_to(self, table: Handle) -> str | None:
-        """Why no files of this table are put together; None if they are."""
+        """Reason why no files of this table are compacted; None if they are."""
 
     @abstractmethod
     def files(self, table: Handle) -> list[DataFile]:
@@ -273,26 +273,26 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         """For each of ``groups`` a new file in ``folder``, flushed; nothing refers to it yet."""
 
     @abstractmethod
-    def put_in_place(self, table: Handle, made: Sequence[Made]) -> int:
+    def put_in_place(self, table: Handle, results: Sequence[Made]) -> int:
         """In one commit on this handle, as far as the old files are all still the table's, or that
         was done by an earlier try. How many. Raises ``overtaken``, too.
         """
 
 
 def stopped(root: Place, error: Exception, *, lasts: bool = False) -> EoPipelineError:
-    """What an error means that maintenance of the table in ``root`` met. It ``lasts`` if the next
-    one would meet it too, as it would what Python and Arrow say of a value or its type.
+    """Translate an error that maintenance of the table in ``root`` met. It ``lasts`` if the next
+    one would meet it too, as it would an error of Python or Arrow about a value or its type.
     """
-    said = (
+    message = (
         f"{root}: maintenance stopped: {type(error).__name__}: {error}. What it did before stays, "
         "no row was changed"
     )
     if lasts or isinstance(error, _LASTING):
         return UnexpectedError(
-            f"{said}, and the next one will stop there too. Runs go on without it. Please report "
-            "it, with this text."
+            f"{message}, and the next one will stop there too. Runs go on without it. Please "
+            "report it, with this text."
         )
-    return SinkUnavailableError(f"{said}, and the next one goes on.")
+    return SinkUnavailableError(f"{message}, and the next one goes on.")
 
 
 def changed(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -301,7 +301,7 @@ def changed(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int, 
 
 
 def _figures(files: Sequence[DataFile]) -> tuple[int, int]:
-    return len(files), sum(each.size for each in files)
+    return len(files), sum(file.size for file in files)
 
 
 def _nothing(reason: str | None) -> str:
@@ -311,16 +311,16 @@ def _nothing(reason: str | None) -> str:
 def _compacted(
     files: Sequence[DataFile], wanted: Sequence[list[DataFile]], reason: str | None
 ) -> Upkeep:
-    """What would be done; how small the files become is not known."""
+    """Describe the compaction that would be done; the size of the new files is not known."""
     count, size = _figures(files)
     less = sum(len(group) - 1 for group in wanted)
-    said = f"would put {less + len(wanted)} files together" if wanted else _nothing(reason)
-    return Upkeep("compact", said, count, count - less, size, size)
+    message = f"would put {less + len(wanted)} files together" if wanted else _nothing(reason)
+    return Upkeep("compact", message, count, count - less, size, size)
 
 
-def _removed(unused: Sequence[tuple[str, int]], said: str) -> Upkeep:
+def _removed(unused: Sequence[tuple[str, int]], message: str) -> Upkeep:
     size = sum(size for _, size in unused)
-    return Upkeep("remove", said if unused else "no file is to go", len(unused), 0, size, 0)
+    return Upkeep("remove", message if unused else "no file is to go", len(unused), 0, size, 0)
 
 
 #: Bytes of rows in one row group: what is held in memory, and what a reader reads at least.
@@ -340,7 +340,7 @@ def refuse_other_count(place: Place, files: Sequence[DataFile], rows: int) -> No
     Raises:
         DamagedError: the table says that these have more, or fewer.
     """
-    counts = [each.rows for each in files]
+    counts = [file.rows for file in files]
     if None in counts or sum(count for count in counts if count) == rows:
         return
     raise DamagedError(

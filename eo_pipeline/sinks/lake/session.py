@@ -104,8 +104,8 @@ class LakeSession(SinkSession, Generic[Handle]):
         return head.entry
 
     def remove_lost(self) -> None:
-        """What :meth:`recover` removes, found by a look at the thousand or two versions around the
-        head; for maintenance.
+        """Remove what :meth:`recover` removes, found by a look at the thousand or two versions
+        around the head; for maintenance.
         """
         if head := self.newest_head():
             remove_all(self.ledger.lost(head, self.dead_letters.folder, *self._side_folders()))
@@ -128,7 +128,7 @@ class LakeSession(SinkSession, Generic[Handle]):
         return self.dead_letters.read(self._with_dead_letters(since))
 
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """What is left of them, file by file."""
+        """Dead letters that are left, file by file."""
         return AS_STORED.shown(self.dead_letters.batches(self._with_dead_letters(since)))
 
     def _with_dead_letters(self, since: int) -> list[Pointer]:
@@ -203,7 +203,7 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     @abstractmethod
     def _id_of(self, table: Handle) -> str:
-        """What the format itself knows the table by, for as long as it lives."""
+        """Id that the format itself gives the table, for as long as it lives."""
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         table = self.open_table()
@@ -219,8 +219,8 @@ class LakeSession(SinkSession, Generic[Handle]):
         return has_landed(entry, lambda version: self._entry_below(head, version))
 
     def _entry_below(self, head: LedgerFile | None, version: int) -> LedgerEntry | None:
-        found = self.ledger.at(head, version) if head else None
-        return found.entry if found else None
+        file = self.ledger.at(head, version) if head else None
+        return file.entry if file else None
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, OSError):
@@ -271,7 +271,9 @@ class LakeSession(SinkSession, Generic[Handle]):
 
     @abstractmethod
     def _pointer(self, table: Handle) -> Pointer | None:
-        """What this version of the table says the ledger's head is, None if nothing."""
+        """Pointer to the ledger's head that this version of the table holds, None if there is
+        none.
+        """
 
     @abstractmethod
     def _publication(
@@ -427,8 +429,8 @@ class LakePublication(Publication, Generic[Handle]):
                 f"{self.session.root}: a commit was refused, and whether by its own is not known: "
                 f"{error}"
             ) from error
-        found = self.session.ledger.at(head, self.at.version) if head else None
-        return table if found is not None and found.at == self.at else None
+        file = self.session.ledger.at(head, self.at.version) if head else None
+        return table if file is not None and file.at == self.at else None
 
     @property
     def _has_dead_letters(self) -> bool:

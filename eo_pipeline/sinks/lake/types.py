@@ -39,7 +39,7 @@ _FOLDER_BYTES = 60
 
 
 def layout_text(value: Column) -> Column:
-    """What stands for a text in the names of folders: null for null and for nothing else, different
+    """Text for a value in the names of folders: null for null and for nothing else, different
     for different texts, ASCII (a Java without a UTF-8 locale has no other letters), without
     U+0000, which Spark does not escape and no path has, and short.
     """
@@ -148,20 +148,20 @@ class StoredTypes:
         """
         for batch in batches:
             stored = {field.name: self._stored(field.type) for field in batch.schema}
-            known = pa.schema([(name, kind) for name, kind in stored.items() if kind])
-            arrays = [batch.column(f.name).cast(f.type, safe=False) for f in known]
-            yield pa.RecordBatch.from_arrays(arrays, schema=known)
+            table_schema = pa.schema([(name, kind) for name, kind in stored.items() if kind])
+            arrays = [batch.column(f.name).cast(f.type, safe=False) for f in table_schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=table_schema)
 
-    def following(self, known: pa.Schema, result: pa.Schema) -> pa.Schema:
-        """The columns of a table that had those ``known`` once it takes rows of ``result``; both in
-        the one form of each type.
+    def following(self, table_schema: pa.Schema, result: pa.Schema) -> pa.Schema:
+        """The columns of a table that had those ``table_schema`` once it takes rows of
+        ``result``; both in the one form of each type.
 
         Raises:
             SchemaChangeError: a column's type is another one and cannot follow, or its name differs
                 only in case.
         """
-        names = _by_folded_name(known)
-        fields = {field.name: field for field in known}
+        names = _by_folded_name(table_schema)
+        fields = {field.name: field for field in table_schema}
         for field in result:
             mine = names.get(field.name.lower(), field.name)
             if mine != field.name:
@@ -180,25 +180,27 @@ class StoredTypes:
             fields[mine] = pa.field(mine, kind)
         return pa.schema(list(fields.values()))
 
-    def _holding(self, known: pa.DataType, result: pa.DataType) -> pa.DataType | None:
-        """The type of a column that held ``known`` and is to hold ``result`` too."""
-        if known == result:
-            return known
-        if pt.is_struct(known) and pt.is_struct(result):
-            return self._holding_fields(known, result) if self.adds_fields else None
-        if pt.is_list(known) and pt.is_list(result):
-            item = self._holding(known.value_type, result.value_type)
+    def _holding(self, table_type: pa.DataType, result: pa.DataType) -> pa.DataType | None:
+        """The type of a column that held ``table_type`` and is to hold ``result`` too."""
+        if table_type == result:
+            return table_type
+        if pt.is_struct(table_type) and pt.is_struct(result):
+            return self._holding_fields(table_type, result) if self.adds_fields else None
+        if pt.is_list(table_type) and pt.is_list(result):
+            item = self._holding(table_type.value_type, result.value_type)
             return item and pa.list_(pa.field("element", item))
-        if pt.is_map(known) and pt.is_map(result) and known.key_type == result.key_type:
-            item = self._holding(known.item_type, result.item_type)
-            return item and pa.map_(known.key_type, item)
-        if self.widens and is_wider(result, known):
+        if pt.is_map(table_type) and pt.is_map(result) and table_type.key_type == result.key_type:
+            item = self._holding(table_type.item_type, result.item_type)
+            return item and pa.map_(table_type.key_type, item)
+        if self.widens and is_wider(result, table_type):
             return result
-        return known if self.takes_narrower and is_wider(known, result) else None
+        return table_type if self.takes_narrower and is_wider(table_type, result) else None
 
-    def _holding_fields(self, known: pa.DataType, result: pa.DataType) -> pa.DataType | None:
+    def _holding_fields(self, table_type: pa.DataType, result: pa.DataType) -> pa.DataType | None:
         try:
-            return pa.struct(list(self.following(pa.schema(list(known)), pa.schema(list(result)))))
+            return pa.struct(
+                list(self.following(pa.schema(list(table_type)), pa.schema(list(result))))
+            )
         except SchemaChangeError:
             return None
 
@@ -272,9 +274,9 @@ def is_wider(kind: pa.DataType, than: pa.DataType) -> bool:
     )
 
 
-def changed(known: pa.Schema, after: pa.Schema) -> pa.Schema:
-    """The columns of ``after`` that ``known`` lacks or has of another type."""
-    kinds = {field.name: field.type for field in known}
+def changed(before: pa.Schema, after: pa.Schema) -> pa.Schema:
+    """The columns of ``after`` that ``before`` lacks or has of another type."""
+    kinds = {field.name: field.type for field in before}
     return pa.schema([field for field in after if kinds.get(field.name) != field.type])
 
 
@@ -318,9 +320,9 @@ def refuse_unbounded_footer(metadata: pq.FileMetaData, store: str) -> None:
                 raise _refused(leaf.path_in_schema, store, named) from error
 
 
-def _refused(name: str, store: str, found: str) -> RefusedError:
+def _refused(name: str, store: str, reason: str) -> RefusedError:
     return RefusedError(
-        f"column {name!r} holds what {store} keeps no bounds of: {found}. Nothing was written; "
+        f"column {name!r} holds what {store} keeps no bounds of: {reason}. Nothing was written; "
         "correct it in the transform."
     )
 

@@ -144,12 +144,12 @@ class SwapFolder:
     def new(cls, root: Path, entry: LedgerEntry) -> SwapFolder:
         """For one attempt to publish ``entry``. A table that is a link is followed."""
         root = root.resolve()
-        own = f"{entry.version}-{entry.transaction_id}-{new_transaction_id()}"
-        return cls(root, root.parent / f"{_prefix(root)}{own}", entry.id)
+        folder_name = f"{entry.version}-{entry.transaction_id}-{new_transaction_id()}"
+        return cls(root, root.parent / f"{_prefix(root)}{folder_name}", entry.id)
 
     @classmethod
     def left(cls, root: Path) -> Iterator[SwapFolder]:
-        """What runs left there, dead or alive."""
+        """Folders that runs left there, dead or alive."""
         root = root.resolve()
         try:
             names = [name for name in os.listdir(root.parent) if name.startswith(_prefix(root))]
@@ -317,7 +317,7 @@ def _missing(path: Path) -> SinkError:
 
 
 def _owned_alike(old: Path, new: Path) -> None:
-    """Who may read the one may read the other."""
+    """Give the second file the owner and mode of the first."""
     shutil.copystat(old, new)
     before, after = old.stat(), new.stat()
     if (before.st_uid, before.st_gid) != (after.st_uid, after.st_gid):
@@ -325,7 +325,7 @@ def _owned_alike(old: Path, new: Path) -> None:
 
 
 def _move_over(old: Path, new: Path) -> None:
-    """What lies in the old folder besides checkpoints: staging, files of users."""
+    """Move what lies in the old folder besides checkpoints: staging, files of users."""
     for item in list(old.iterdir()):
         if version_of(item.name) is None and item.name != HINT_FILE:
             _move(item, new / item.name)

@@ -86,7 +86,7 @@ class CheckpointFolders:
         return self.root / f"checkpoint={version}"
 
     def file(self, version: int) -> EntryFile | None:
-        """What the folder of ``version`` says, None if there is none.
+        """Return the entry in the folder of ``version``, None if there is none.
 
         Raises:
             LedgerDamagedError: its ledger file is not whole: somebody changed it.
@@ -100,8 +100,8 @@ class CheckpointFolders:
         except OSError as error:
             raise SinkUnavailableError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            found = f"cannot be read, in the ledger file {path}: {error}"
-            raise LedgerDamagedError(str(self.root), version, found) from error
+            fault = f"cannot be read, in the ledger file {path}: {error}"
+            raise LedgerDamagedError(str(self.root), version, fault) from error
 
     def newest(self) -> EntryFile | None:
         """The newest version's file. Its cost does not grow with the number of versions, as
@@ -148,8 +148,8 @@ class CheckpointFolders:
             return None
         except OSError as error:
             raise SinkUnavailableError(f"{self.root} cannot be listed: {error.strerror}") from error
-        found = (version for name in names if (version := version_of(name)) is not None)
-        return next((v for v in sorted(found, reverse=True) if self._exists(v)), None)
+        versions = (version for name in names if (version := version_of(name)) is not None)
+        return next((v for v in sorted(versions, reverse=True) if self._exists(v)), None)
 
     def _exists(self, version: int) -> bool:
         return (self.path(version) / ENTRY_FILE).exists()
@@ -180,7 +180,7 @@ def read_lineage(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordB
 
 
 def read_values(root: Path, head: EntryFile, since: int) -> Iterator[pa.RecordBatch]:
-    """The same rows with all their columns; raises as :func:`read_lineage`."""
+    """Read the rows with all their columns; raises as :func:`read_lineage`."""
     return TYPES.shown(_rows(root, head, since))
 
 
@@ -224,18 +224,18 @@ def _checkpoint(
 def _batches(
     rows: pq.ParquetFile, columns: Sequence[str] | None, since: int
 ) -> Iterator[pa.RecordBatch]:
-    known = [name for name in columns or () if name in rows.schema_arrow.names]
+    existing = [name for name in columns or () if name in rows.schema_arrow.names]
     groups = [n for n in range(rows.num_row_groups) if not _is_older(rows.metadata, n, since)]
-    yield from batches_of(rows, known or None, groups)
+    yield from batches_of(rows, existing or None, groups)
 
 
 def _is_older(metadata: pq.FileMetaData, group: int, since: int) -> bool:
     """True if the file's own bounds say that all its rows belong to older checkpoints."""
     columns = metadata.row_group(group)
     for number in range(columns.num_columns):
-        found = columns.column(number)
-        if found.path_in_schema == CHECKPOINT_COLUMN and found.is_stats_set:
-            bounds = found.statistics
+        statistics = columns.column(number)
+        if statistics.path_in_schema == CHECKPOINT_COLUMN and statistics.is_stats_set:
+            bounds = statistics.statistics
             return bool(bounds.has_min_max and bounds.null_count == 0 and bounds.max < since)
     return False
 

@@ -112,8 +112,8 @@ class ParquetSession(SinkSession):
         return head.entry if head else None
 
     def entry(self, version: int) -> LedgerEntry | None:
-        found = self.folders.file(version)
-        return found.entry if found else None
+        path = self.folders.file(version)
+        return path.entry if path else None
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return (file.entry for file in self._files(since))
@@ -124,9 +124,9 @@ class ParquetSession(SinkSession):
             file = self.folders.file(version)
             if file is None:
                 path = self.folders.path(version)
-                found = f"is missing: {path}, and later versions are there. To drop old rows remove"
+                fault = f"is missing: {path}, and later versions are there. To drop old rows remove"
                 raise LedgerDamagedError(
-                    self.pipeline, version, f"{found} the Parquet files and leave the folder"
+                    self.pipeline, version, f"{fault} the Parquet files and leave the folder"
                 )
             yield file
 
@@ -136,7 +136,7 @@ class ParquetSession(SinkSession):
         return pa.concat_tables(tables) if tables else pa.table({})
 
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:
-        """What is left of them, file by file."""
+        """Dead letters that are left, file by file."""
         for file in self._dead_letter_files(since):
             yield from TYPES.shown(batches_of(pq.ParquetFile(file)))
 
@@ -212,8 +212,8 @@ class ParquetSession(SinkSession):
 
     def explain(self, error: Exception) -> EoPipelineError:
         if isinstance(error, OSError):
-            said = f"{self.root} cannot be written: {error}. Nothing was published."
-            return SinkUnavailableError(said)
+            message = f"{self.root} cannot be written: {error}. Nothing was published."
+            return SinkUnavailableError(message)
         return super().explain(error)
 
     def flush(self, entry: LedgerEntry) -> None:
@@ -362,11 +362,11 @@ class RenamePublication(_FolderPublication):
 
     def _not_renamed(self, path: Path) -> EoPipelineError:
         if path.exists() and not (path / ENTRY_FILE).exists():
-            found = f"has no ledger file: {path / ENTRY_FILE} is gone, or {path} was not made by "
-            found += "this pipeline, and is to be moved away"
-            return LedgerDamagedError(self.session.pipeline, self.entry.version, found)
-        said = f"{path} could not be made. Nothing was published; the next run tries again."
-        return SinkUnavailableError(said)
+            fault = f"has no ledger file: {path / ENTRY_FILE} is gone, or {path} was not made by "
+            fault += "this pipeline, and is to be moved away"
+            return LedgerDamagedError(self.session.pipeline, self.entry.version, fault)
+        message = f"{path} could not be made. Nothing was published; the next run tries again."
+        return SinkUnavailableError(message)
 
     def _remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from eo_pipeline.errors import CommitUnknownError, FencedError, RefusedError, Sc
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import log
 from eo_pipeline.sinks.delta import log as checkpoints_module
-from eo_pipeline.sinks.delta.log import OwnCommits
+from eo_pipeline.sinks.delta.log import LedgerCommits
 from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.storage.paths import Place, name_too
 from eo_pipeline.testing import child_of
@@ -263,6 +263,6 @@ def test_commits_behind_a_gap_of_the_log_are_seen(tmp_path: Path, gap: int) -> N
     width = gap if gap > 31 else 1
     for version in (*range(5), *range(5 + gap, 5 + gap + width)):
         (tmp_path / f"{version:020d}.json").touch()
-    commits = OwnCommits(tmp_path, "p")
+    commits = LedgerCommits(tmp_path, "p")
     assert not commits.is_last(4)
     assert commits.is_last(5 + gap + width - 1)

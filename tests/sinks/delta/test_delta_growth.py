@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from eo_pipeline.errors import ConfigError, EoPipelineError
 from eo_pipeline.sinks.delta import session as delta_session
-from eo_pipeline.sinks.delta.log import OwnCommits
+from eo_pipeline.sinks.delta.log import LedgerCommits
 from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of
@@ -218,7 +218,7 @@ def test_a_commit_that_makes_another_table_of_it_says_nothing_of_the_table(
 ) -> None:
     world.forward(rows_of(1), rows_of(2))
     log = world.root / "_delta_log"
-    assert OwnCommits(log, "p").newest() is not None
+    assert LedgerCommits(log, "p").newest() is not None
     with (log / f"{1:020d}.json").open("a") as commit:
         commit.write(json.dumps({action: {}}) + "\n")
-    assert OwnCommits(log, "p").newest() is None
+    assert LedgerCommits(log, "p").newest() is None
