@@ -139,7 +139,7 @@ _HAS_DESCRIPTORS = hasattr(signal, "pidfd_send_signal")
 
 
 def start_of(pid: int) -> str | None:
-    """When ``pid`` began, as a text no later process under the same pid will have.
+    """Return when ``pid`` began, as a text no later process under the same pid will have.
 
     None if there is no such process, or it has ended and nobody collected it yet.
     """

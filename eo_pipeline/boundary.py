@@ -49,7 +49,7 @@ def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @contextmanager
 def callers_block() -> Iterator[None]:
-    """The same of a ``with`` block of the caller's."""
+    """Translate the errors of a ``with`` block of the caller's."""
     try:
         yield
     except Exception as error:

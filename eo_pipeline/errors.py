@@ -143,7 +143,9 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""The same of JSON, in its own escapes: its values stay what they are."""
+    """Escape what a terminal would obey in JSON, by its own escapes: its values stay what they
+    are.
+    """
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -407,7 +407,7 @@ class Pipeline(Changes, Settings):
             return newest_entries(session, count)
 
     def ledger_damages(self) -> list[Damage]:
-        """What is wrong with the whole ledger; none if every entry is what was committed."""
+        """Describe each fault of the whole ledger; none if every entry is what was committed."""
         with watched(self.name, self.sink) as session:
             since = kept_from(session)
             return [*damages(session.history(since), since), *later_rows(session)]
@@ -430,7 +430,7 @@ class Pipeline(Changes, Settings):
             return list(islice(session.history(since), count))
 
     def status(self) -> Status:
-        """Where the pipeline stands: the sink is asked, then Kafka.
+        """Return the pipeline's status: the sink is asked, then Kafka.
 
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
@@ -438,7 +438,9 @@ class Pipeline(Changes, Settings):
         return read_status(self._steps)
 
     def plan_run(self) -> RunPlan:
-        """What the next run would read; nothing changes, no Spark starts. Errors: see status."""
+        """Return the ranges of the next run; nothing changes, no Spark starts. Errors: see
+        status.
+        """
         return plan_next_run(self._steps)
 
     def recover(
@@ -529,7 +531,8 @@ class Pipeline(Changes, Settings):
     def preview_replay(
         self, plan: ReplayPlan, *, key: Sequence[str] = (), spark: SparkProvider | None = None
     ) -> ReplayPreview:
-        """How many rows a planned replay would add, remove and change, and which, before it.
+        """Compare the rows of a planned replay with the table: how many it would add, remove and
+        change.
 
         Kafka is read, the transform applied, and the result staged where nobody publishes it.
 
@@ -551,7 +554,7 @@ class Pipeline(Changes, Settings):
 
     @property
     def _scratch(self) -> Place:
-        """Where an audit or a preview keeps its files; see :mod:`eo_pipeline.staging.scratch`."""
+        """Folder for the files of an audit or a preview; see :mod:`eo_pipeline.staging.scratch`."""
         # where Spark's executors are elsewhere, a bucket is all that they and this process share
         own = self.sink.staging_folders().manifests
         return (own if isinstance(own, BucketPath) else self.staging) / self.name

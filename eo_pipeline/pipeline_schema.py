@@ -104,7 +104,7 @@ class _DocumentSchema(GenerateJsonSchema):
 
 
 def _described_fields(model: type[BaseModel]) -> dict[str, str]:
-    """What the docstrings of the model and of its bases say of their arguments."""
+    """Descriptions of arguments in the docstrings of the model and of its bases."""
     found: dict[str, str] = {}
     for cls in model.__mro__:
         for argument in docstring_parser.parse(getdoc(cls) or "").params:
@@ -160,7 +160,7 @@ def _bare(choices: Sequence[Schema]) -> Iterator[Schema]:
 
 
 def _chosen(choices: Sequence[Schema]) -> Schema:
-    """What is wrong with a value is a matter of the choice whose kind it is."""
+    """Reduce the errors of a union to those of the choice whose kind the value has."""
     decided: Schema = {"type": sorted({each["type"] for each in choices})}
     conditions = [{"if": _kind(each), "then": each} for each in choices if _has_rules(each)]
     if conditions:
@@ -173,6 +173,6 @@ def _has_rules(schema: Schema) -> bool:
 
 
 def _kind(choice: Schema) -> Schema:
-    """What tells this choice from the others: its type, and an object's required fields."""
+    """Return the fields that tell this choice from the others: its type and required fields."""
     kind = {"type": choice["type"]}
     return {**kind, "required": choice["required"]} if "required" in choice else kind

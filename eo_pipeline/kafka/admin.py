@@ -48,12 +48,12 @@ def explicit(
     Raises:
         ConfigError: one lies outside what its partition holds.
     """
-    found = {
+    topics = {
         TopicPartition(topic, partition): offset
         for topic, partitions in wanted.items()
         for partition, offset in partitions.items()
     }
-    for tp, offset in found.items():
+    for tp, offset in topics.items():
         bounds = cluster.bounds.get(tp)
         if bounds is None:
             raise ConfigError(f"source.start.offsets: {tp} does not exist or is not subscribed")
@@ -62,18 +62,18 @@ def explicit(
                 f"source.start.offsets: {tp} holds [{bounds.beginning}, {bounds.end}), "
                 f"{offset} lies outside"
             )
-    return found
+    return topics
 
 
 def completed(
-    cluster: Cluster, found: Offsets, or_else: str, what: str
+    cluster: Cluster, offsets: Offsets, or_else: str, what: str
 ) -> dict[TopicPartition, int]:
-    """``found`` for the partitions that have it, the others by ``or_else``.
+    """``offsets`` for the partitions that have it, the others by ``or_else``.
 
     Raises:
         ConfigError: one has none, and ``or_else`` is ``error``; ``what`` is what it lacks.
     """
-    missing = sorted(cluster.bounds.keys() - found.keys())
+    missing = sorted(cluster.bounds.keys() - offsets.keys())
     if missing and or_else == "error":
         raise ConfigError(
             f"source.start: {missing[0]} has no {what} ({len(missing)} of {len(cluster.bounds)} "
@@ -81,7 +81,7 @@ def completed(
         )
     ends = or_else == "latest"
     return {
-        tp: found.get(tp, bounds.end if ends else bounds.beginning)
+        tp: offsets.get(tp, bounds.end if ends else bounds.beginning)
         for tp, bounds in cluster.bounds.items()
     }
 
@@ -162,7 +162,7 @@ class KafkaAdmin:
         time is gone, as if the look had come later.
         """
         deadline = time.monotonic() + self._source.request_timeout
-        while (found := self._look()) is None:
+        while (cluster := self._look()) is None:
             if time.monotonic() > deadline:
                 raise SourceUnavailableError(
                     f"The topics of {self._source.bootstrap_servers} changed at every look for "
@@ -170,7 +170,7 @@ class KafkaAdmin:
                     "partitions have leaders and nobody creates or deletes them."
                 )
             time.sleep(_LOOK_AGAIN_S)
-        return found
+        return cluster
 
     def topic_ids(self) -> dict[str, str]:
         """The UUIDs of the subscribed topics that exist now; one round trip."""
@@ -178,33 +178,33 @@ class KafkaAdmin:
 
     def _look(self) -> Cluster | None:
         """None if what was asked first does not fit what was asked last."""
-        found, unsure = self._look_at(self._subscribed())
-        return None if unsure else found
+        topics, unsure = self._look_at(self._subscribed())
+        return None if unsure else topics
 
     def _look_at(self, topics: list[str]) -> tuple[Cluster, set[str]]:
         """Of ``topics`` those that exist, but for those that changed while they were looked at."""
         before = self._first_described(topics)
-        asked = [TopicPartition(name, p) for name, topic in before.items() for p in topic.numbers]
-        beginnings, ends, highs = self._bounds_of(asked)
+        queried = [TopicPartition(name, p) for name, topic in before.items() for p in topic.numbers]
+        beginnings, ends, highs = self._bounds_of(queried)
         after = self._describe(list(before))
-        partitions = {tp for tp in asked if tp.topic in after}
+        partitions = {tp for tp in queried if tp.topic in after}
         answered = beginnings.keys() & ends.keys() & highs.keys()
         unsure = {name for name, topic in after.items() if before[name] != topic}
         unsure |= {tp.topic for tp in partitions - answered}
         sure = sorted(tp for tp in partitions if tp.topic not in unsure)
-        found = Cluster(
+        snapshot = Cluster(
             bounds={tp: _bounds(beginnings[tp].offset, ends[tp], highs[tp].offset) for tp in sure},
             topic_ids={name: topic.uuid for name, topic in after.items() if name not in unsure},
         )
-        return found, unsure
+        return snapshot, unsure
 
-    def refuse_missing_topics(self, cluster: Cluster, known: Collection[str] = ()) -> None:
-        """Return if every topic the source names is in the ``cluster``, or ``known`` to the ledger.
+    def refuse_missing_topics(self, cluster: Cluster, read_before: Collection[str] = ()) -> None:
+        """Return if every topic of the source is in the ``cluster``, or was ``read_before``.
 
         Raises:
             SourceError: one is not.
         """
-        missing = missing_topics(self._source.topics, cluster, known)
+        missing = missing_topics(self._source.topics, cluster, read_before)
         if not missing:
             return
         there = self._listed()
@@ -233,14 +233,14 @@ class KafkaAdmin:
         if isinstance(start, StartAtTimestamp):
             # a negative timestamp would mean the log's end or beginning to Kafka
             since = max(0, int(start.timestamp.timestamp() * 1000))
-            found = self._at_timestamp(cluster.bounds, since)
-            return completed(cluster, found, start.or_else, f"record since {start.timestamp}")
+            offsets = self._at_timestamp(cluster.bounds, since)
+            return completed(cluster, offsets, start.or_else, f"record since {start.timestamp}")
         if isinstance(start, StartAtGroup):
-            found = self._committed(cluster.bounds, start.group)
-            return completed(cluster, found, start.or_else, f"offset of group {start.group!r}")
+            offsets = self._committed(cluster.bounds, start.group)
+            return completed(cluster, offsets, start.or_else, f"offset of group {start.group!r}")
         if isinstance(start, StartAtOffsets):
-            found = explicit(start.offsets, cluster)
-            return completed(cluster, found, start.or_else, "explicit start offset")
+            offsets = explicit(start.offsets, cluster)
+            return completed(cluster, offsets, start.or_else, "explicit start offset")
         return completed(cluster, {}, start, "")
 
     def offsets_kept_for(
@@ -273,7 +273,7 @@ class KafkaAdmin:
         return floors
 
     def retention(self, topics: Iterable[str]) -> dict[str, str]:
-        """How long each of ``topics`` keeps its records, for people."""
+        """Describe how long each of ``topics`` keeps its records."""
         settings = self._topic_settings(set(topics))
         return {topic: retention_in_words(values) for topic, values in settings.items()}
 
@@ -292,8 +292,8 @@ class KafkaAdmin:
             resources, request_timeout=self._source.request_timeout
         )
         return {
-            resource.name: {name: entry.value for name, entry in found.items()}
-            for resource, found in self._results(futures).items()
+            resource.name: {name: entry.value for name, entry in config.items()}
+            for resource, config in self._results(futures).items()
         }
 
     def commit_back(self, group: str, offsets: Offsets) -> None:
@@ -318,31 +318,35 @@ class KafkaAdmin:
         return self._described(self._ask_for(topics)) if topics else {}
 
     def _first_described(self, topics: list[str]) -> dict[str, _Topic]:
-        """The same, by what was asked ahead unless that failed."""
+        """Describe the topics, by the answer to the question asked ahead unless that failed."""
         ahead, self._ahead = self._ahead, None
-        known = _ABSENT | {None}
-        if ahead and all(not each.done() or _failure(each) in known for each in ahead.values()):
+        harmless = _ABSENT | {None}
+        if ahead and all(
+            not future.done() or _failure(future) in harmless for future in ahead.values()
+        ):
             return self._described(ahead)
         return self._describe(topics)
 
     def _ask_for(self, topics: Iterable[str]) -> Mapping[str, Future[Any]]:
-        asked: Mapping[str, Future[Any]] = self._client.describe_topics(
+        futures: Mapping[str, Future[Any]] = self._client.describe_topics(
             TopicCollection([*topics]), request_timeout=self._source.request_timeout
         )
-        return asked
+        return futures
 
-    def _described(self, asked: Mapping[str, Future[Any]]) -> dict[str, _Topic]:
+    def _described(self, futures: Mapping[str, Future[Any]]) -> dict[str, _Topic]:
         return {
-            name: _Topic(str(found.topic_id), tuple(sorted(p.id for p in found.partitions)))
-            for name, found in self._results(asked, absent=_ABSENT).items()
+            name: _Topic(
+                str(description.topic_id), tuple(sorted(p.id for p in description.partitions))
+            )
+            for name, description in self._results(futures, absent=_ABSENT).items()
         }
 
     def _bounds_of(self, partitions: list[TopicPartition]) -> list[_Answers]:
         """Beginnings, ends and high watermarks; all are asked for before one is waited for."""
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()
         levels = (earliest, None), (latest, None), (latest, "read_uncommitted")
-        asked = [self._ask_offsets(partitions, spec, isolation) for spec, isolation in levels]
-        return [self._answered(each, absent=_GONE) for each in asked]
+        requests = [self._ask_offsets(partitions, spec, isolation) for spec, isolation in levels]
+        return [self._answered(request, absent=_GONE) for request in requests]
 
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec
@@ -353,37 +357,37 @@ class KafkaAdmin:
     def _ask_offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: str | None = None
     ) -> _Asked:
-        asked = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
+        requests = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
         level = _ISOLATION[isolation or self._source.isolation]
-        return _Asked(spec, level, self._ask_once(asked, spec, level))
+        return _Asked(spec, level, self._ask_once(requests, spec, level))
 
     def _ask_once(
-        self, asked: Collection[ClientTopicPartition], spec: OffsetSpec, level: IsolationLevel
+        self, requested: Collection[ClientTopicPartition], spec: OffsetSpec, level: IsolationLevel
     ) -> Mapping[ClientTopicPartition, Future[Any]]:
-        if not asked:
+        if not requested:
             return {}
         futures: Mapping[ClientTopicPartition, Future[Any]] = self._client.list_offsets(
-            dict.fromkeys(asked, spec),
+            dict.fromkeys(requested, spec),
             isolation_level=level,
             request_timeout=self._source.request_timeout,
         )
         return futures
 
-    def _answered(self, asked: _Asked, absent: frozenset[int] = frozenset()) -> _Answers:
-        """Of all that were ``asked`` for, but for those that answer by one of the errors
+    def _answered(self, request: _Asked, absent: frozenset[int] = frozenset()) -> _Answers:
+        """Of all that were ``request`` for, but for those that answer by one of the errors
         ``absent``.
         """
         deadline = time.monotonic() + self._source.request_timeout
-        found: dict[ClientTopicPartition, Any] = {}
-        futures = asked.futures
+        answers: dict[ClientTopicPartition, Any] = {}
+        futures = request.futures
         while futures:
             patient = time.monotonic() < deadline
-            found |= self._results(futures, absent | (LEADER_MOVES if patient else frozenset()))
+            answers |= self._results(futures, absent | (LEADER_MOVES if patient else frozenset()))
             again = self._again(futures)
             if again:
                 time.sleep(_LOOK_AGAIN_S)
-            futures = self._ask_once(again, asked.spec, asked.level)
-        return {TopicPartition(tp.topic, tp.partition): answer for tp, answer in found.items()}
+            futures = self._ask_once(again, request.spec, request.level)
+        return {TopicPartition(tp.topic, tp.partition): answer for tp, answer in answers.items()}
 
     def _again(self, futures: Mapping[Any, Future[Any]]) -> set[Any]:
         """Those to ask again, whose leader moves."""
@@ -399,9 +403,9 @@ class KafkaAdmin:
     def _committed(
         self, partitions: Iterable[TopicPartition], group: str
     ) -> dict[TopicPartition, int]:
-        asked = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
+        requests = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
         futures = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, asked)],
+            [ConsumerGroupTopicPartitions(group, requests)],
             request_timeout=self._source.request_timeout,
         )
         answers = [tp for a in self._results(futures).values() for tp in a.topic_partitions]
@@ -433,10 +437,10 @@ class KafkaAdmin:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> SourceUnavailableError:
-        told = self._asked.why(error)
+        diagnosis = self._asked.why(error)
         return SourceUnavailableError(
-            f"Kafka at {self._source.bootstrap_servers} could not be asked: {told.reason}. Nothing "
-            f"was read. {told.remedy}"
+            f"Kafka at {self._source.bootstrap_servers} could not be asked: {diagnosis.reason}. "
+            f"Nothing was read. {diagnosis.remedy}"
         )
 
 
@@ -487,19 +491,19 @@ class ManyAdmin(KafkaAdmin):
         self._refused: set[str] = set()
 
     def clusters(self) -> list[Cluster | None]:
-        """What each of the sources subscribes to, in their order. None for one of whose topics the
-        broker did not speak, or that changed while they were looked at: it is to be asked by
-        itself, patiently, and then says what is wrong.
+        """Return the cluster of each of the sources, in their order. None for one of whose
+        topics the broker did not speak, or that changed meanwhile: it is to be asked by itself,
+        patiently, and then says what is wrong.
         """
         self._refused.clear()
         subscribed = self._subscriptions()
-        found, unsure = self._look_at(sorted({name for names in subscribed for name in names}))
+        topics, unsure = self._look_at(sorted({name for names in subscribed for name in names}))
         unsure |= self._refused
-        by_topic: dict[str, dict[TopicPartition, Bounds]] = {name: {} for name in found.topic_ids}
-        for tp, held in found.bounds.items():
+        by_topic: dict[str, dict[TopicPartition, Bounds]] = {name: {} for name in topics.topic_ids}
+        for tp, held in topics.bounds.items():
             by_topic[tp.topic][tp] = held
         return [
-            None if unsure & {*names} else _part(found, by_topic, names) for names in subscribed
+            None if unsure & {*names} else _part(topics, by_topic, names) for names in subscribed
         ]
 
     def _subscriptions(self) -> list[list[str]]:

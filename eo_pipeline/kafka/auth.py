@@ -45,7 +45,7 @@ class Identity(NamedTuple):
 
 
 def text_of(client: Mapping[str, str], location: str, pem: str = "") -> str | None:
-    """What is in the file that the setting ``location`` names, or else the setting ``pem``.
+    """Read the file that the setting ``location`` names, or return the setting ``pem``.
 
     Raises:
         ConfigError: there is no such file, or it may not be read.
@@ -56,12 +56,12 @@ def text_of(client: Mapping[str, str], location: str, pem: str = "") -> str | No
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text (PEM)"
-        raise ConfigError(f"client: {location} cannot be read: {said} ({path})") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no text (PEM)"
+        raise ConfigError(f"client: {location} cannot be read: {reason} ({path})") from error
 
 
 def authorities(client: Mapping[str, str]) -> str | None:
-    """Whom the client trusts, as PEM; None: those that the system does.
+    """Certificates that the client trusts, as PEM; None: those of the system.
 
     Raises:
         ConfigError: the file cannot be read, or has no certificate.
@@ -73,7 +73,7 @@ def authorities(client: Mapping[str, str]) -> str | None:
 
 
 def identity(client: Mapping[str, str]) -> Identity | None:
-    """What the client shows, if anything.
+    """Certificate and key of the client, if there are any.
 
     Raises:
         ConfigError: it cannot be read, its parts do not belong together, or its time is over.
@@ -93,7 +93,7 @@ def identity(client: Mapping[str, str]) -> Identity | None:
 
 
 def tls_for_java(client: Mapping[str, str]) -> dict[str, str]:
-    """What Java's client takes in the place of :data:`TLS_TRANSLATED`. Holds secrets.
+    """Java client's settings in place of :data:`TLS_TRANSLATED`. Holds secrets.
 
     Raises:
         ConfigError: something cannot be read, is over, or Java has no such setting.
@@ -135,14 +135,16 @@ def _checked(chain: str, key: str, password: str | None) -> Identity:
             "client: ssl.certificate.location (or .pem) holds no certificate as PEM"
         ) from error
     try:
-        found = form.load_pem_private_key(key.encode(), _password(key, password))
+        private_key = form.load_pem_private_key(key.encode(), _password(key, password))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigError(
             "client: the key in ssl.key.location (or .pem) cannot be read: it is no key as PEM, or "
             "ssl.key.password is wrong or missing"
         ) from error
     public = form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo
-    if found.public_key().public_bytes(*public) != certificate.public_key().public_bytes(*public):
+    if private_key.public_key().public_bytes(*public) != certificate.public_key().public_bytes(
+        *public
+    ):
         raise ConfigError(
             "client: the key in ssl.key.location is not that of the certificate in "
             "ssl.certificate.location"
@@ -157,7 +159,9 @@ def _checked(chain: str, key: str, password: str | None) -> Identity:
             f"client: the client's certificate ({name}) is valid from {begins:%Y-%m-%d %H:%M} to "
             f"{ends:%Y-%m-%d %H:%M} UTC, and not now. Put a new one into ssl.certificate.location."
         )
-    plain = found.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    plain = private_key.private_bytes(
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
+    )
     return Identity(chain, plain.decode(), name, ends)
 
 
@@ -247,18 +251,18 @@ def region_of(bootstrap_servers: str, client: Mapping[str, str]) -> str:
         raise ConfigError("client: aws.role.session.name belongs to aws.role.arn")
     named = _BROKER.search(bootstrap_servers)
     of_brokers = named[1] if named else None
-    told = [client.get("aws.region"), of_brokers, *map(os.environ.get, _VARIABLES)]
-    found = next((each for each in told if each), None)
-    if found is None:
+    candidates = [client.get("aws.region"), of_brokers, *map(os.environ.get, _VARIABLES)]
+    region_name = next((region for region in candidates if region), None)
+    if region_name is None:
         raise ConfigError(
             f"client: {MSK_IAM} needs aws.region: neither do the brokers' names tell it "
             f"(....kafka.REGION.amazonaws.com), nor {' or '.join(_VARIABLES)}."
         )
-    return found
+    return region_name
 
 
 def signer(bootstrap_servers: str, client: Mapping[str, str]) -> TokenSource:
-    """What librdkafka is to ask for tokens.
+    """Callback that librdkafka asks for tokens.
 
     Raises:
         ConfigError: there is no region.
@@ -323,17 +327,17 @@ _EXTENSION = re.compile(r"\s*([A-Za-z]+)=([^,]*)")
 
 
 def mechanism_of(client: Mapping[str, str]) -> str | None:
-    """What SASL is to use, by either of librdkafka's two names for it."""
+    """Return the SASL mechanism, by either of librdkafka's two names for it."""
     return client.get("sasl.mechanism", client.get("sasl.mechanisms"))
 
 
 def token_endpoint(client: Mapping[str, Any]) -> str | None:
-    """Where librdkafka asks for tokens, if it does."""
+    """Return the URL where librdkafka asks for tokens, if it does."""
     return client.get(_ENDPOINT) if client.get(f"{_O}method") == "oidc" else None
 
 
 def is_foreign(name: str) -> bool:
-    """Whether it is of a token that librdkafka alone can get."""
+    """Return whether it concerns a token that librdkafka alone can get."""
     return name.startswith(_FOREIGN)
 
 
@@ -364,7 +368,7 @@ def for_librdkafka(bootstrap_servers: str, client: Mapping[str, str]) -> dict[st
 def sasl_for_java(
     bootstrap_servers: str, client: Mapping[str, str], by_hand: Mapping[str, Any]
 ) -> dict[str, str]:
-    """What Java's client takes in the place of :data:`SASL_TRANSLATED`. Holds secrets.
+    """Java client's settings in place of :data:`SASL_TRANSLATED`. Holds secrets.
 
     Args:
         bootstrap_servers: where the brokers are.
@@ -397,8 +401,8 @@ def _passwords_of(mechanism: str | None) -> tuple[str, ...]:
 def _refuse_without(
     mechanism: str | None, client: Mapping[str, str], needed: tuple[str, ...]
 ) -> None:
-    told = {_SAME.get(name, name) for name in client}
-    if missing := sorted(set(needed) - told):
+    names = {_SAME.get(name, name) for name in client}
+    if missing := sorted(set(needed) - names):
         raise ConfigError(f"client: {mechanism} also needs {', '.join(missing)}")
 
 
@@ -420,23 +424,26 @@ def _bearer(client: Mapping[str, str]) -> dict[str, str]:
             f"alone. Say under source.spark_options how it logs in ({_BY_HAND}, "
             "kafka.sasl.login.callback.handler.class)."
         )
-    told = {_SAME.get(name, name): value for name, value in client.items()}
-    options = {"clientId": told[f"{_O}client.id"], "clientSecret": told[f"{_O}client.secret"]}
-    if scope := told.get(f"{_O}scope"):
+    settings = {_SAME.get(name, name): value for name, value in client.items()}
+    options = {
+        "clientId": settings[f"{_O}client.id"],
+        "clientSecret": settings[f"{_O}client.secret"],
+    }
+    if scope := settings.get(f"{_O}scope"):
         options["scope"] = scope
-    for name, value in _EXTENSION.findall(told.get(f"{_O}extensions", "")):
+    for name, value in _EXTENSION.findall(settings.get(f"{_O}extensions", "")):
         options[f"extension_{name}"] = value
-    if authorities := _authorities(told):
+    if authorities := _authorities(settings):
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
     return {
         "sasl.login.callback.handler.class": _BEARER_HANDLER,
-        _ENDPOINT: told[_ENDPOINT],
+        _ENDPOINT: settings[_ENDPOINT],
         "sasl.jaas.config": _jaas(_BEARER_MODULE, options),
     }
 
 
 def _authorities(client: Mapping[str, str]) -> str | None:
-    """Who signed the token endpoint's certificate; None: one of those that Java knows."""
+    """Signers of the token endpoint's certificate; None: those that Java knows."""
     return text_of(client, "https.ca.location", "https.ca.pem")
 
 
@@ -459,8 +466,8 @@ def _msk(client: Mapping[str, str]) -> dict[str, str]:
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:
-    told = "".join(f" {name}={_quoted(value)}" for name, value in options.items())
-    return f"{module} required{told};"
+    options_text = "".join(f" {name}={_quoted(value)}" for name, value in options.items())
+    return f"{module} required{options_text};"
 
 
 def _quoted(value: str) -> str:

@@ -49,8 +49,8 @@ def no_leader(error: BaseException) -> bool:
 
 
 def _code(error: BaseException) -> int | None:
-    said = error if isinstance(error, KafkaException) else error.__cause__
-    return said.args[0].code() if isinstance(said, KafkaException) else None
+    kafka_error = error if isinstance(error, KafkaException) else error.__cause__
+    return kafka_error.args[0].code() if isinstance(kafka_error, KafkaException) else None
 
 
 #: What may be said to Spark's Kafka connector: how it divides and waits. Everything else that
@@ -124,16 +124,16 @@ def _is_for_the_consumer(name: str) -> bool:
 
 
 def connection_settings(bootstrap_servers: str, client: Mapping[str, SecretStr]) -> dict[str, Any]:
-    """What confluent-kafka's clients are built with. Holds secrets: never log it.
+    """Settings of confluent-kafka's clients. Holds secrets: never log it.
 
     Raises:
         ConfigError: a certificate cannot be read or is not valid now, or a login is incomplete.
         SetupError: a package is missing that the login takes.
     """
-    told = {key: value.get_secret_value() for key, value in client.items()}
-    auth.authorities(told)
-    auth.identity(told)
-    settings = auth.for_librdkafka(bootstrap_servers, told)
+    plain_settings = {key: value.get_secret_value() for key, value in client.items()}
+    auth.authorities(plain_settings)
+    auth.identity(plain_settings)
+    settings = auth.for_librdkafka(bootstrap_servers, plain_settings)
     return settings | {"bootstrap.servers": bootstrap_servers, "log_level": 3}
 
 

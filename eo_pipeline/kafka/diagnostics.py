@@ -39,33 +39,37 @@ class Diagnosis(NamedTuple):
 
 
 def trouble_of_broker(host: str, port: int, settings: Mapping[str, Any]) -> Diagnosis | None:
-    """Why a client of librdkafka with these ``settings`` does not trust the broker there."""
+    """Diagnose why a client of librdkafka with these ``settings`` does not trust the broker
+    there.
+    """
     context = _context(settings, "ssl.ca.location", "ssl.ca.pem")
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         context.check_hostname = False
-    said = _refusal(host, port, context)
-    return None if said is None else _told(f"broker {host}:{port}", said, "ssl.ca.location")
+    refusal = _refusal(host, port, context)
+    return None if refusal is None else _told(f"broker {host}:{port}", refusal, "ssl.ca.location")
 
 
 def trouble_of_endpoint(url: str, settings: Mapping[str, Any]) -> Diagnosis | None:
-    """Why no token can be had at ``url``: nobody listens there, or whoever does is not trusted."""
+    """Diagnose why ``url`` gives no token: nobody listens there, or the listener is not trusted."""
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     host, port = parts.hostname or "", parts.port or (443 if tls else 80)
     context = _context(settings, "https.ca.location", "https.ca.pem") if tls else None
-    said = _refusal(host, port, context)
-    if said is None:
+    refusal = _refusal(host, port, context)
+    if refusal is None:
         return None
-    if isinstance(said, ssl.SSLCertVerificationError):
-        return _told(f"token endpoint {url}", said, "https.ca.location")
+    if isinstance(refusal, ssl.SSLCertVerificationError):
+        return _told(f"token endpoint {url}", refusal, "https.ca.location")
     return Diagnosis(
-        f"no token can be had at {url}: {said.strerror or said}",
+        f"no token can be had at {url}: {refusal.strerror or refusal}",
         "Correct sasl.oauthbearer.token.endpoint.url, or see that its server can be reached.",
     )
 
 
 def hangs_up(server: str) -> bool:
-    """Whether whoever listens at ``server``, host and port, ends a connection without a word."""
+    """Return whether the listener at ``server``, host and port, ends a connection without a
+    word.
+    """
     host, _, port = server.strip().rpartition("://")[2].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S) as link:
@@ -83,7 +87,9 @@ def _context(settings: Mapping[str, Any], location: str, pem: str) -> ssl.SSLCon
 
 
 def _refusal(host: str, port: int, context: ssl.SSLContext | None) -> OSError | None:
-    """What goes wrong on the way to a TLS connection, or to any without a ``context``."""
+    """Describe what fails on the way to a TLS connection, or to a plain one without a
+    ``context``.
+    """
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT_S) as link:
             if context is not None:
@@ -96,11 +102,11 @@ def _refusal(host: str, port: int, context: ssl.SSLContext | None) -> OSError | 
 def _told(server: str, error: OSError, setting: str) -> Diagnosis | None:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return None
-    said = error.verify_message.rstrip(".")
-    reason = f"the certificate of the {server} is not accepted: {said}"
-    if any(each in said for each in _EXPIRED):
+    message = error.verify_message.rstrip(".")
+    reason = f"the certificate of the {server} is not accepted: {message}"
+    if any(text in message for text in _EXPIRED):
         return Diagnosis(reason, "Have a new certificate put there.")
-    if any(each in said for each in _MISMATCH):
+    if any(text in message for text in _MISMATCH):
         remedy = "Use a name that the certificate has, or have this one added (subjectAltName)."
         return Diagnosis(reason, remedy)
     return Diagnosis(reason, f"Name the authority that signed it in {setting}.")
@@ -194,16 +200,16 @@ class AskedClient:
         self._heard = _Heard()
         self._looked: Diagnosis | None = None
         self._has_looked = False
-        told = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
+        options = _SETTINGS | {"error_cb": self._heard.hear} | dict(settings)
         if isinstance(tokens := settings.get("oauth_cb"), TokenSource):
             tokens.refuse_nobody()
         try:
-            self.client = AdminClient(told, logger=silent_logger())
+            self.client = AdminClient(options, logger=silent_logger())
         except (
             KafkaException
         ) as error:  # what librdkafka says of its settings, without their values
-            said = error.args[0].str().removeprefix("Failed to create admin client: ")
-            raise ConfigError(f"client: {said}") from error
+            message = error.args[0].str().removeprefix("Failed to create admin client: ")
+            raise ConfigError(f"client: {message}") from error
 
     def wait_for(self, answers: Collection[Future[Any]]) -> None:
         """Return when all ``answers`` are there, or errors in their place.
@@ -243,44 +249,48 @@ class AskedClient:
             self._give_up_if_away(time.monotonic() - began, self._timeout_s)
 
     def meant(self, error: Exception) -> KafkaError | None:
-        """What ``error`` means: the broker's answer; if none came, what librdkafka says of that,
-        if anything.
+        """Return the cause of ``error``: the broker's answer; if none came, librdkafka's reason,
+        if any.
         """
-        told = error.args[0] if isinstance(error, KafkaException) else None
-        return self._heard.said or told if told is None or told.code() in _NO_ANSWER else told
+        kafka_error = error.args[0] if isinstance(error, KafkaException) else None
+        return (
+            self._heard.said or kafka_error
+            if kafka_error is None or kafka_error.code() in _NO_ANSWER
+            else kafka_error
+        )
 
     def why(self, error: Exception) -> Diagnosis:
-        """The same in words, and what to do about it."""
-        told = self.meant(error)
-        if told is None and self._heard.all_down:  # librdkafka gives no reason for either
+        """Describe the cause of ``error`` and its remedy."""
+        meaning = self.meant(error)
+        if meaning is None and self._heard.all_down:  # librdkafka gives no reason for either
             if any(map(hangs_up, str(self._settings["bootstrap.servers"]).split(","))):
                 return Diagnosis("who listens there ends each connection at once", _HANGS_UP)
             return Diagnosis(
                 "who listens there takes connections and does not answer", _SAYS_NOTHING
             )
-        unanswered = told is None or told.code() in _NO_ANSWER
+        unanswered = meaning is None or meaning.code() in _NO_ANSWER
         if unanswered and (trouble := self._look_at_endpoint()):
             return trouble
-        if told is None:
+        if meaning is None:
             return Diagnosis("no answer in time", _REMEDY)
-        reason = _STATE.sub("", told.str()).replace("/bootstrap:", ":").rstrip(".")
+        reason = _STATE.sub("", meaning.str()).replace("/bootstrap:", ":").rstrip(".")
         return (
             self._of_tls(reason)
             or self._of_login(reason)
-            or Diagnosis(reason, _remedy(told, reason))
+            or Diagnosis(reason, _remedy(meaning, reason))
         )
 
     def _of_tls(self, reason: str) -> Diagnosis | None:
-        """Whose certificate is at fault, and for what."""
-        if found := _UNTRUSTED.search(reason):
-            return trouble_of_broker(found[1], int(found[2]), self._settings)
-        if not (found := _ALERT.search(reason)):
+        """Name the certificate at fault, and its fault."""
+        if match := _UNTRUSTED.search(reason):
+            return trouble_of_broker(match[1], int(match[2]), self._settings)
+        if not (match := _ALERT.search(reason)):
             return None
         if {"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"} & (
             self._settings.keys()
         ):
             return Diagnosis(
-                f"the broker does not take the client's certificate ({found[1]})",
+                f"the broker does not take the client's certificate ({match[1]})",
                 _CERTIFICATE_REMEDY,
             )
         return Diagnosis(
@@ -288,20 +298,20 @@ class AskedClient:
         )
 
     def _of_login(self, reason: str) -> Diagnosis | None:
-        """Why there is no token."""
-        _, found, said = reason.partition(f"{_TOKENLESS}: ")
-        if not found:
+        """Describe why there is no token."""
+        _, separator, detail = reason.partition(f"{_TOKENLESS}: ")
+        if not separator:
             return None
         source = self._settings.get("oauth_cb")
         if isinstance(source, TokenSource):
-            return Diagnosis(f"AWS gave no token: {source.failure or said}", _AWS_REMEDY)
+            return Diagnosis(f"AWS gave no token: {source.failure or detail}", _AWS_REMEDY)
         if trouble := self._look_at_endpoint():
             return trouble
-        words = " ".join(_TAG.sub(" ", said).split())[:_SHOWN_MAX]
+        words = " ".join(_TAG.sub(" ", detail).split())[:_SHOWN_MAX]
         return Diagnosis(f"{token_endpoint(self._settings)} gave no token: {words}", _CREDENTIALS)
 
     def _look_at_endpoint(self) -> Diagnosis | None:
-        """What is wrong with the token endpoint, if there is one; looked at once."""
+        """Probe the token endpoint, if there is one, once."""
         url = token_endpoint(self._settings)
         if url and not self._has_looked:
             self._has_looked = True
@@ -309,7 +319,7 @@ class AskedClient:
         return self._looked
 
     def _forget(self) -> None:
-        """What went wrong since the last question, a connection that idled for example."""
+        """Drop errors heard since the last question, of a connection that idled for example."""
         self.client.poll(0)
         self._heard.said, self._heard.all_down = None, False
         self._looked, self._has_looked = None, False
@@ -320,17 +330,19 @@ class AskedClient:
             raise NoAnswerError
 
     def _is_hopeless(self) -> bool:
-        """Whether all brokers are away, or nobody gives a token, which librdkafka waits for."""
-        said = self._heard.said
-        without_token = said is not None and _TOKENLESS in said.str()
+        """Return whether all brokers are away, or nobody gives a token, which librdkafka waits
+        for.
+        """
+        heard_error = self._heard.said
+        without_token = heard_error is not None and _TOKENLESS in heard_error.str()
         return self._heard.is_away() or without_token or self._look_at_endpoint() is not None
 
 
-def _remedy(told: KafkaError, reason: str) -> str:
+def _remedy(error: KafkaError, reason: str) -> str:
     if "Unsupported SASL mechanism" in reason:
         return _NO_MECHANISM
     if "invalid_token" in reason:  # RFC 7628, 3.2.2
         return _SCOPE
     # who answers TLS by hanging up is disconnected, to librdkafka
-    kind = KafkaError._SSL if "SSL" in reason else told.code()
+    kind = KafkaError._SSL if "SSL" in reason else error.code()
     return _REMEDIES.get(kind, _REMEDY)

@@ -82,8 +82,8 @@ class NotFetchedError(Exception):
 
 
 def is_of_odd_times(error: Exception) -> bool:
-    """Whether a job failed since a record has a timestamp of which Spark's connector can make no
-    time of its own, and gives up. Here it is null.
+    """Return whether a job failed because a record's timestamp is beyond the times of Spark's
+    connector. Here it is null.
     """
     return bool(_ODD_TIME.search(str(error)))
 
@@ -94,8 +94,8 @@ def fetched_alone(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: 
     Raises:
         SetupError: they cannot be had by this process either.
     """
-    found = fetched(source, ranges, pipeline, ODD_BYTES_MAX)
-    if found is None:
+    records = fetched(source, ranges, pipeline, ODD_BYTES_MAX)
+    if records is None:
         raise SetupError(
             f"Pipeline {pipeline!r}: a record has a timestamp (in nanoseconds, say) at which "
             "Spark's connector gives up, and this process could not fetch the batch instead: it is "
@@ -103,7 +103,7 @@ def fetched_alone(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: 
             "Nothing was committed. Until it is read, set source.max_bytes to 100000000 and take "
             "source.spark_options out."
         )
-    return found
+    return records
 
 
 def fetched(
@@ -148,9 +148,11 @@ def collected(
     Raises:
         NotFetchedError: a partition cannot be read, or does not answer; or they are too much.
     """
-    waiting = {(each.topic, each.partition): each for each in ranges}
-    found: dict[_Place, list[Message]] = defaultdict(list)
-    left, size = sum(each.span for each in ranges), 0
+    waiting = {
+        (offset_range.topic, offset_range.partition): offset_range for offset_range in ranges
+    }
+    messages: dict[_Place, list[Message]] = defaultdict(list)
+    left, size = sum(offset_range.span for offset_range in ranges), 0
     consumer.assign([ClientTopicPartition(r.topic, r.partition, r.start) for r in ranges])
     heard = time.monotonic()
     while waiting:
@@ -161,7 +163,7 @@ def collected(
                 continue
             heard = time.monotonic()
             if message.error() is None and range_.start <= offset < range_.end:
-                found[place].append(message)
+                messages[place].append(message)
                 left -= 1
                 size += _size(message)
             # the end of the log is heard of as the offset of the next record
@@ -172,7 +174,7 @@ def collected(
             raise NotFetchedError(f"{len(waiting)} partitions did not answer")
         if size > bytes_max:
             raise NotFetchedError(f"more than {bytes_max} bytes")
-    return found
+    return messages
 
 
 def _size(message: Message) -> int:
@@ -183,7 +185,7 @@ def _size(message: Message) -> int:
 
 
 def _settings(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -> dict[str, Any]:
-    ahead = {"queued.min.messages": str(max(each.span for each in ranges))}
+    ahead = {"queued.min.messages": str(max(offset_range.span for offset_range in ranges))}
     return {
         **TUNING,
         **librdkafka_settings(source),
@@ -195,7 +197,7 @@ def _settings(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str)
 
 
 def _place(message: Message) -> tuple[_Place, int]:
-    """Where ``message`` is from. One that tells of no partition is from none that is waited for: a
+    """Return the partition of ``message``. One without a partition belongs to no range: a
     connection that was lost, or a consumer group that we may not ask for and do not need.
 
     Raises:
@@ -210,8 +212,12 @@ def _place(message: Message) -> tuple[_Place, int]:
     return (topic, partition), offset
 
 
-def _table(found: Mapping[_Place, Sequence[Message]]) -> Fetched:
-    messages = [message for place in sorted(found) for message in found[place]]
+def _table(messages_by_partition: Mapping[_Place, Sequence[Message]]) -> Fetched:
+    messages = [
+        message
+        for place in sorted(messages_by_partition)
+        for message in messages_by_partition[place]
+    ]
     if not messages:
         raise NotFetchedError("there is no record")
     records = _records(messages)

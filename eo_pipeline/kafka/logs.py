@@ -81,36 +81,36 @@ class Logs:
 
     def last_records(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, LastRecord]:
         """See :class:`LogReader`; one request for all partitions of a broker."""
-        found = self._collected(self._consumer, ranges) if ranges else {}
+        records = self._collected(self._consumer, ranges) if ranges else {}
         return {
             TopicPartition(*place): LastRecord(_int(messages[-1].offset()), digest(messages[-1]))
-            for place, messages in found.items()
+            for place, messages in records.items()
         }
 
     def times(self, offsets: Offsets) -> Mapping[TopicPartition, datetime]:
-        """When the records at these offsets were written, those of open transactions too."""
+        """Return when the records at these offsets were written, those of open transactions too."""
         ranges = [OffsetRange(*tp, offset, offset + 1) for tp, offset in offsets.items()]
-        found = self._collected(self._made("read_uncommitted"), ranges) if ranges else {}
+        records = self._collected(self._made("read_uncommitted"), ranges) if ranges else {}
         return {
             TopicPartition(*place): datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-            for place, (message, *_) in found.items()
+            for place, (message, *_) in records.items()
         }
 
     def _collected(
         self, consumer: Consumer, ranges: Sequence[OffsetRange]
     ) -> Mapping[tuple[str, int], list[Message]]:
         try:
-            found = collected(consumer, ranges)
+            records = collected(consumer, ranges)
             consumer.unassign()
         except (KafkaException, NotFetchedError) as error:
             raise self._unavailable(error) from error
-        return found
+        return records
 
     def truncated(self, below: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
         """See :class:`LogReader`: librdkafka asks OffsetsForLeaderEpoch before it fetches."""
         if not below:
             return set()
-        waiting, found = {*below}, set()
+        waiting, truncated = {*below}, set()
         try:
             self._consumer.assign(
                 [
@@ -126,14 +126,14 @@ class Logs:
                     if tp in waiting:
                         # whatever else is said of a partition comes after its epoch was compared
                         waiting.remove(tp)
-                        found |= {tp} if error and _TRUNCATION in error.str() else set()
+                        truncated |= {tp} if error and _TRUNCATION in error.str() else set()
                         heard = time.monotonic()
             self._consumer.unassign()
         except KafkaException as error:
             raise self._unavailable(error) from error
         if waiting:
             raise self._unavailable(f"{len(waiting)} partitions did not answer")
-        return found
+        return truncated
 
     def _unavailable(self, why: object) -> SourceUnavailableError:
         return SourceUnavailableError(
@@ -144,14 +144,14 @@ class Logs:
 
 
 def digest(message: Message) -> str:
-    """What a record is, in 16 hexadecimal digits: partition, offset, time, key and value. Where
+    """Digest of a record in 16 hexadecimal digits: partition, offset, time, key and value. Where
     one record stands in place of another they differ, but for one case in 2 ** 64.
     """
     hashed = hashlib.blake2b(digest_size=8)
     hashed.update(repr((message.partition(), message.offset(), message.timestamp())).encode())
-    for each in (message.key(), message.value()):
-        data = b"" if each is None else bytes(each)
-        hashed.update(f"{-1 if each is None else len(data)}:".encode())
+    for part in (message.key(), message.value()):
+        data = b"" if part is None else bytes(part)
+        hashed.update(f"{-1 if part is None else len(data)}:".encode())
         hashed.update(data)
     return hashed.hexdigest()
 
@@ -178,12 +178,12 @@ class OpenTransaction:
 
     @property
     def is_unusual(self) -> bool:
-        """Whether it is older than a transaction should be, or may be."""
+        """Return whether it is older than a transaction should be, or may be."""
         return self.since is None or datetime.now(UTC) - self.since > USUAL
 
     @property
     def remedy(self) -> str:
-        """What names its producer, and what ends it."""
+        """Commands that name its producer and end it."""
         return (
             "Its producer is named by `kafka-transactions.sh describe-producers --topic "
             f"{self.topic} --partition {self.partition}`; what hangs longer than the producer's "
@@ -206,23 +206,23 @@ def open_transactions(cluster: Cluster, logs: Logs) -> tuple[OpenTransaction, ..
     """Those of ``cluster`` behind which something waits, the oldest first."""
     firsts = {tp: bounds.end for tp, bounds in cluster.bounds.items() if bounds.unstable}
     times = _times(logs, firsts)
-    found = [
+    transactions = [
         OpenTransaction(*tp, offset, cluster.bounds[tp].unstable, times.get(tp))
         for tp, offset in sorted(firsts.items())
     ]
-    return tuple(sorted(found, key=_age))
+    return tuple(sorted(transactions, key=_age))
 
 
 def _times(logs: Logs, firsts: Offsets) -> Mapping[TopicPartition, datetime]:
-    """How long they are open is told if it can be, and never in the way of the rest."""
+    """Add the age of open transactions where it can be had, without delaying the rest."""
     try:
         return logs.times(firsts)
     except SourceUnavailableError:
         return {}
 
 
-def _age(each: OpenTransaction) -> datetime:
-    return each.since or datetime.now(UTC)
+def _age(transaction: OpenTransaction) -> datetime:
+    return transaction.since or datetime.now(UTC)
 
 
 def said_of(transactions: Sequence[OpenTransaction]) -> str:

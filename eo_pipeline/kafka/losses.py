@@ -52,30 +52,32 @@ _GROWN_AGAIN = (
 
 
 def losses_of(head: LedgerEntry, cluster: Cluster, source: KafkaSource) -> Losses:
-    """What ``head`` says comes next and Kafka no longer holds; empty if nothing."""
+    """Return the next ranges of ``head`` that Kafka no longer holds; empty if there are none."""
     subscribed = frozenset(
         topic
         for topic in {*cluster.topic_ids, *(tp.topic for tp in head.offsets)}
         if source.matches(topic)
     )
-    found = discover(head.offsets, head.identity.past_topics, cluster, subscribed)
-    _tell(head.pipeline, found)
+    discovery = discover(head.offsets, head.identity.past_topics, cluster, subscribed)
+    _tell(head.pipeline, discovery)
     return {
-        tp: (kind, describe_loss(tp, kind, found.positions[tp], cluster))
-        for tp, kind in sorted(kinds_of_loss(head, found, cluster, subscribed).items())
+        tp: (kind, describe_loss(tp, kind, discovery.positions[tp], cluster))
+        for tp, kind in sorted(kinds_of_loss(head, discovery, cluster, subscribed).items())
     }
 
 
-def _tell(pipeline: str, found: Discovery) -> None:
-    if found.fresh:
-        log.info("%s: new partitions: %s", pipeline, _listed(found.fresh))
-    if found.returned:
-        log.warning("%s: back, read on where they were left: %s", pipeline, _listed(found.returned))
-    if found.waiting:
-        waiting = _listed(found.waiting)
+def _tell(pipeline: str, discovery: Discovery) -> None:
+    if discovery.fresh:
+        log.info("%s: new partitions: %s", pipeline, _listed(discovery.fresh))
+    if discovery.returned:
+        log.warning(
+            "%s: back, read on where they were left: %s", pipeline, _listed(discovery.returned)
+        )
+    if discovery.waiting:
+        waiting = _listed(discovery.waiting)
         log.warning("%s: end below where they were left, not read: %s", pipeline, waiting)
-    if found.unsubscribed:
-        topics = sorted({tp.topic for tp in found.unsubscribed})
+    if discovery.unsubscribed:
+        topics = sorted({tp.topic for tp in discovery.unsubscribed})
         log.warning("%s: no longer subscribed, offsets kept: %s", pipeline, topics)
 
 
@@ -84,12 +86,12 @@ def _listed(partitions: Iterable[TopicPartition]) -> str:
 
 
 def kinds_of_loss(
-    head: LedgerEntry, found: Discovery, cluster: Cluster, subscribed: frozenset[str]
+    head: LedgerEntry, discovery: Discovery, cluster: Cluster, subscribed: frozenset[str]
 ) -> dict[TopicPartition, LossKind]:
     """The partitions of ``subscribed`` topics whose next record cannot be had, and why."""
     kinds: dict[TopicPartition, LossKind] = {}
     replaced = {tp.topic for tp in head.offsets if _replaced(tp.topic, head.topic_ids, cluster)}
-    for tp, position in found.positions.items():
+    for tp, position in discovery.positions.items():
         if tp.topic not in subscribed:
             continue
         if _went_back(tp.topic, head, cluster):
@@ -108,7 +110,7 @@ def kinds_of_loss(
 def kind_of_loss(
     tp: TopicPartition, expected: int, topic_ids: Mapping[str, str], cluster: Cluster
 ) -> LossKind | None:
-    """Why reading ``tp`` cannot start at ``expected``; None if it can.
+    """Return why reading ``tp`` cannot start at ``expected``; None if it can.
 
     ``topic_ids`` are the topics' UUIDs in the ledger. That the offsets up to ``expected`` belong
     to transactions that are open again, since somebody changed the isolation, is no loss: they
@@ -129,8 +131,8 @@ def kind_of_loss(
 
 def _replaced(topic: str, topic_ids: Mapping[str, str], cluster: Cluster) -> bool:
     """True if ``topic`` is another topic than the one of ``topic_ids``."""
-    known, present = topic_ids.get(topic), cluster.topic_ids.get(topic)
-    return known is not None and present is not None and known != present
+    recorded, present = topic_ids.get(topic), cluster.topic_ids.get(topic)
+    return recorded is not None and present is not None and recorded != present
 
 
 def _went_back(topic: str, head: LedgerEntry, cluster: Cluster) -> bool:
@@ -173,7 +175,7 @@ class Moved:
 def move_past_losses(
     head: LedgerEntry, kinds: Mapping[TopicPartition, LossKind], cluster: Cluster
 ) -> Moved:
-    """Where reading goes on after ``head`` once losses of these ``kinds`` were accepted.
+    """Return the positions after ``head`` once losses of these ``kinds`` were accepted.
 
     No position ever goes down. A partition that cannot be read on from its position is put aside
     with it: one that is gone, one whose log ends before it, and all those of a topic that another
@@ -218,7 +220,7 @@ def _mark_past(kind: LossKind | None, mark: Mark, position: int, bounds: Bounds 
 def _resumed_at(
     tp: TopicPartition, position: int | None, past: PastTopics, cluster: Cluster
 ) -> int | None:
-    """Where ``tp`` is read on from ``position``, or from where it was put aside; None if it
+    """Return where ``tp`` is read on from ``position``, or from where it was put aside; None if it
     cannot be read on now.
     """
     bounds = cluster.bounds.get(tp)

@@ -55,8 +55,8 @@ def validated(cluster: Cluster, head: LedgerEntry | None, logs: LogReader) -> Cl
         and cluster.topic_ids.get(tp.topic) == head.topic_ids.get(tp.topic)
         and _is_changed(at, marks[tp], cluster.bounds[tp])
     }
-    found = altered(changed, cluster, logs)
-    return replace(cluster, altered={tp: changed[tp][0] for tp in sorted(found)})
+    altered_logs = altered(changed, cluster, logs)
+    return replace(cluster, altered={tp: changed[tp][0] for tp in sorted(altered_logs)})
 
 
 def _is_changed(at: int, mark: Mark, bounds: Bounds) -> bool:
@@ -69,11 +69,11 @@ def _has_other_epoch(mark: Mark, bounds: Bounds) -> bool:
 
 
 def altered(marked: _Marked, cluster: Cluster, logs: LogReader) -> set[TopicPartition]:
-    """Which of these partitions have a log other than the one that was marked. Of one that ends
-    below its mark, or does not exist, nothing can be said.
+    """Return the partitions whose log is not the one that was marked. A log that ends below its
+    mark, or does not exist, cannot be judged.
     """
     bounds = cluster.bounds
-    there = {tp: each for tp, each in marked.items() if tp in bounds and each[0] <= bounds[tp].end}
+    there = {tp: mark for tp, mark in marked.items() if tp in bounds and mark[0] <= bounds[tp].end}
     held = [
         OffsetRange(*tp, mark.offset, mark.offset + 1)
         for tp, (_, mark) in there.items()
@@ -91,13 +91,13 @@ def altered(marked: _Marked, cluster: Cluster, logs: LogReader) -> set[TopicPart
 
 
 def altered_ranges(
-    found: Sequence[Checkpoint], cluster: Cluster, logs: LogReader
+    selected: Sequence[Checkpoint], cluster: Cluster, logs: LogReader
 ) -> list[tuple[int, OffsetRange]]:
     """Ranges of live checkpoints whose records are not those that were read, with the checkpoint's
     version. A log that is the same at its newest mark is the same below, so that one look is enough
     where nothing was altered.
     """
-    waiting = _marked_ranges(found, cluster)
+    waiting = _marked_ranges(selected, cluster)
     lost: list[tuple[int, OffsetRange]] = []
     while waiting:
         newest = {tp: (r.end, mark) for tp, [(_, r, mark), *_] in waiting.items()}
@@ -106,25 +106,25 @@ def altered_ranges(
             if tp in others:
                 lost.append((version, r))
             elif r.end <= cluster.bounds[tp].end:
-                older = [each for each in older if each[1].start < mark.since]
+                older = [pair for pair in older if pair[1].start < mark.since]
             waiting[tp] = older
         waiting = {tp: ranges for tp, ranges in waiting.items() if ranges}
     return sorted(lost)
 
 
 def _marked_ranges(
-    found: Sequence[Checkpoint], cluster: Cluster
+    selected: Sequence[Checkpoint], cluster: Cluster
 ) -> dict[TopicPartition, list[tuple[int, OffsetRange, Mark]]]:
-    """What checkpoints read of partitions that are there, with its mark, the newest first."""
+    """Ranges of checkpoints in partitions that exist, with their marks, the newest first."""
     ranges: dict[TopicPartition, list[tuple[int, OffsetRange, Mark]]] = defaultdict(list)
-    for each in sorted(found, key=lambda each: each.version, reverse=True):
-        ids = each.entry.topic_ids
-        for r in each.entry.ranges:
+    for checkpoint in sorted(selected, key=lambda checkpoint: checkpoint.version, reverse=True):
+        ids = checkpoint.entry.topic_ids
+        for r in checkpoint.entry.ranges:
             tp = r.topic_partition
-            mark = each.entry.identity.marks.get(tp)
+            mark = checkpoint.entry.identity.marks.get(tp)
             same = ids.get(r.topic) in (None, cluster.topic_ids.get(r.topic))
             if mark is not None and same and tp in cluster.bounds:
-                ranges[tp].append((each.version, r, mark))
+                ranges[tp].append((checkpoint.version, r, mark))
     return ranges
 
 
@@ -162,7 +162,7 @@ def marked(entry: LedgerEntry, cluster: Cluster, logs: LogReader) -> LedgerEntry
 
 
 def _is_read(tp: TopicPartition, entry: LedgerEntry, cluster: Cluster) -> bool:
-    """Whether its log was looked at: ``entry`` stands in what the broker holds of it."""
+    """Return whether its log was compared: ``entry`` lies in what the broker holds of it."""
     return tp in cluster.bounds and entry.offsets.get(tp, cluster.bounds[tp].end + 1) <= (
         cluster.bounds[tp].end
     )

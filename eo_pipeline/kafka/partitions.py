@@ -61,11 +61,11 @@ class Cluster:
     altered: Offsets = field(default_factory=dict)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Where reading may stop, per partition."""
+        """End offset of reading, per partition."""
         return {tp: bounds.end for tp, bounds in self.bounds.items()}
 
     def beginnings(self) -> dict[TopicPartition, int]:
-        """Where reading starts for whoever has no ledger yet."""
+        """Start offset of reading without a ledger."""
         return {tp: bounds.beginning for tp, bounds in self.bounds.items()}
 
 
@@ -120,23 +120,23 @@ def discover(
 
 
 def kept_position(past: PastTopics, topic_ids: Mapping[str, str], tp: TopicPartition) -> int | None:
-    """Where reading of ``tp`` stopped when it was put aside; None if it never was."""
+    """Return where reading of ``tp`` stopped when it was put aside; None if it never was."""
     uuid = topic_ids.get(tp.topic, UNKNOWN_TOPIC_ID)
     kept = past.get(uuid, {}).get(tp)
     return past.get(UNKNOWN_TOPIC_ID, {}).get(tp) if kept is None else kept
 
 
 def missing_topics(
-    named: Collection[str], cluster: Cluster, known: Collection[str] = ()
+    named: Collection[str], cluster: Cluster, read_before: Collection[str] = ()
 ) -> list[str]:
-    """Topics ``named`` by the source that Kafka does not show, but for those ``known`` to the
+    """Topics ``named`` by the source that Kafka does not show, but for those ``read_before`` to the
     ledger: what becomes of these is a matter of losses.
     """
-    return sorted({*named} - cluster.topic_ids.keys() - {*known})
+    return sorted({*named} - cluster.topic_ids.keys() - {*read_before})
 
 
 def reads_its_own(topics: Sequence[str]) -> str:
-    """What is wrong with a pipeline that reads ``topics`` and writes them, too."""
+    """Describe the fault of a pipeline that reads ``topics`` and writes them, too."""
     return (
         f"the source reads {', '.join(topics)}, which the sink writes: every run would read what "
         "the run before had published. Name the source's topics, or a topic_pattern that leaves "
@@ -151,7 +151,7 @@ def known_topics(head: LedgerEntry) -> set[str]:
 
 
 def positions_of(head: LedgerEntry | None, cluster: Cluster) -> Mapping[TopicPartition, int]:
-    """Where reading goes on after ``head``, of every partition that can be read."""
+    """Return the next offset after ``head`` of every partition that can be read."""
     if head is None:
         return cluster.beginnings()
     return discover(head.offsets, head.identity.past_topics, cluster, frozenset()).positions

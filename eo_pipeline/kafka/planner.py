@@ -165,22 +165,25 @@ class Tasks:
         record_bytes: float | None,
         known: Collection[TopicPartition] = (),
     ) -> Tasks:
-        """How ``cores`` (None: nobody knows how many) share ``ranges`` of records of that mean
-        size, if it was measured. ``known`` are partitions of their topics, also without a range.
+        """Return the tasks by which ``cores`` (None: unknown) share ``ranges`` of records of
+        that mean size, if it was measured. ``known`` are partitions of their topics, also
+        without a range.
         """
         if not cores or not ranges:
             return cls()
-        span = sum(each.span for each in ranges)
+        span = sum(offset_range.span for offset_range in ranges)
         worth = max(1, int(TASK_BYTES / (record_bytes or ASSUMED_RECORD_BYTES)))
         share = max(worth, math.ceil(span / (cores * TASKS_PER_CORE)))
-        if max(each.span for each in ranges) > 2 * share:
+        if max(offset_range.span for offset_range in ranges) > 2 * share:
             return cls(span_max=share)
         together = max(1, KNOWN_MAX // (_widest(ranges, known) * cores))
         enough = max(cores, math.ceil(span / share), math.ceil(len(ranges) / together))
         return cls(shared_by=enough) if len(ranges) > enough else cls()
 
 
-def _widest(ranges: Sequence[OffsetRange], known: Collection[TopicPartition]) -> int:
+def _widest(ranges: Sequence[OffsetRange], partitions: Collection[TopicPartition]) -> int:
     """Partitions of the topic of ``ranges`` that has most, as far as anybody knows."""
-    counted = Counter(each.topic for each in known)
-    return max(max(counted[each.topic], each.partition + 1) for each in ranges)
+    counted = Counter(tp.topic for tp in partitions)
+    return max(
+        max(counted[offset_range.topic], offset_range.partition + 1) for offset_range in ranges
+    )

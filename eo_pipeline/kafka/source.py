@@ -315,7 +315,7 @@ class KafkaSource(Settings):
 
     @staticmethod
     def _is_ddl(kind: str, text: str) -> bool:
-        """Whether it is Spark that knows whether it is right."""
+        """Return whether Spark must judge the schema."""
         return kind == "json" and not json_schema.is_one(text)
 
     @property
@@ -324,7 +324,7 @@ class KafkaSource(Settings):
         return self.schema_text_of(VALUE)
 
     def schema_text_of(self, part: Part) -> str:
-        """The same of a part."""
+        """Return the schema's text of a part."""
         schema_type, text = self.schema_type_of(part), self.value_schema or ""
         if part == KEY:
             text = plain_or_record(schema_type, self.key_schema or "")
@@ -355,7 +355,7 @@ class KafkaSource(Settings):
             raise ValueError(f"key_schema, {_WHAT[self.schema_type_of(KEY)]}, {fault}")
 
     def by_registry(self, part: Part) -> bool:
-        """Whether it is the registry that has the schemas of this part of a record."""
+        """Return whether the registry has the schemas of this part of a record."""
         if self.registry is None:
             return False
         if part == KEY:
@@ -373,21 +373,21 @@ class KafkaSource(Settings):
         return self.subject_of(VALUE)
 
     def subject_of(self, part: Part) -> str:
-        """The same of a part."""
+        """Return the registry's subject of a part."""
         named = self._registry.key_subject if part == KEY else self._registry.subject
         return named or part.subject(self.topics[0])
 
     @property
     def schema_type(self) -> str:
-        """What a registry calls the schemas of the values, which have some."""
+        """The registry's name for the type of the values' schemas."""
         return self.schema_type_of(VALUE)
 
     def schema_type_of(self, part: Part) -> str:
-        """The same of a part."""
+        """Return the registry's name for the type of a part's schemas."""
         return type_of_format(self.key_format if part == KEY else self.value_format)
 
     def message_of(self, part: Part) -> str:
-        """Which message of a Protobuf schema a part is; empty: the first, or none is one."""
+        """Return the name of the Protobuf message of a part; empty: the first, or there is none."""
         return self.key_message if part == KEY else self.message
 
     @property
@@ -412,12 +412,12 @@ class KafkaSource(Settings):
         Raises:
             ValueError: one is.
         """
-        own = [topic for topic in sorted(written) if self.matches(topic)]
-        if own and {*brokers.split(",")} & {*self.bootstrap_servers.split(",")}:
-            raise ValueError(reads_its_own(own))
+        topics = [topic for topic in sorted(written) if self.matches(topic)]
+        if topics and {*brokers.split(",")} & {*self.bootstrap_servers.split(",")}:
+            raise ValueError(reads_its_own(topics))
 
     def policy(self, kind: LossKind) -> LossPolicy:
-        """What the configuration says about one kind of loss."""
+        """Return the configured policy for one kind of loss."""
         policies: dict[LossKind, LossPolicy] = {
             LossKind.RETENTION: self.on_retention,
             LossKind.TRUNCATED: self.on_recreated,
@@ -463,7 +463,7 @@ _TRANSLATED = auth.SASL_TRANSLATED | auth.TLS_TRANSLATED
 
 
 def librdkafka_settings(source: KafkaSource) -> dict[str, Any]:
-    """What confluent-kafka's clients are built with. Holds secrets: never log it.
+    """Settings of confluent-kafka's clients. Holds secrets: never log it.
 
     Raises:
         ConfigError: a certificate cannot be read or is not valid now, or a login is incomplete; for
@@ -497,6 +497,6 @@ def spark_settings(source: KafkaSource) -> dict[str, str]:
 
 
 def logs_in_by_iam(source: KafkaSource) -> bool:
-    """Whether it is Amazon MSK's login, for which Spark needs a jar."""
+    """Return whether it is Amazon MSK's login, for which Spark needs a jar."""
     client = {key: value.get_secret_value() for key, value in source.client.items()}
     return auth.mechanism_of(client) == MSK_IAM

@@ -90,7 +90,7 @@ class SinkContract:
         return StagedOutput(rows=StagedTable.in_memory(self.table(checkpoint, rows)))
 
     def attempt_folder(self, sink: Sink, tmp_path: Path) -> Place:
-        """Where the files of an attempt lie: in the table, if the sink stages there."""
+        """Return the folder of an attempt's files: in the table, if the sink stages there."""
         rows = sink.staging_folders().rows
         return rows / self.pipeline / tmp_path.name if rows else tmp_path
 
@@ -111,7 +111,7 @@ class SinkContract:
         return sorted((row[CHECKPOINT_COLUMN], row["id"]) for row in self.read_rows(sink))
 
     def rows_of(self, *checkpoints: int) -> list[tuple[int, int]]:
-        """What :meth:`visible` gives when exactly these checkpoints are there."""
+        """Return the rows that :meth:`visible` gives when exactly these checkpoints are there."""
         return [(c, row) for c in sorted(checkpoints) for row in self.table(c)["id"].to_pylist()]
 
     def race(self, *attempts: Callable[[], object]) -> list[object]:
@@ -268,11 +268,11 @@ class SinkContract:
             folder = self.attempt_folder(sink, tmp_path)
             rows, letters = to_files(rows, folder / "rows"), to_files(letters, folder / "dead")
         right = child_of(self.start(session), staged := StagedOutput(rows, letters))
-        told = right.counts
+        counts = right.counts
         for wrong in (
-            replace(told, rows=self.rows + 1),
-            replace(told, rows=0),
-            replace(told, dead_letters=0),
+            replace(counts, rows=self.rows + 1),
+            replace(counts, rows=0),
+            replace(counts, dead_letters=0),
         ):
             entry = replace(right, counts=wrong)
             with pytest.raises(RefusedError, match=f"{self.rows} rows and 1 dead letters"):
@@ -282,7 +282,7 @@ class SinkContract:
         self.nothing_of_it(sink, session)
 
     def nothing_of_it(self, sink: Sink, session: SinkSession) -> None:
-        """What was refused on top of the start left nothing, and the next checkpoint lands."""
+        """Assert that a refusal on top of the start left nothing, and the next checkpoint lands."""
         assert session.entry(1) is None
         assert self.visible(sink) == []
         self.forward(session, self.head_of(session))

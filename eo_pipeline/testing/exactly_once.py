@@ -233,8 +233,8 @@ class ExactlyOnceContract(SinkContract):
         rows = to_files(rows, folder) if where == "files" else rows
         entry = child_of(self.start(session), rows.rows)
         assert session.publish(entry, StagedOutput(rows=rows)) is COMMITTED
-        found = sorted(self.read_rows(sink), key=lambda row: row["id"])
-        assert comparable(found) == comparable(rows_of(table))
+        table_rows = sorted(self.read_rows(sink), key=lambda row: row["id"])
+        assert comparable(table_rows) == comparable(rows_of(table))
 
     def test_types_without_a_place_are_refused_by_name(
         self, sink: Sink, session: SinkSession
@@ -288,17 +288,17 @@ class ExactlyOnceContract(SinkContract):
             else:
                 head = entry
                 kept += rows_of(table)
-        told = {name: f"{type(error).__name__}: {error}" for name, error in answers.items()}
+        described = {name: f"{type(error).__name__}: {error}" for name, error in answers.items()}
         strange = {
-            name: told[name]
+            name: described[name]
             for name, error in answers.items()
             if not isinstance(error, RefusedError) or not _names(error, name)
         }
         assert strange == {}
-        assert set(told) == set(refused), told
+        assert set(described) == set(refused), described
         head = self.forward(session, head)
-        found = [row for row in self.read_rows(sink) if row[CHECKPOINT_COLUMN] != head.version]
-        assert self.told_apart(found) == self.told_apart(kept)
+        table_rows = [row for row in self.read_rows(sink) if row[CHECKPOINT_COLUMN] != head.version]
+        assert self.told_apart(table_rows) == self.told_apart(kept)
 
     def told_apart(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """By id, without the columns of other checkpoints, as values that equal themselves only."""

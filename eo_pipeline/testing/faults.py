@@ -125,7 +125,7 @@ class _Altered(LedgerEntry):
 
 def altered_where_it_is_kept(entry: LedgerEntry) -> LedgerEntry:
     """``entry``, of which every store will hold other offsets than were committed."""
-    made_of = (each.name for each in fields(LedgerEntry) if each.init)
+    made_of = (f.name for f in fields(LedgerEntry) if f.init)
     return _Altered(**{name: getattr(entry, name) for name in made_of})
 
 

@@ -55,8 +55,8 @@ class GoingBackContract(ExactlyOnceContract):
         return child_of(head, staged, operation=operation, target=target), staged
 
     def after(self, operation: Operation) -> list[tuple[int, int]]:
-        """What a reader sees of three checkpoints once the first is the target of ``operation``,
-        which is a replay with :data:`_OTHER_COUNT` rows.
+        """Return the visible rows of three checkpoints once the first is the target of
+        ``operation``, which is a replay with :data:`_OTHER_COUNT` rows.
         """
         if operation is Operation.REWIND:
             return self.rows_of(1)

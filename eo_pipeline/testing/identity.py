@@ -56,11 +56,11 @@ class IdentityContract(SinkContract):
         with sink.open(self.pipeline) as session:
             head = self.written(session)
             recorded = dict(head.identity.sink)
-        found = self.look(sink)
-        assert found is not None
-        assert found.id == head.id
+        seen = self.look(sink)
+        assert seen is not None
+        assert seen.id == head.id
         assert recorded
-        assert dict(found.identity.sink) == recorded
+        assert dict(seen.identity.sink) == recorded
 
     def test_rows_without_a_ledger_are_not_doubled_by_beginning_anew(self, sink: Sink) -> None:
         with sink.open(self.pipeline) as session:
@@ -98,9 +98,9 @@ class IdentityContract(SinkContract):
                     session.reset(dry_run=True)
                 except RefusedError:
                     pytest.skip("what was written here is left to a person")
-            found = self.look(sink)
-            assert found is not None
-            assert found.id == head.id
+            seen = self.look(sink)
+            assert seen is not None
+            assert seen.id == head.id
             with sink.open(self.pipeline) as session:
                 session.reset(dry_run=False)
             assert self.visible(sink) == []
@@ -109,16 +109,16 @@ class IdentityContract(SinkContract):
         with sink.open(self.pipeline) as session:
             start = self.start(session)
             session.publish(session.identified(child_of(start)), StagedOutput())
-        found = self.look(sink)
-        assert found is not None
-        assert found.version == 1
+        seen = self.look(sink)
+        assert seen is not None
+        assert seen.version == 1
 
 
 class MannerContract(IdentityContract):
     """Of sinks that can be told to let rows go in otherwise."""
 
     def in_another_manner(self, sink: Sink) -> Sink:
-        """The same table, with another mode, key or format."""
+        """Return the sink of the same table with another mode, key or format."""
         raise NotImplementedError
 
     def test_rows_do_not_go_in_otherwise_than_before(self, sink: Sink) -> None:

@@ -116,8 +116,8 @@ ODD_NAMES: Mapping[str, str] = {
 
 
 def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """What the column holds, as values that equal themselves and nothing else: times that Python
-    has not are microseconds or days since 1970, text that is none is bytes, a map is a dictionary.
+    """Return the column's values, equal to themselves and nothing else: times that Python has
+    not are microseconds or days since 1970, text that is none is bytes, a map is a dictionary.
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return [_value(scalar) for chunk in chunks for scalar in chunk]
@@ -135,7 +135,7 @@ def comparable(value: Any, *, signed_zero: bool = True) -> Any:
         negative = signed_zero and value == 0 and math.copysign(1, value) < 0
         return "nan" if math.isnan(value) else "-0.0" if negative else value
     if isinstance(value, list):
-        return [comparable(each, signed_zero=signed_zero) for each in value]
+        return [comparable(item, signed_zero=signed_zero) for item in value]
     if isinstance(value, dict):
         return {key: comparable(v, signed_zero=signed_zero) for key, v in value.items()}
     return value
@@ -149,7 +149,7 @@ def _value(scalar: pa.Scalar) -> Any:
     if isinstance(scalar, pa.StructScalar):
         return {name: _value(scalar[name]) for name in scalar}
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar):
-        return [_value(each) for each in scalar.values]
+        return [_value(scalar_item) for scalar_item in scalar.values]
     try:
         return scalar.as_py()
     except UnicodeDecodeError:

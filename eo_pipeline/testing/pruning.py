@@ -44,27 +44,27 @@ class PruningContract(SinkContract):
     def assert_kept(self, session: SinkSession, entries: Sequence[LedgerEntry]) -> None:
         """Exactly these are found, each by its version, the last as the head."""
         first, last = entries[0].version, entries[-1].version
-        found = list(session.history(first))
-        assert [each.id for each in found] == [each.id for each in entries]
-        assert [session.entry(version) for version in range(first, last + 1)] == found
-        assert session.verified(session.head()) == found[-1]
+        read_entries = list(session.history(first))
+        assert [entry.id for entry in read_entries] == [entry.id for entry in entries]
+        assert [session.entry(version) for version in range(first, last + 1)] == read_entries
+        assert session.verified(session.head()) == read_entries[-1]
 
     def test_entries_below_the_floor_go_and_rows_and_all_else_stay(
         self, sink: Sink, session: SinkSession
     ) -> None:
         assert session.keeps_ledger is None
         entries = self.floor_set(session)
-        told = session.prune(dry_run=True)
+        described = session.prune(dry_run=True)
         self.assert_kept(session, entries[_FLOOR:])
-        assert session.prune(dry_run=False) == told > 0
+        assert session.prune(dry_run=False) == described > 0
         assert session.prune(dry_run=False) == 0
         rows = self.rows_of(*range(1, _CHECKPOINTS + 1))
         with sink.open(self.pipeline) as other:
             assert other.recover() == session.head()
-            for each in (session, other):
-                self.assert_kept(each, entries[_FLOOR:])
-                assert list(each.history()) == list(each.history(_FLOOR))
-                assert not any(each.entry(version) for version in range(1, _FLOOR))
+            for open_session in (session, other):
+                self.assert_kept(open_session, entries[_FLOOR:])
+                assert list(open_session.history()) == list(open_session.history(_FLOOR))
+                assert not any(open_session.entry(version) for version in range(1, _FLOOR))
         assert self.visible(sink) == rows
 
     def test_on_a_pruned_ledger_runs_go_on_and_it_is_pruned_again(
@@ -114,6 +114,6 @@ class PruningContract(SinkContract):
         self.publish_apart(sink, run, self.staged(run.version))
         with pytest.raises(FencedError):
             session.publish(floor, StagedOutput())
-        found = session.head()
-        assert found is not None
-        assert (found.id, found.floor) == (run.id, 0)
+        newest = session.head()
+        assert newest is not None
+        assert (newest.id, newest.floor) == (run.id, 0)

@@ -102,7 +102,7 @@ def dead_letters(checkpoint: int, values: Iterable[bytes]) -> StagedTable:
 
 
 def to_files(staged: StagedTable, folder: Place, files: int = 2) -> StagedTable:
-    """The same rows in Parquet files below ``folder``, as a large batch has them."""
+    """Write the rows to Parquet files below ``folder``, as a large batch has them."""
     if staged.table is None:
         return staged
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,8 +31,8 @@ def records_frame(
     *,
     topic: str = "topic",
 ) -> DataFrame:
-    """What the transform of a pipeline on ``topic`` receives of ``records``: the value's columns,
-    and ``_kafka``.
+    """Frame of ``records`` as the transform of a pipeline on ``topic`` receives it: the value's
+    columns, and ``_kafka``.
 
     The records take the pipeline's own way, as JSON through its decoder, so that types and nulls
     are those of a real run.

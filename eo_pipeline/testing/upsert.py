@@ -62,11 +62,11 @@ class UpsertContract(SinkContract):
         return entry, staged
 
     def words(self, sink: Sink) -> dict[int, str | None]:
-        """What a reader sees, by key; a key that is there twice is an error."""
+        """Visible rows by key; a key that is there twice is an error."""
         rows: list[dict[str, Any]] = self.read_rows(sink)
-        found = {row["id"]: row["word"] for row in rows}
-        assert len(found) == len(rows)
-        return found
+        words = {row["id"]: row["word"] for row in rows}
+        assert len(words) == len(rows)
+        return words
 
     def test_of_one_key_the_newest_row_stays_whole(self, sink: Sink, session: SinkSession) -> None:
         """Scenario: keys of one checkpoint again in the next, one of them twice, one with a null

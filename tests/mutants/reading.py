@@ -122,7 +122,7 @@ MUTANTS = (
         "topic-id",
         "A topic with another UUID is another topic, whatever its name.",
         "eo_pipeline/kafka/losses.py",
-        "    return known is not None and present is not None and known != present\n",
+        "    return recorded is not None and present is not None and recorded != present\n",
         "    return False\n",
         (f"{_LOSSES}::test_each_way_to_lose_records_is_told_apart",),
     ),

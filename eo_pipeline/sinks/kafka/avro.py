@@ -91,7 +91,7 @@ def _full(name: str, path: tuple[str, ...]) -> str:
 
 
 def _fields(struct: Any, name: str, path: tuple[str, ...]) -> list[dict[str, Any]]:
-    made = []
+    fields = []
     for field in struct:
         at = (*path, field.name)
         if not _NAME.fullmatch(field.name):
@@ -101,8 +101,8 @@ def _fields(struct: Any, name: str, path: tuple[str, ...]) -> list[dict[str, Any
             )
         kind = _or_null(derived(field.dataType, name, at), nullable=field.nullable)
         default = {"default": None} if field.nullable else {}
-        made.append({"name": field.name, "type": kind, **default})
-    return made
+        fields.append({"name": field.name, "type": kind, **default})
+    return fields
 
 
 def _or_null(schema: Any, *, nullable: bool) -> Any:
@@ -113,13 +113,14 @@ def branch(schema: Any) -> Branch:
     """``schema`` as Spark writes it: the one type that a union has beside null."""
     if not isinstance(schema, list):
         return Branch(schema, takes_null=False)
-    others = [each for each in schema if each != "null"]
+    others = [branch for branch in schema if branch != "null"]
     return Branch(others[0] if len(others) == 1 else schema, takes_null="null" in schema)
 
 
 def misfits(data_type: DataType, schema: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Why values of ``data_type`` cannot be written as ``schema``, which is self-contained: every
-    named type stands where it is used. Nothing of nulls and symbols, which are a row's affair.
+    """Reasons why values of ``data_type`` cannot be written as ``schema``, which is
+    self-contained: every named type stands where it is used. Nulls and symbols are judged row by
+    row.
     """
     from pyspark.sql import types as T
 
@@ -155,8 +156,8 @@ def _takes(kind: Any, data_type: DataType) -> bool:
 
     if isinstance(kind, dict) and kind["type"] == "enum":
         return isinstance(data_type, T.StringType)
-    own = _own(data_type)
-    return own is not None and _bare(kind) in (own, *_ALSO.get(data_type.typeName(), ()))
+    native = _own(data_type)
+    return native is not None and _bare(kind) in (native, *_ALSO.get(data_type.typeName(), ()))
 
 
 def _own(data_type: DataType) -> Any:
@@ -191,7 +192,7 @@ def _words_of(path: tuple[str, ...]) -> str:
 
 
 def unfit(value: Column, data_type: DataType, schema: Any) -> Iterator[Unfit]:
-    """What a ``value`` of a type without :func:`misfits` may hold that ``schema`` does not take."""
+    """Conditions of a ``value`` without :func:`misfits` that ``schema`` does not take."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -202,8 +203,8 @@ def unfit(value: Column, data_type: DataType, schema: Any) -> Iterator[Unfit]:
         types = {field["name"]: field["type"] for field in kind["fields"]}
         for field in data_type:
             inner = value.getField(field.name)
-            for each in unfit(inner, field.dataType, types[field.name]):
-                yield Unfit(value.isNotNull() & each.found, f"{each.reason} ({field.name})")
+            for fault in unfit(inner, field.dataType, types[field.name]):
+                yield Unfit(value.isNotNull() & fault.found, f"{fault.reason} ({field.name})")
     elif isinstance(data_type, T.ArrayType):
         yield from _unfit_elements(value, data_type.elementType, kind["items"])
     elif isinstance(data_type, T.MapType):
@@ -216,11 +217,13 @@ def unfit(value: Column, data_type: DataType, schema: Any) -> Iterator[Unfit]:
 def _unfit_elements(values: Column, data_type: DataType, schema: Any) -> Iterator[Unfit]:
     from pyspark.sql import functions as F
 
-    reasons = [each.reason for each in unfit(F.lit(None), data_type, schema)]
+    reasons = [fault.reason for fault in unfit(F.lit(None), data_type, schema)]
     if reasons:
 
         def is_unfit(value: Column) -> Column:
-            found = (F.coalesce(u.found, F.lit(False)) for u in unfit(value, data_type, schema))
-            return reduce(lambda one, other: one | other, found)
+            conditions = (
+                F.coalesce(u.found, F.lit(False)) for u in unfit(value, data_type, schema)
+            )
+            return reduce(lambda one, other: one | other, conditions)
 
         yield Unfit(F.exists(values, is_unfit), " or ".join(reasons))

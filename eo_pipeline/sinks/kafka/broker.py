@@ -135,7 +135,7 @@ class KafkaStore:
             self.create(name, {})
 
     def row_partitions(self) -> int:
-        """How many partitions the rows' topic has."""
+        """Return the number of partitions of the rows' topic."""
         return self.counts([self._sink.topic])[self._sink.topic]
 
     def all_partitions(self, ledger: str) -> list[TopicPartition]:
@@ -144,7 +144,7 @@ class KafkaStore:
         return [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each of ``topics`` has, 0 for one that does not exist.
+        """Return the number of partitions of each of ``topics``, 0 for one that does not exist.
 
         Described, not asked for as metadata: that would create a topic where brokers may.
         """
@@ -158,22 +158,22 @@ class KafkaStore:
         futures = self._client.describe_topics(
             TopicCollection([topic]), request_timeout=self.timeout
         )
-        found = self._description(topic, futures[topic])
-        return None if found is None else str(found.topic_id)
+        description = self._description(topic, futures[topic])
+        return None if description is None else str(description.topic_id)
 
     def ledgers_beside(self, pipeline: str) -> list[str]:
         """Ledgers of other pipelines than ``pipeline`` that publish into the topic."""
-        prefix, own = self._sink.ledger_of(""), self._sink.ledger_of(pipeline)
-        topics = self._call(own, self._asked.topics).topics
-        return sorted(name for name in topics if name.startswith(prefix) and name != own)
+        prefix, ledger_topic = self._sink.ledger_of(""), self._sink.ledger_of(pipeline)
+        topics = self._call(ledger_topic, self._asked.topics).topics
+        return sorted(name for name in topics if name.startswith(prefix) and name != ledger_topic)
 
     def _appears(self, topic: str) -> bool:
         """True if ``topic`` exists. One that was made a moment ago is not known everywhere yet."""
         return wait_until(lambda: self.counts([topic])[topic] > 0, _NEW_TOPIC_SECONDS)
 
     def _described(self, topic: str, future: Future[Any]) -> int:
-        found = self._description(topic, future)
-        return 0 if found is None else len(found.partitions)
+        description = self._description(topic, future)
+        return 0 if description is None else len(description.partitions)
 
     def _description(self, topic: str, future: Future[Any]) -> Any:
         try:
@@ -198,15 +198,16 @@ class KafkaStore:
         except NoAnswerError as error:
             raise self._told(error, topic) from error
         except KafkaException as error:
-            said = error_of(error)
-            if said.code() in _FORBIDDEN:
+            kafka_error = error_of(error)
+            if kafka_error.code() in _FORBIDDEN:
                 settings = ", ".join(f"{key}={value}" for key, value in config.items())
                 raise ConfigError(
-                    f"the topic {topic!r} does not exist and may not be created: {said.str()}. "
-                    f"Have it created with one partition ({settings or 'default settings'})."
+                    f"the topic {topic!r} does not exist and may not be created: "
+                    f"{kafka_error.str()}. Have it created with one partition "
+                    f"({settings or 'default settings'})."
                 ) from error
-            if said.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise while_asking(said, topic) from error
+            if kafka_error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise while_asking(kafka_error, topic) from error
         self._appears(topic)
 
     def config(self, topic: str) -> dict[str, str]:
@@ -233,9 +234,9 @@ class KafkaStore:
 
     def has_open_transactions(self, partitions: Iterable[TopicPartition]) -> bool:
         """True if read_committed readers are held back at one of ``partitions``."""
-        asked = list(partitions)
-        stable = self.ends(asked, committed=True)
-        return any(stable[p] < end for p, end in self.ends(asked, committed=False).items())
+        requested = list(partitions)
+        stable = self.ends(requested, committed=True)
+        return any(stable[p] < end for p, end in self.ends(requested, committed=False).items())
 
     def wait_until_readable(self, offsets: Mapping[TopicPartition, int], seconds: float) -> bool:
         """Wait until read_committed readers reach every offset; False if they do not in time."""
@@ -249,8 +250,8 @@ class KafkaStore:
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, *, committed: bool
     ) -> dict[TopicPartition, int]:
-        asked = {ClientTopicPartition(*partition): spec for partition in partitions}
-        if not asked:
+        requests = {ClientTopicPartition(*partition): spec for partition in partitions}
+        if not requests:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         patiently = tenacity.Retrying(
@@ -259,7 +260,7 @@ class KafkaStore:
             wait=tenacity.wait_exponential(_LOOK_SECONDS, _LOOK_SECONDS_MAX),
             reraise=True,
         )
-        return patiently(self._listed, asked, level)
+        return patiently(self._listed, requests, level)
 
     def _patience(self, state: tenacity.RetryCallState) -> float:
         """Seconds for what was answered last."""
@@ -268,10 +269,10 @@ class KafkaStore:
         return min(_LEADERLESS_SECONDS, self.timeout) if leaderless else self.timeout
 
     def _listed(
-        self, asked: dict[ClientTopicPartition, OffsetSpec], level: IsolationLevel
+        self, requests: dict[ClientTopicPartition, OffsetSpec], level: IsolationLevel
     ) -> dict[TopicPartition, int]:
         futures = self._client.list_offsets(
-            asked, isolation_level=level, request_timeout=self.timeout
+            requests, isolation_level=level, request_timeout=self.timeout
         )
         return {
             TopicPartition(tp.topic, tp.partition): self._result(tp.topic, future).offset
@@ -291,12 +292,12 @@ class KafkaStore:
         """The error of ours for one that the cluster was asked with. That a login was refused is
         said by librdkafka alone; the question gets no answer.
         """
-        told = self._asked.meant(error)
+        diagnosis = self._asked.meant(error)
         reason, remedy = self._asked.why(error)
-        if told is not None and told.code() == KafkaError._AUTHENTICATION:
+        if diagnosis is not None and diagnosis.code() == KafkaError._AUTHENTICATION:
             return ConfigError(f"{topic}: Kafka refuses: {reason}. {remedy} It is in sink.client.")
-        if told is not None and told.code() in _MISCONFIGURED:
-            return while_asking(told, topic)
+        if diagnosis is not None and diagnosis.code() in _MISCONFIGURED:
+            return while_asking(diagnosis, topic)
         return SinkUnavailableError(f"{topic}: Kafka cannot be used just now: {reason}. {remedy}")
 
 
@@ -318,8 +319,8 @@ class TransactionLostError(Exception):
     it was idle, so that no rival need be waited for.
     """
 
-    def __init__(self, said: str, *, is_stale: bool) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, is_stale: bool) -> None:
+        super().__init__(message)
         self.is_stale = is_stale
 
 
@@ -328,13 +329,13 @@ class UnansweredError(Exception):
 
 
 def error_of(error: KafkaException) -> KafkaError:
-    found = error.args[0]
-    assert isinstance(found, KafkaError), found
-    return found
+    kafka_error = error.args[0]
+    assert isinstance(kafka_error, KafkaError), kafka_error
+    return kafka_error
 
 
 def while_publishing(error: KafkaError, topic: str) -> EoPipelineError:
-    """What ``error``, met before the commit was sent, means for records on their way."""
+    """Translate an ``error`` met before the commit was sent, for records on their way."""
     remedy = _REFUSED.get(error.code())
     if remedy is not None:
         return RefusedError(
@@ -348,7 +349,7 @@ def while_publishing(error: KafkaError, topic: str) -> EoPipelineError:
 
 
 def while_asking(error: KafkaError, topic: str) -> EoPipelineError:
-    """What ``error`` means where nothing was being published."""
+    """Translate an ``error`` where nothing was being published."""
     remedy = _MISCONFIGURED.get(error.code())
     if remedy is not None:
         return ConfigError(f"{topic}: Kafka refuses: {error.str()} ({error.name()}). {remedy}")

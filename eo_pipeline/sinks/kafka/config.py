@@ -178,7 +178,7 @@ class KafkaSink(Sink):
 
     @property
     def layout(self) -> Layout:
-        """Which column becomes what."""
+        """Parts of a record and the columns that they are made of."""
         return Layout(
             *(self.key, self.value, self.headers, self.timestamp, self.partitioning),
             encoded=self._encoded,
@@ -192,11 +192,11 @@ class KafkaSink(Sink):
         return frozenset(p.name for p in (VALUE, KEY) if self.format_of(p) in with_schemas)
 
     def format_of(self, part: Part) -> str:
-        """What a part of each record is written as."""
+        """Return the format of a part of each record."""
         return self.key_format if part == KEY else self.value_format
 
     def message_of(self, part: Part) -> str:
-        """Which message of a Protobuf schema a part is; empty: the first."""
+        """Return the name of the Protobuf message of a part; empty: the first."""
         return self.key_message if part == KEY else self.message
 
     @property
@@ -204,10 +204,10 @@ class KafkaSink(Sink):
         return bool(self._encoded)
 
     def agreed(self, agreement: Schemas) -> KafkaSink:
-        """The same, with what its records are written with."""
-        made = self.model_copy()
-        made._schemas = agreement
-        return made
+        """Return the sink with the schemas its records are written with."""
+        copied = self.model_copy()
+        copied._schemas = agreement
+        return copied
 
     @property
     def table_name(self) -> str:
@@ -228,13 +228,13 @@ class KafkaSink(Sink):
         return self.dead_letter_topic or f"{self.topic}._dead_letters"
 
     def transactional_id(self, pipeline: str, shard: int) -> str:
-        """The same in every run, so that a run shuts out whatever an earlier one left alive; and
-        that of no other pipeline, since neither name may hold a slash.
+        """Return the transactional id, equal in every run, so that a run fences an earlier one;
+        no other pipeline has it, since neither name may hold a slash.
         """
         return f"eo-{pipeline}/{self.topic}/{shard}"
 
     def earlier_transactional_id(self, pipeline: str, shard: int) -> str:
-        """What earlier releases called it: ``a-b`` into ``c`` was the same as ``a`` into
+        """Return the id of earlier releases, where ``a-b`` into ``c`` was the same as ``a`` into
         ``b-c``.
         """
         return f"eo-{pipeline}-{self.topic}-{shard}"
@@ -267,16 +267,16 @@ class KafkaSink(Sink):
         return project(df, self.layout)
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """What the registered schemas do not take; and a timestamp that no record can carry: the
-        client takes it for "now", or for "none".
+        """Conditions that the registered schemas refuse; and a timestamp that no record can
+        carry: the client takes it for "now", or for "none".
         """
         from pyspark.sql import functions as F
 
-        own = list(self.layout.unfit())
+        conditions = list(self.layout.unfit())
         named = [field for field in schema if field.name == self.timestamp]
         # project refuses what is no time
         if named and named[0].dataType.typeName().startswith("timestamp"):
             millis = F.unix_millis(column(named[0].name).cast("timestamp_ltz"))
             early = Unfit(millis <= 0, "a time that is not after 1970-01-01T00:00:00Z")
-            own.append((named[0].name, early))
-        return reason(schema, Limits(never_null=never_null), *own)
+            conditions.append((named[0].name, early))
+        return reason(schema, Limits(never_null=never_null), *conditions)

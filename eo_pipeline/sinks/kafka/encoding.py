@@ -46,17 +46,17 @@ class AgreedProtobuf:
         from pyspark.sql import functions as F
 
         value = self._value(name)
-        faults = [F.coalesce(each.found, F.lit(False)) for _, each in self.unfit(name)]
+        faults = [F.coalesce(fault.found, F.lit(False)) for _, fault in self.unfit(name)]
         return F.when(~reduce(operator.or_, faults), value) if faults else value
 
     def unfit(self, name: str | None) -> Iterator[tuple[str, Unfit]]:
-        """What the same may hold that the schema does not take, each with its column."""
+        """Conditions that the schema refuses, each with its column."""
         value = self._value(name)
-        for inner, each in protobuf_unfit(value, self._fields(name), self._message):
-            yield name or inner, Unfit(value.isNotNull() & each.found, each.reason)
+        for inner, fault in protobuf_unfit(value, self._fields(name), self._message):
+            yield name or inner, Unfit(value.isNotNull() & fault.found, fault.reason)
 
     def written(self, column: str) -> Written:
-        """How the workers make bytes of the ``column`` of such structs."""
+        """Return the function by which workers make bytes of the ``column`` of such structs."""
         which = prefixes(self.kind.indexes(self.text))[0]
         prefix = b"\x00" + self.number.to_bytes(4, "big") + which
         return Written(column, plain_files(self.text), self._message.full_name, prefix)
@@ -66,7 +66,7 @@ class AgreedProtobuf:
         from pyspark.sql.types import StructType
 
         if name is None:
-            return F.struct(*(column(each) for each in self._fields(name).names))
+            return F.struct(*(column(field_name) for field_name in self._fields(name).names))
         if isinstance(self.data_type, StructType):
             return column(name)
         return F.when(column(name).isNotNull(), F.struct(column(name).alias(name)))
@@ -127,22 +127,22 @@ class AgreedAvro:
             ) from error
         prefix = F.lit(bytearray(b"\x00" + self.number.to_bytes(4, "big")))
         encoded = F.concat(prefix, body)
-        faults = [F.coalesce(each.found, F.lit(False)) for _, each in self.unfit(name)]
+        faults = [F.coalesce(fault.found, F.lit(False)) for _, fault in self.unfit(name)]
         return F.when(~reduce(operator.or_, faults), encoded) if faults else encoded
 
     def unfit(self, name: str | None) -> Iterator[tuple[str, Unfit]]:
-        """What the same may hold that the schema does not take, each with its column."""
+        """Conditions that the schema refuses, each with its column."""
         if self.is_ours:
             return
         if name is not None:
             # null is no value of the schema, but no value at all
             optional = ["null", branch(self._whole).schema]
-            yield from ((name, found) for found in unfit(column(name), self.data_type, optional))
+            yield from ((name, fault) for fault in unfit(column(name), self.data_type, optional))
             return
         types = {field["name"]: field["type"] for field in self._whole["fields"]}
         for field in self._fields:
-            for found in unfit(column(field.name), field.dataType, types[field.name]):
-                yield field.name, found
+            for fault in unfit(column(field.name), field.dataType, types[field.name]):
+                yield field.name, fault
 
     @property
     def _fields(self) -> list[StructField]:

@@ -54,7 +54,7 @@ class ShardCounts:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any] | None) -> Self:
-        """What a record says; one of before there were shards says nothing."""
+        """Parse a record's shards; a record of before there were shards has none."""
         if raw is None:
             return cls(is_apart=False)
         return cls(tuple(raw["rows"]), raw["producers"], raw.get("ids") == _APART)
@@ -107,13 +107,13 @@ class Marker:
 
 def entry_record(entry: LedgerEntry, shards: ShardCounts) -> LedgerRecord:
     """``committed_at`` is not in it: that is the record's own timestamp."""
-    said = {"rows": list(shards.rows), "producers": shards.producers, "ids": _APART}
-    raw = {**entry.to_json(), "publication": said}
+    header = {"rows": list(shards.rows), "producers": shards.producers, "ids": _APART}
+    raw = {**entry.to_json(), "publication": header}
     return json.dumps(raw).encode(), entry.pipeline.encode(), 0
 
 
 def marker_record(entry: LedgerEntry, shard: int) -> LedgerRecord:
-    """What a follower's transaction leaves in the ledger."""
+    """Record that a follower's transaction leaves in the ledger."""
     raw = {"pipeline": entry.pipeline, **entry.id._asdict(), "shard": shard}
     return json.dumps(raw).encode(), f"{entry.pipeline}/{shard}".encode(), 0
 
@@ -214,8 +214,8 @@ class LedgerTopic:
 
     def entry(self, version: int) -> LedgerEntry | None:
         """The entry at ``version`` if its rows are all visible."""
-        found = self.decided(version)
-        return None if found is None or found.missing else found.entry
+        decided = self.decided(version)
+        return None if decided is None or decided.missing else decided.entry
 
     def newest(self) -> DecidedEntry | None:
         """The newest entry, though shards of it may still be missing."""
@@ -231,7 +231,9 @@ class LedgerTopic:
             return tail[-1]
         if version < tail[0].entry.version:
             tail = self._around(version, tail[0].offset)
-        return next((found.completed() for found in tail if found.entry.version == version), None)
+        return next(
+            (decided.completed() for decided in tail if decided.entry.version == version), None
+        )
 
     def is_decided(self, entry: LedgerEntry) -> bool:
         """True if ``entry`` is in the ledger; shards of it may be missing.
@@ -263,7 +265,7 @@ class LedgerTopic:
         offset = self._lower_bound(since, end)
         while head is not None and (page := self._read(offset, end, _PAGE)):
             wanted = range(since, head.version + 1)
-            yield from (found.entry for found in page if found.entry.version in wanted)
+            yield from (decided.entry for decided in page if decided.entry.version in wanted)
             offset = page[-1].offset + 1
 
     def wait_for_open_transactions(self) -> None:
@@ -285,12 +287,12 @@ class LedgerTopic:
     def _tail(self) -> list[DecidedEntry]:
         """The last entries, oldest first; empty only for an empty ledger."""
         end, size = self._end(), _TAIL
-        while not (found := self._read(max(0, end - size), end)):
+        while not (page := self._read(max(0, end - size), end)):
             if size >= end:
                 self._refuse_emptied()
                 return []
             size *= 4
-        return found
+        return page
 
     def _around(self, version: int, stop: int) -> list[DecidedEntry]:
         start = self._lower_bound(version, stop)
@@ -316,20 +318,20 @@ class LedgerTopic:
         """At most ``limit`` entries in ``[start, stop)``, with the markers that follow them but
         for those of the last one if there is a limit; ``stop`` must be readable by now.
         """
-        found: list[DecidedEntry] = []
+        entries: list[DecidedEntry] = []
         if start >= stop:
-            return found
+            return entries
         self._consumer.assign([ClientTopicPartition(*self.partition, start)])
         try:
             for message in self._messages(stop):
-                self._note(message, found)
-                if len(found) == limit:
+                self._note(message, entries)
+                if len(entries) == limit:
                     break
         except KafkaException as error:
             raise while_asking(error_of(error), self.topic) from error
         finally:
             self._consumer.unassign()
-        return found
+        return entries
 
     def _messages(self, stop: int) -> Iterator[Message]:
         deadline = time.monotonic() + self._store.timeout
@@ -346,16 +348,16 @@ class LedgerTopic:
             if error is None:
                 yield message
 
-    def _note(self, message: Message, found: list[DecidedEntry]) -> None:
-        """Add the entry to ``found``, or the marker to the entry that is there."""
+    def _note(self, message: Message, entries: list[DecidedEntry]) -> None:
+        """Add the entry to ``entries``, or the marker to the entry that is there."""
         raw = json.loads(message.value() or b"")
         self._refuse_strangers(raw["pipeline"])
         marker = Marker.from_json(raw)
         if marker is None:
             moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-            found.append(DecidedEntry.from_json(raw, message.offset() or 0, moment))
-        elif found:
-            found[-1] = found[-1].with_marker(marker)
+            entries.append(DecidedEntry.from_json(raw, message.offset() or 0, moment))
+        elif entries:
+            entries[-1] = entries[-1].with_marker(marker)
 
     def _refuse_strangers(self, pipeline: str) -> None:
         if pipeline != self._pipeline:

@@ -72,7 +72,7 @@ class RecordProducer:
     def __init__(
         self,
         settings: Mapping[str, Any],
-        own: Mapping[str, Any],
+        defaults: Mapping[str, Any],
         *,
         forgets: bool = False,
         producers: int = 1,
@@ -83,7 +83,7 @@ class RecordProducer:
         self._settings = settings
         self._failed: KafkaError | None = None
         self._is_stuck = False
-        self._client = Producer({**bulk, **settings, **own, **reports}, logger=silent_logger())
+        self._client = Producer({**bulk, **settings, **defaults, **reports}, logger=silent_logger())
 
     @property
     def failed(self) -> KafkaError | None:
@@ -184,8 +184,8 @@ class RecordProducer:
             call.result(seconds)
         except FutureTimeoutError as error:
             self._is_stuck = True
-            said = f"no answer within {seconds:g} s, and the call does not return"
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, said)) from error
+            reason = f"no answer within {seconds:g} s, and the call does not return"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from error
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
         # what is purged by an abort failed for another reason
@@ -229,12 +229,12 @@ def java_hash(text: str) -> int:
 
 
 def start_index(topic: str, count: int) -> int:
-    """Which of ``count`` shards or partitions gets partition 0 of ``topic``."""
+    """Return which of ``count`` shards or partitions gets partition 0 of ``topic``."""
     return ((java_hash(topic) * 31) & _INT_MAX) % count
 
 
 def assign(topic: str, partition: int, count: int) -> int:
-    """Which of ``count`` shards or partitions, numbered from 0, a source partition goes to.
+    """Return which of ``count`` shards or partitions, numbered from 0, a source partition goes to.
 
     Raises:
         ValueError: there is none to go to.
@@ -336,7 +336,7 @@ def _arguments(batch: pa.RecordBatch, layout: Layout, partitions: int) -> Iterat
 
 
 def _projected(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
-    """What Spark's projection would have made of plain columns."""
+    """Project plain columns as Spark would have done."""
     if is_projected(batch.schema.names):
         return batch
     columns = {name: batch.column(name) for name in batch.schema.names if name in LINEAGE_COLUMNS}
@@ -389,8 +389,8 @@ def _optional(
 def _bytes(values: pa.Array) -> list[bytes | None]:
     if pa.types.is_integer(values.type):
         values = pc.cast(values, pa.string())
-    found: list[bytes | None] = pc.cast(values, pa.binary()).to_pylist()
-    return found
+    encoded: list[bytes | None] = pc.cast(values, pa.binary()).to_pylist()
+    return encoded
 
 
 def _milliseconds(values: pa.Array) -> list[int]:
@@ -408,8 +408,8 @@ def _milliseconds(values: pa.Array) -> list[int]:
             "1970-01-01T00:00:00Z: the client would stamp it with the time of publishing. Nothing "
             "was published; make it null in the transform if that is what you want."
         )
-    found: list[int] = pc.fill_null(millis, _NOW).to_pylist()
-    return found
+    timestamps: list[int] = pc.fill_null(millis, _NOW).to_pylist()
+    return timestamps
 
 
 def _milliseconds_of(moment: datetime) -> int:

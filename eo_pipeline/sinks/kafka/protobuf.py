@@ -101,13 +101,13 @@ def grown(text: str, struct: StructType, kind: Protobuf) -> str:
 
 def meanings(text: str, kind: Protobuf) -> set[tuple[int, str]]:
     """The numbers and names of the fields of its message."""
-    found = kind.descriptor(text)
-    return {(field.number, field.name) for field in found.fields} if found else set()
+    descriptor = kind.descriptor(text)
+    return {(field.number, field.name) for field in descriptor.fields} if descriptor else set()
 
 
 def own_content(text: str) -> str:
-    """What a registry is given of it: the file itself, in base64 as confluent-kafka's serializer
-    has it.
+    """Content for the registry: the file itself, in base64 as confluent-kafka's serializer has
+    it.
     """
     whole = json.loads(text)
     content: str = whole["files"][whole["file"]]
@@ -124,14 +124,14 @@ def _grown(
     growing, scope = _message_in(file, kind)
     _Growing(file, number).grow(growing, struct, scope, ())
     content = b64encode(file.SerializeToString()).decode()
-    made = json.dumps({"file": file.name, "files": {**others, file.name: content}})
-    if faults := [*misfits(struct, kind.descriptor(made))]:
+    document = json.dumps({"file": file.name, "files": {**others, file.name: content}})
+    if faults := [*misfits(struct, kind.descriptor(document))]:
         raise SchemaChangeError(
             f"The message {scope[1:]} cannot grow into the columns: {'; '.join(faults)}. Nothing "
             "was read. Give the column another name in the transform, or register a schema that "
             "takes it."
         )
-    return made
+    return document
 
 
 def _message_in(file: Any, kind: Protobuf) -> tuple[Any, str]:
@@ -141,11 +141,11 @@ def _message_in(file: Any, kind: Protobuf) -> tuple[Any, str]:
         first = file.message_type[0]
         return first, f"{package}.{first.name}"
     inside = kind.message.removeprefix(f"{file.package}.") if file.package else kind.message
-    found, beside = None, file.message_type
+    match, beside = None, file.message_type
     for name in inside.split("."):
-        found = next(each for each in beside if each.name == name)
-        beside = found.nested_type
-    return found, f"{package}.{inside}"
+        match = next(message for message in beside if message.name == name)
+        beside = match.nested_type
+    return match, f"{package}.{inside}"
 
 
 class _Growing:
@@ -166,7 +166,7 @@ class _Growing:
                 self._add(message, column.name, column.dataType, scope, at)
 
     def _widen(self, field: Any, data_type: DataType, path: tuple[str, ...]) -> None:
-        """What cannot be is for :func:`misfits` to tell."""
+        """Widen fields where possible; the rest is reported by :func:`misfits`."""
         from pyspark.sql import types as T
 
         if isinstance(data_type, T.LongType) and field.type == self._field.TYPE_INT32:
@@ -184,11 +184,11 @@ class _Growing:
         package = f".{self._file.package}." if self._file.package else "."
         if not full_name.startswith(package):
             return None
-        found, beside = None, self._file.message_type
+        match, beside = None, self._file.message_type
         for name in full_name.removeprefix(package).split("."):
-            found = next((each for each in beside if each.name == name), None)
-            beside = found.nested_type if found is not None else ()
-        return found
+            match = next((message for message in beside if message.name == name), None)
+            beside = match.nested_type if match is not None else ()
+        return match
 
     def _add(
         self, message: Any, name: str, data_type: DataType, scope: str, path: tuple[str, ...]
@@ -207,12 +207,12 @@ class _Growing:
             entry = message.nested_type.add(name=f"{_camel(name)}Entry")
             entry.options.map_entry = True
             field.type, field.type_name = self._field.TYPE_MESSAGE, f"{scope}.{entry.name}"
-            for number, (each, kind) in enumerate(
+            for number, (element, kind) in enumerate(
                 (("key", data_type.keyType), ("value", data_type.valueType)), start=1
             ):
-                inner = entry.field.add(name=each, number=number, label=field.label)
+                inner = entry.field.add(name=element, number=number, label=field.label)
                 inner.label = self._field.LABEL_OPTIONAL
-                self._type(inner, kind, message, scope, (*path, each))
+                self._type(inner, kind, message, scope, (*path, element))
         elif isinstance(data_type, T.ArrayType):
             field.label = self._field.LABEL_REPEATED
             self._type(field, data_type.elementType, message, scope, (*path, "item"))
@@ -231,13 +231,13 @@ class _Growing:
 
         kind = data_type.typeName()
         if isinstance(data_type, T.StructType):
-            taken = {each.name for each in (*message.field, *message.nested_type)}
+            taken = {item.name for item in (*message.field, *message.nested_type)}
             name = _camel(path[-1] if path[-1] not in ("item", "value") else path[-2])
             while name in taken:
                 name += "_"
-            made = message.nested_type.add(name=name)
+            nested = message.nested_type.add(name=name)
             field.type, field.type_name = self._field.TYPE_MESSAGE, f"{scope}.{name}"
-            self.grow(made, data_type, field.type_name, path)
+            self.grow(nested, data_type, field.type_name, path)
         elif kind in _MESSAGES:
             name, file = _MESSAGES[kind]
             field.type, field.type_name = self._field.TYPE_MESSAGE, f".{name}"
@@ -253,10 +253,10 @@ class _Growing:
 
 
 def _own_number(message: Any, name: str) -> int:
-    """What its name makes of it; the next one that is free, if that is not."""
-    taken = {each.number for each in message.field}
-    for each in (*message.reserved_range, *message.extension_range):
-        taken.update(range(max(each.start, 0), min(each.end, _TWO_BYTES.stop)))
+    """Return a number derived from the name, or the next free one."""
+    taken = {field.number for field in message.field}
+    for reserved in (*message.reserved_range, *message.extension_range):
+        taken.update(range(max(reserved.start, 0), min(reserved.end, _TWO_BYTES.stop)))
     free = [number for number in _TWO_BYTES if number not in taken]
     if not free:
         return _next_number(message, name)
@@ -266,8 +266,8 @@ def _own_number(message: Any, name: str) -> int:
 
 def _next_number(message: Any, name: str) -> int:  # noqa: ARG001
     """One more than any that is there or was reserved."""
-    used = [each.number for each in message.field]
-    used += [each.end - 1 for each in message.reserved_range]
+    used = [field.number for field in message.field]
+    used += [reserved.end - 1 for reserved in message.reserved_range]
     number = max((n for n in used if n not in _RESERVED), default=0) + 1
     return _RESERVED.stop if number in _RESERVED else number
 
@@ -278,8 +278,8 @@ def _camel(name: str) -> str:
 
 
 def misfits(struct: StructType, message: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Why rows of ``struct`` cannot be written as ``message``, a descriptor. Nothing of nulls and
-    symbols, which are a row's affair.
+    """Reasons why rows of ``struct`` cannot be written as ``message``, a descriptor. Nulls and
+    symbols are judged row by row.
     """
     there = {field.name: field for field in message.fields}
     for column in struct:
@@ -332,13 +332,13 @@ def _value_misfits(data_type: DataType, field: Any, path: tuple[str, ...]) -> It
 
 
 def unfit(value: Column, struct: StructType, message: Any) -> Iterator[tuple[str, Unfit]]:
-    """What a struct ``value`` without :func:`misfits` may hold that ``message`` does not take, each
+    """Conditions of a struct ``value`` without :func:`misfits` that ``message`` does not take, each
     with its column.
     """
     for column in struct:
         field = message.fields_by_name[column.name]
-        for found in _of_field(value.getField(column.name), column.dataType, field):
-            yield column.name, found
+        for fault in _of_field(value.getField(column.name), column.dataType, field):
+            yield column.name, fault
 
 
 def _of_field(value: Column, data_type: DataType, field: Any) -> Iterator[Unfit]:
@@ -360,10 +360,10 @@ def _of_value(value: Column, data_type: DataType, field: Any) -> Iterator[Unfit]
     from pyspark.sql import types as T
 
     if isinstance(data_type, T.StructType):
-        for name, each in unfit(value, data_type, field.message_type):
-            yield Unfit(value.isNotNull() & each.found, f"{each.reason} ({name})")
+        for name, fault in unfit(value, data_type, field.message_type):
+            yield Unfit(value.isNotNull() & fault.found, f"{fault.reason} ({name})")
     elif field.enum_type is not None:
-        symbols = [each.name for each in field.enum_type.values]
+        symbols = [symbol.name for symbol in field.enum_type.values]
         stranger = value.isNotNull() & ~value.isin(*symbols)
         yield Unfit(stranger, "a text that is no symbol of the registered schema's enum")
 
@@ -377,8 +377,8 @@ def _of_elements(values: Column, data_type: DataType, field: Any) -> Iterator[Un
 
     def is_unfit(value: Column) -> Column:
         return reduce(
-            operator.or_, (F.coalesce(each.found, F.lit(False)) for each in faults(value))
+            operator.or_, (F.coalesce(fault.found, F.lit(False)) for fault in faults(value))
         )
 
-    reasons = [each.reason for each in faults(F.lit(None))]
+    reasons = [fault.reason for fault in faults(F.lit(None))]
     yield Unfit(F.exists(values, is_unfit), " or ".join(reasons))

@@ -52,8 +52,8 @@ class _Writer:
         from google.protobuf.descriptor_pool import DescriptorPool
 
         pool = DescriptorPool()
-        for each in part.files:
-            pool.AddSerializedFile(each)
+        for file in part.files:
+            pool.AddSerializedFile(file)
         descriptor = pool.FindMessageTypeByName(part.message)
         config = ptars.PtarsConfig(enum_repr="string", timestamp_unit="us")
         handlers = ptars.HandlerPool([descriptor.file], config=config)
@@ -73,10 +73,10 @@ class _Writer:
 
 
 def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as a message of type ``kind`` takes them."""
+    """Convert values to the form that a message of type ``kind`` takes."""
     if pa.types.is_struct(kind):
         if pa.types.is_date(array.type):
-            parts = [each(array) for each in (pc.year, pc.month, pc.day)]
+            parts = [component(array) for component in (pc.year, pc.month, pc.day)]
             return _struct(("year", "month", "day"), parts, kind, array)
         if pa.types.is_decimal(array.type):
             digits = array.type.precision, array.type.scale
@@ -95,9 +95,9 @@ def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _struct(
     names: Sequence[str], parts: Sequence[pa.Array], kind: pa.StructType, like: pa.Array
 ) -> pa.Array:
-    made = [fitted(part, kind.field(name).type) for name, part in zip(names, parts, strict=True)]
-    fields = [pa.field(name, part.type) for name, part in zip(names, made, strict=True)]
-    return pa.StructArray.from_arrays(made, fields=fields, mask=like.is_null())
+    arrays = [fitted(part, kind.field(name).type) for name, part in zip(names, parts, strict=True)]
+    fields = [pa.field(name, part.type) for name, part in zip(names, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=like.is_null())
 
 
 def _unscaled(array: pa.Array) -> pa.Array:

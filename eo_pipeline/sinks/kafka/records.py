@@ -93,7 +93,7 @@ class Layout:
         return all(part is None for part in parts) and not self.encoded
 
     def documents(self, columns: Sequence[str]) -> Documents:
-        """What :func:`project` makes of rows with these columns, where :attr:`is_document`."""
+        """JSON documents that :func:`project` makes of these columns, where :attr:`is_document`."""
         key = {} if self.key is None else {KEY: self.key}
         kept = {name: name for name in columns if name in LINEAGE_COLUMNS}
         return Documents(VALUE, self.payload(columns), key | kept, as_bytes=KEY if key else None)
@@ -107,7 +107,7 @@ class Layout:
         return StructType([columns[name] for name in self.payload(columns.names)])
 
     def unfit(self) -> Iterator[tuple[str, Unfit]]:
-        """What a row may hold that the schemas agreed on do not take, each with its column."""
+        """Conditions that the agreed schemas refuse, each with its column."""
         if value := self.schemas.value:
             yield from value.unfit(self.value)
         if key := self.schemas.key:
@@ -254,7 +254,7 @@ def project(df: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _projected(df: DataFrame, layout: Layout, types: Mapping[str, str]) -> DataFrame:
-    """The same; what workers make bytes of is structs yet."""
+    """Project the columns; those that workers encode are structs yet."""
     kept = [name for name in df.columns if name in LINEAGE_COLUMNS]
     parts = [*_parts(layout, types), *(column(name) for name in kept)]
     if layout.schemas.value is not None:
@@ -296,9 +296,9 @@ def _headers(names: Mapping[str, str], types: Mapping[str, str]) -> Column:
 
 
 def _as_bytes(name: str, types: Mapping[str, str]) -> Column:
-    found = column(name)
+    value = column(name)
     # an integer's own cast to binary is its memory, not its digits
-    return found if types[name] == "binary" else found.cast("string").cast("binary")
+    return value if types[name] == "binary" else value.cast("string").cast("binary")
 
 
 def _check_types(types: Mapping[str, str], layout: Layout) -> None:

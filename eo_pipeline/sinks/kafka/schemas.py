@@ -35,7 +35,7 @@ class Writers:
         self._clients: dict[str, WritersClient] = {}
 
     def schemas(self, columns: StructType) -> Schemas:
-        """What records of the result ``columns`` are written with.
+        """Schemas that records of the result ``columns`` are written with.
 
         Raises:
             ConfigError: a column the configuration names is absent; or see
@@ -76,7 +76,7 @@ class WritersClient(RegistryClient):
         self.may_register = sink.registry.auto_register
 
     def agreed(self, data_type: DataType) -> Agreed:
-        """What values of ``data_type`` are written with.
+        """Return the schema that values of ``data_type`` are written with.
 
         Raises:
             SchemaChangeError: the kind of schema has nothing for it; or the registry's does not
@@ -123,12 +123,12 @@ class WritersClient(RegistryClient):
             RegistryUnavailableError: the registry does not answer.
         """
         versions = self._ask(lambda client: client.get_versions(self.subject)) or []
-        later = sorted(each for each in versions if each > after)
-        found = (self._ask(lambda c, n=n: c.get_version(self.subject, n)) for n in later)
+        later = sorted(version for version in versions if version > after)
+        candidates = (self._ask(lambda c, n=n: c.get_version(self.subject, n)) for n in later)
         return [
-            self._registered(each)
-            for each in found
-            if each is not None and each.schema_id not in ours
+            self._registered(version)
+            for version in candidates
+            if version is not None and version.schema_id not in ours
         ]
 
     def between(self, after: int, number: int, ours: Collection[int] = ()) -> list[Registered]:
@@ -136,7 +136,7 @@ class WritersClient(RegistryClient):
         before.
         """
         there = self.since(after, ours)
-        places = [place for place, each in enumerate(there) if each.keys[0] == str(number)]
+        places = [place for place, version in enumerate(there) if version.keys[0] == str(number)]
         return there[: places[0]] if places else []
 
     def overtaken(self, fault: str, other: Registered, number: int) -> SchemaChangeError:
@@ -246,10 +246,10 @@ class ProtobufWriters(WritersClient):
             latest = self.there()
             self.refuse(latest, self._faults(latest, columns))
             return self._made(int(latest.keys[0]), latest.text, data_type)
-        asked = data_type.json()
-        if asked not in self._agreed:
-            self._agreed[asked] = self._made(*self._registered_for(columns), data_type)
-        return self._agreed[asked]
+        cache_key = data_type.json()
+        if cache_key not in self._agreed:
+            self._agreed[cache_key] = self._made(*self._registered_for(columns), data_type)
+        return self._agreed[cache_key]
 
     def _registered_for(self, columns: StructType) -> tuple[int, str]:
         """The number and the text of a schema that takes ``columns``.
@@ -279,12 +279,13 @@ class ProtobufWriters(WritersClient):
         raise self._unavailable(f"gets other schemas for {self.subject!r} whenever we register one")
 
     def _base(self, first: str) -> tuple[Registered | None, list[int]]:
-        """What is to grow: the latest; but not the ``first`` of ours that somebody else's was
-        before, which we were killed before we saw. That is then the only number of the list.
+        """Return the schema to grow: the latest; but not the ``first`` of ours that somebody
+        else's was before, which we were killed before we saw. That is then the only number of
+        the list.
         """
         latest = self.latest_or_none(self.subject)
-        own = protobuf.own_content
-        if latest and latest.version > 1 and own(latest.text) == own(first):
+        own_content = protobuf.own_content
+        if latest and latest.version > 1 and own_content(latest.text) == own_content(first):
             number = int(latest.keys[0])
             if before := self._to_grow(None, self.between(0, number)):
                 return before, [number]
@@ -298,9 +299,9 @@ class ProtobufWriters(WritersClient):
             return others[0] if others else None
         fields = protobuf.meanings(base.text, self._protobuf)
         grown = (
-            each
-            for each in reversed(others)
-            if fields <= protobuf.meanings(each.text, self._protobuf)
+            version
+            for version in reversed(others)
+            if fields <= protobuf.meanings(version.text, self._protobuf)
         )
         return next(grown, None)
 

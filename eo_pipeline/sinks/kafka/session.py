@@ -115,7 +115,7 @@ class KafkaSession(SinkSession):
         return super().already_committed(entry, staged)
 
     def agree(self, columns: StructType) -> Schemas:
-        """Which schemas records are written with, where a registry has them.
+        """Agree on the schemas that records are written with, where a registry has them.
 
         Raises:
             SchemaChangeError, ConfigError, RegistryUnavailableError: see ``Writers.schemas``.
@@ -126,7 +126,7 @@ class KafkaSession(SinkSession):
     def registered(self) -> Mapping[str, str]:
         """The numbers of those."""
         parts = {"value": self._agreed.value, "key": self._agreed.key}
-        return {part: str(each.number) for part, each in parts.items() if each}
+        return {part: str(schema.number) for part, schema in parts.items() if schema}
 
     @cached_property
     def _registry(self) -> Writers:
@@ -151,18 +151,18 @@ class KafkaSession(SinkSession):
 
     def table_identity(self) -> Mapping[str, str]:
         """The UUIDs of the rows' topic and of the ledger's: neither is its name."""
-        asked = {"topic": self.sink.topic, "ledger topic": self.ledger.topic}
-        found = {what: self.store.topic_id(name) for what, name in asked.items()}
-        return {what: uuid for what, uuid in found.items() if uuid is not None}
+        topics = {"topic": self.sink.topic, "ledger topic": self.ledger.topic}
+        topic_ids = {what: self.store.topic_id(name) for what, name in topics.items()}
+        return {what: uuid for what, uuid in topic_ids.items() if uuid is not None}
 
     def was_written(self) -> bool:
         """Of rows in transactions only: others are there before the ledger moves."""
         if self.sink.semantics is not Guarantee.EXACTLY_ONCE:
             return False
-        found = holds_rows(self.sink, self.pipeline, self.store)
+        rows_left = holds_rows(self.sink, self.pipeline, self.store)
         # asked last: another run may have begun meanwhile, or left shards to be completed
         newest = self.ledger.newest()
-        return found and (newest is None or newest.entry.version == START_VERSION)
+        return rows_left and (newest is None or newest.entry.version == START_VERSION)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         raise RefusedError(
@@ -257,7 +257,7 @@ class KafkaPublication(Publication):
             self.session.pool.drop()
 
     def _compare(self) -> int:
-        """How many shards the entry may use.
+        """Return how many shards the entry may use.
 
         Raises:
             FencedError: the head is neither the entry nor its parent.
@@ -273,7 +273,7 @@ class KafkaPublication(Publication):
 
     @contextmanager
     def _in_transaction(self) -> Iterator[None]:
-        """What a transaction that was lost means: the ledger is watched for who did it.
+        """Translate a lost transaction: the ledger is watched for who did it.
 
         Raises:
             FencedError, SinkUnavailableError: somebody else's entry is there, or ours.
@@ -300,7 +300,7 @@ class KafkaPublication(Publication):
             raise
 
     def _ask_ledger(self, unanswered: UnansweredError) -> None:
-        """What became of a commit without an answer: fencing ends it one way or the other.
+        """Settle a commit without an answer: fencing ends it one way or the other.
 
         Raises:
             OvertakenError: it was not committed.

@@ -57,11 +57,11 @@ class ShardProducer:
     ) -> None:
         self._sink = sink
         self._ledger = ledger
-        own = {
+        producer_settings = {
             "transactional.id": sink.transactional_id(pipeline, shard),
             "transaction.timeout.ms": int(sink.transaction_timeout * 1000),
         }
-        self._producer = RecordProducer(settings, own, producers=sink.shards)
+        self._producer = RecordProducer(settings, producer_settings, producers=sink.shards)
         self._rows = _row_producer(sink.semantics, settings) or self._producer
         self._is_open = False
         self._started = 0.0
@@ -148,9 +148,9 @@ class ShardProducer:
     def _lost(self, error: KafkaError) -> TransactionLostError:
         spent = time.monotonic() - self._started if self._is_open else 0.0
         ran_over = spent >= self._sink.transaction_timeout
-        said = f"{error.str()}, after {spent:.1f} s"
+        message = f"{error.str()}, after {spent:.1f} s"
         # nobody to wait for: the broker did it, or somebody while this producer was idle
-        return TransactionLostError(said, is_stale=ran_over or not self._is_first)
+        return TransactionLostError(message, is_stale=ran_over or not self._is_first)
 
     def _warn_if_slow(self) -> None:
         spent, limit = time.monotonic() - self._started, self._sink.transaction_timeout
@@ -168,8 +168,8 @@ def shut_out(sink: KafkaSink, pipeline: str, settings: Mapping[str, Any], shard:
     Raises:
         SinkUnavailableError, ConfigError: see :func:`while_asking`.
     """
-    own = {"transactional.id": sink.earlier_transactional_id(pipeline, shard)}
-    producer = RecordProducer(settings, own, producers=sink.shards)
+    producer_settings = {"transactional.id": sink.earlier_transactional_id(pipeline, shard)}
+    producer = RecordProducer(settings, producer_settings, producers=sink.shards)
     try:
         producer.init(sink.request_timeout)
     except KafkaException as error:
@@ -179,7 +179,7 @@ def shut_out(sink: KafkaSink, pipeline: str, settings: Mapping[str, Any], shard:
 
 
 def _row_producer(semantics: Guarantee, settings: Mapping[str, Any]) -> RecordProducer | None:
-    """Who sends the rows, if not the transactional producer."""
+    """Producer of the rows, if not the transactional one."""
     if semantics is Guarantee.AT_LEAST_ONCE:
         return RecordProducer(settings, {"enable.idempotence": True})
     if semantics is Guarantee.NONE:
@@ -233,7 +233,7 @@ class Shards:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """What a lost transaction means while shard 0 is this session's."""
+        """Translate a lost transaction while shard 0 is this session's."""
         try:
             yield
         except TransactionLostError as lost:
@@ -280,8 +280,9 @@ class Shards:
             producer.close()
 
     def _count(self, staged: StagedOutput, allowed: int) -> int:
-        """Who dies in between is followed by somebody who has the files: rows in memory, which
-        nobody else has, and rows without an origin are published by shard 0 alone.
+        """Return the number of shards. A run killed in between is followed by one that has the
+        files: rows in memory, which nobody else has, and rows without an origin are published by
+        shard 0 alone.
         """
         rows, is_exact = staged.rows, self._sink.semantics is Guarantee.EXACTLY_ONCE
         if rows is None or not rows.files or not has_origin(rows.schema.names) or not is_exact:
@@ -303,8 +304,9 @@ class Shards:
         partitions: int,
         wanted: Collection[int] | None = None,
     ) -> list[int]:
-        """How many rows each shard was given. One thread feeds all producers: handing records
-        over holds Python's lock, compressing and sending them is done by their own threads.
+        """Return how many rows each shard was given. One thread feeds all producers: handing
+        records over holds Python's lock, compressing and sending them is done by their own
+        threads.
         """
         rows = [0] * count
         if staged.rows is not None:
@@ -437,13 +439,13 @@ class ShardPool:
             shut_out(self._sink, self._pipeline, self._store.settings, shard)
 
     def _producers(self) -> int:
-        """How many shards may have a transaction open, of this run or of an earlier one."""
+        """Return how many shards may have a transaction open, of this run or of an earlier one."""
         newest = self._ledger.newest()
         return max(self._sink.shards, newest.shards.producers if newest else 1)
 
 
 def unfinished(sink: KafkaSink, decided: DecidedEntry) -> str:
-    """What is missing of ``decided``, for the log."""
+    """Describe the missing shards of ``decided``, for the log."""
     missing = ", ".join(map(str, sorted(decided.missing)))
     return (
         f"{sink.topic}: version {decided.entry.version} (transaction "

@@ -30,11 +30,11 @@ def _checked_url(url: SecretStr) -> SecretStr:
     """The message never shows any of it: a torn password may stand in any part."""
     try:
         parts = urlsplit(url.get_secret_value())
-        known = parts.scheme in _SCHEMES and bool(parts.hostname or parts.path)
+        is_valid = parts.scheme in _SCHEMES and bool(parts.hostname or parts.path)
         _ = parts.port
     except ValueError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
             "not a Redis address: write redis://user:password@host:6379/0, rediss:// for TLS, "
             "with special characters of the password percent-encoded (@ is %40, / is %2F)"
@@ -97,7 +97,7 @@ class RedisSink(Sink):
 
     @property
     def template(self) -> KeyTemplate:
-        """How a row's key is made."""
+        """Template of a row's key."""
         return _template(self.key)
 
     @property
@@ -106,7 +106,7 @@ class RedisSink(Sink):
 
     @property
     def identity(self) -> str:
-        """What the ledger speaks for: it cannot go on in other keys or another form."""
+        """Settings that the ledger depends on: it cannot go on in other keys or another form."""
         parts = {"as": self.store_as, "key": str(self.template), "prefix": self.prefix}
         return json.dumps(parts, sort_keys=True)
 
@@ -139,9 +139,9 @@ class RedisSink(Sink):
         return project(df, "Redis")
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """What the key is made of is never null."""
+        """Condition of a null in a column of the key."""
         return reason(schema, Limits(needed=tuple(self.template.columns), never_null=never_null))
 
     def plain_rows_need(self) -> Collection[str] | None:
-        """What the key is made of."""
+        """Columns of the key."""
         return tuple(self.template.columns)

@@ -213,38 +213,40 @@ class RedisStore:
     def ledger(self, *names: int | str) -> list[bytes | None]:
         """Fields of the ledger's hash; ``None`` for one that is not there."""
         fields = [str(name) for name in names]
-        found: Any = self._ask(lambda: self._client.hmget(self.keys.ledger, fields))
-        return list(found)
+        values: Any = self._ask(lambda: self._client.hmget(self.keys.ledger, fields))
+        return list(values)
 
     def drop_entries(self, below: int, *, dry_run: bool) -> int:
         """Delete the fields of versions ``below`` this one; how many there are."""
         named: Any = self._ask(lambda: self._client.hkeys(self.keys.ledger))
-        found = [name for name in named if name.isdigit() and int(name) < below]
-        for start in () if dry_run else range(0, len(found), _AT_ONCE):
-            some = found[start : start + _AT_ONCE]
+        versions = [name for name in named if name.isdigit() and int(name) < below]
+        for start in () if dry_run else range(0, len(versions), _AT_ONCE):
+            some = versions[start : start + _AT_ONCE]
             self._ask(partial(self._client.hdel, self.keys.ledger, *some))
-        return len(found)
+        return len(versions)
 
     def drop(self, *, dry_run: bool) -> int:
         """Delete the pipeline's keys, rows and all; how many there are."""
         pattern, ledger = self.keys.named("*"), self.keys.ledger
-        found: set[bytes] = self._ask(lambda: set(self._client.scan_iter(pattern, count=_AT_ONCE)))
-        names = [*(found - {ledger}), ledger]
+        key_names: set[bytes] = self._ask(
+            lambda: set(self._client.scan_iter(pattern, count=_AT_ONCE))
+        )
+        names = [*(key_names - {ledger}), ledger]
         for start in () if dry_run else range(0, len(names), _AT_ONCE):
             self._unlink(names[start : start + _AT_ONCE])
-        return len(found)
+        return len(key_names)
 
     def _unlink(self, names: list[bytes]) -> None:
         self._ask(lambda: self._client.unlink(*names))
 
     def columns(self) -> dict[str, RedisKind]:
         """The kind of every column there ever was."""
-        found = self._ask(lambda: self._client.hgetall(self.keys.schema))
-        return {_text(name): RedisKind(_text(kind)) for name, kind in found.items()}
+        stored = self._ask(lambda: self._client.hgetall(self.keys.schema))
+        return {_text(name): RedisKind(_text(kind)) for name, kind in stored.items()}
 
     def run(self, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[str]:
-        """What :data:`~.script.PUBLISH` answers. An error that the server reports came before the
-        script's first write.
+        """Return the answer of :data:`~.script.PUBLISH`. An error that the server reports came
+        before the script's first write.
 
         Raises:
             redis.RedisError: no answer; the script may have run, or may still run.
@@ -295,7 +297,7 @@ def check_server(info: Mapping[str, Any]) -> None:
 
 
 def _explained(error: redis.RedisError, table: str) -> EoPipelineError:
-    """What ``error`` means if nothing of the request was done."""
+    """Translate an ``error`` if nothing of the request was done."""
     text = " ".join(str(error).split())
     if isinstance(error, redis.exceptions.AskError):  # MovedError is one
         return ConfigError(
@@ -375,8 +377,8 @@ class RedisSession(SinkSession):
         return None if named is None else self.entry(int(named.split()[0]))
 
     def entry(self, version: int) -> LedgerEntry | None:
-        found = self.store.ledger(version)[0]
-        return None if found is None else _entry_of(found)
+        entry = self.store.ledger(version)[0]
+        return None if entry is None else _entry_of(entry)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         since = max(since, self._floor())
@@ -455,9 +457,9 @@ class RedisPublication(Publication):
         self._check_answer(*self.session.store.run(self._keys(self._packed), self._arguments))
 
     def _keys(self, output: PackedOutput) -> list[bytes]:
-        own = self.session.store.keys
-        prefix = own.named(f"{self.session.sink.prefix}:")
-        return [own.ledger, own.schema, own.dead_letters, *(prefix + key for key in output.rows)]
+        keys = self.session.store.keys
+        prefix = keys.named(f"{self.session.sink.prefix}:")
+        return [keys.ledger, keys.schema, keys.dead_letters, *(prefix + key for key in output.rows)]
 
     def _check_answer(self, word: str, first: str, second: str = "") -> None:
         """Return if the script ``committed``, raise otherwise."""
