@@ -15,12 +15,12 @@ from eo_pipeline.ledger.entry import Operation
 
 
 def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
-    """One step for both assets, because one transaction makes both true.
+    """Build the step of both assets, which one transaction commits.
 
-    ``can_subset=True``: whoever selects one of the two gets both, because there is no table without
-    offsets. Dagster takes as results those that were selected, the others are logged. Skippable: a
-    run with nothing new materializes nothing. The pool lets one run of a pipeline work at a time;
-    that saves work, the ledger's compare-and-swap is what keeps two runs apart.
+    ``can_subset=True``: a selection of one yields both, because there is no table without offsets.
+    Dagster accepts results of selected assets only; the other's events are logged. Skippable: a run
+    without new records materializes nothing. The pool limits a pipeline to one run at a time; that
+    saves work, while the ledger's compare-and-swap keeps two runs apart.
     """
 
     @dg.multi_asset(
@@ -39,7 +39,7 @@ def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
 
 
 def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
-    """The table: what people query."""
+    """Return the spec of the table asset."""
     pipeline, automation = declared.pipeline, declared.automation
     sink = sink_metadata(pipeline.sink)
     return declared.spec(
@@ -58,7 +58,7 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
 
 
 def offsets_spec(declared: DagsterPipeline) -> dg.AssetSpec:
-    """The offsets: what was read, version by version."""
+    """Return the spec of the offset asset."""
     return declared.spec(
         "offsets",
         deps=declared.topics,
@@ -103,10 +103,10 @@ REPLAY = "replay"
 
 
 def build_checkpoints(declared: DagsterPipeline) -> dg.AssetsDefinition:
-    """One step for all partitions that somebody selected.
+    """Build the step that replays all selected partitions.
 
-    Its events tell of each checkpoint as it is committed, so it yields nothing at its end; Dagster
-    would have one result stand for all partitions of the run, also those that failed.
+    It logs an event per committed checkpoint and yields nothing at its end: Dagster would take one
+    result for all partitions of the run, including those that failed.
     """
 
     @dg.multi_asset(
@@ -133,10 +133,11 @@ def build_checkpoints(declared: DagsterPipeline) -> dg.AssetsDefinition:
 
 
 def checkpoints_spec(declared: DagsterPipeline) -> dg.AssetSpec:
-    """Beside the table and its offsets, not between them: the forward job never makes it.
+    """Return the spec of the checkpoints asset, beside table and offsets: the forward job never
+    materializes it.
 
-    It depends on the topics, which a replay reads. Below the offset asset every version would show
-    every checkpoint as out of date.
+    It depends on the topics, which a replay reads. Downstream of the offset asset every version
+    would mark every checkpoint as out of date.
     """
     return declared.spec(
         "checkpoints",
@@ -165,10 +166,10 @@ def replay_versions(
     versions: list[int],
     config: ReplayPartitions,
 ) -> None:
-    """Replay exactly ``versions``, and tell of each as it is committed.
+    """Replay exactly ``versions``, and report each as it is committed.
 
     Raises:
-        EoPipelineError: one of its kinds; the checkpoints told of stay replayed.
+        EoPipelineError: one of its kinds; the reported checkpoints stay replayed.
     """
     reports = EventReporter(declared, context)
     reports.catch_up()
@@ -192,7 +193,9 @@ def replay_versions(
 def _replayed_before(
     declared: DagsterPipeline, context: dg.OpExecutionContext | dg.AssetExecutionContext
 ) -> set[int]:
-    """What earlier attempts of this step have done: they committed it under the same run id."""
+    """Return the checkpoints replayed by earlier attempts of this step, committed under this run
+    id.
+    """
     if context.retry_number == 0:
         return set()
     newest = declared.pipeline.newest(declared.automation.checkpoint_partitions)

@@ -15,11 +15,11 @@ from eo_pipeline.dagster.mirror import reported_id
 from eo_pipeline.dagster.naming import AUDIT, DagsterPipeline
 from eo_pipeline.dagster.runs import ENTRIES_LOOKED_AT, failing, retried
 from eo_pipeline.dagster.topics import (
-    away_result,
     evaluated,
     lag_check,
     lag_result,
     topics_of,
+    unreachable_result,
     will_evaluate,
 )
 from eo_pipeline.errors import SourceUnavailableError
@@ -55,14 +55,14 @@ def _contiguous(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 def contiguity_result(entries: list[LedgerEntry]) -> dg.AssetCheckResult:
     """Return the check result, with the breaks listed in its description."""
-    found = contiguity_errors(entries)
-    named = "; ".join(found[:BREAKS_NAMED])
-    more = len(found) - BREAKS_NAMED
+    breaks = contiguity_errors(entries)
+    named = "; ".join(breaks[:BREAKS_NAMED])
+    more = len(breaks) - BREAKS_NAMED
     span = f"versions {entries[0].version} to {entries[-1].version}" if entries else "no entries"
     return dg.AssetCheckResult(
-        passed=not found,
+        passed=not breaks,
         description=f"{named}; and {more} more" if more > 0 else named or f"{span}: no gap",
-        metadata={"entries": len(entries), "breaks": len(found)},
+        metadata={"entries": len(entries), "breaks": len(breaks)},
     )
 
 
@@ -131,11 +131,11 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
     def follows(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         with failing(context, declared):
             try:
-                found = topics_of(declared, declared.pipeline.status())
+                topics = topics_of(declared, declared.pipeline.status())
             except SourceUnavailableError as error:
-                results = dict.fromkeys(keys, away_result(declared, error))
+                results = dict.fromkeys(keys, unreachable_result(declared, error))
             else:
-                results = {topic: lag_result(declared, each) for topic, each in found.items()}
+                results = {key: lag_result(declared, topic) for key, topic in topics.items()}
         for topic, key in keys.items():
             if key in context.selected_asset_check_keys:
                 result = results.get(topic, _MISSING)
@@ -256,18 +256,18 @@ def summary(declared: DagsterPipeline, report: AuditReport) -> str:
     """Return the result as one line."""
     if report.passed:
         return f"version {report.head.version}: {_PASSED}"
-    found = "; ".join(f"{each.kind.value}: {each.text}" for each in report.findings)
-    repair = "".join(f". Repair: {each}" for each in report.repairs)
-    return in_dagster(declared, f"version {report.head.version}: {found}{repair}")
+    findings = "; ".join(f"{finding.kind.value}: {finding.text}" for finding in report.findings)
+    repair = "".join(f". Repair: {repair}" for repair in report.repairs)
+    return in_dagster(declared, f"version {report.head.version}: {findings}{repair}")
 
 
 def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
     """Return the metadata: findings first, then the checkpoints that were audited."""
     raw = report.to_json()
     texts = {
-        "findings": [str(each) for each in report.findings],
-        "repair": [str(each) for each in report.repairs],
-        "remarks": [str(each) for each in report.remarks],
+        "findings": [str(finding) for finding in report.findings],
+        "repair": [str(repair) for repair in report.repairs],
+        "remarks": [str(remark) for remark in report.remarks],
         "proves": list(report.proves),
         "cannot_prove": list(report.cannot_prove),
     }
@@ -292,7 +292,7 @@ _ROWS = (FindingKind.MISSING, FindingKind.DUPLICATED, FindingKind.FOREIGN)
 
 
 def _count(report: AuditReport, kind: FindingKind) -> int:
-    return sum(each.count for each in report.findings if each.kind is kind)
+    return sum(finding.count for finding in report.findings if finding.kind is kind)
 
 
 def _records(report: AuditReport, kind: FindingKind) -> dg.MetadataValue | None:
@@ -314,10 +314,10 @@ def _repair(
 ) -> dict[str, dg.MetadataValue]:
     """Return a link to the pre-filled repair job; empty if no job can repair the table."""
     versions = [
-        each.version
-        for each in report.checkpoints
+        checkpoint.version
+        for checkpoint in report.checkpoints
         for repair in report.repairs
-        if each.differs and repair.command and _within(each.version, repair)
+        if checkpoint.differs and repair.command and _within(checkpoint.version, repair)
     ]
     if not versions:
         return {}
@@ -335,7 +335,7 @@ def _listed(lines: list[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _table(found: tuple[CheckpointAudit, ...]) -> dg.MetadataValue:
+def _table(audits: tuple[CheckpointAudit, ...]) -> dg.MetadataValue:
     counts = ["records", "rows_counted", "rows_expected", "rows_found"]
     shown = ["version", *counts, "missing", "duplicated", "foreign"]
-    return table_of(dict.fromkeys(shown, "int"), found)
+    return table_of(dict.fromkeys(shown, "int"), audits)

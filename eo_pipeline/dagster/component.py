@@ -1,4 +1,4 @@
-"""One YAML document, one pipeline."""
+"""Dagster component: one YAML document per pipeline."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from eo_pipeline.dagster.definitions import joined, without_topics
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Part
 from eo_pipeline.dagster.yaml_values import (
     Placeholders,
+    located_messages,
+    report_problems,
     resolve_texts,
-    tell,
-    told_with_places,
     unset_variables,
 )
 from eo_pipeline.kafka.source import KafkaSource
@@ -36,7 +36,7 @@ from eo_pipeline.pipeline_schema import model_schema, sink_schema
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.storage.config import Storage
 
-_TOLD: Mapping[str, Callable[[], dict[str, Any]]] = {
+_PART_SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "source": lambda: model_schema(KafkaSource),
     "sink": sink_schema,
     "storage": lambda: model_schema(Storage),
@@ -44,9 +44,9 @@ _TOLD: Mapping[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-class _Told(BaseModel):
-    """Fields of :data:`_TOLD` are described when somebody asks for a schema. A run asks for none,
-    and that of all sinks needs the modules of all of them.
+class _LazySchema(BaseModel):
+    """Model whose fields of :data:`_PART_SCHEMAS` are described on demand only: a run needs no
+    schema, and the schema of all sinks would import all their modules.
     """
 
     @classmethod
@@ -54,22 +54,22 @@ class _Told(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         schema = handler(core_schema)
-        whole = handler.resolve_ref_schema(schema)
-        whole["additionalProperties"] = False
-        fields = whole["properties"]
-        for name, told in _TOLD.items():
-            fields[name].update(told())
+        resolved = handler.resolve_ref_schema(schema)
+        resolved["additionalProperties"] = False
+        fields = resolved["properties"]
+        for name, schema_of in _PART_SCHEMAS.items():
+            fields[name].update(schema_of())
         return schema
 
 
 @cache
-def told_when_asked(model: type[BaseModel]) -> type[BaseModel]:
-    """``model`` of a document, with what its parts hold. It takes fields that it does not have, so
-    that they are told with whatever else is wrong.
+def with_lazy_schema(model: type[BaseModel]) -> type[BaseModel]:
+    """Return ``model`` with lazily described parts. It accepts unknown fields, so that they are
+    reported together with all other problems.
     """
     return create_model(
         model.__name__,
-        __base__=(_Told, model),
+        __base__=(_LazySchema, model),
         __module__=model.__module__,
         __cls_kwargs__={"extra": "allow"},
     )
@@ -122,11 +122,11 @@ class KafkaPipelineScaffolder(dg.Scaffolder[ScaffoldParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[ScaffoldParams]:
-        """What may be given on the command line."""
+        """Return the model of the command line's options."""
         return ScaffoldParams
 
     def scaffold(self, request: dg.ScaffoldRequest[ScaffoldParams]) -> None:
-        """Write `defs.yaml`, or add a document to the one that is there."""
+        """Write `defs.yaml`, or append a document to an existing one."""
         folder = request.target_path.parent if request.append else request.target_path
         name = folder.name.lower()
         document = _DOCUMENT.format(
@@ -146,8 +146,8 @@ _NOT_SHOWN = Field(repr=False)
 
 
 def _resolver(description: str, *, optional: bool = False) -> dg.Resolver:
-    """Of a part of the document whose texts are templates; what it holds is told in
-    :mod:`eo_pipeline.dagster.component`.
+    """Return the resolver of a part whose texts are templates; :data:`_PART_SCHEMAS` describes its
+    fields.
     """
     return dg.Resolver(
         resolve_texts,
@@ -224,25 +224,24 @@ class KafkaPipelineComponent(Automation, dg.Component):
         "{{ spec }} is the default spec, {{ asset }} is table, offsets or checkpoints.",
     )
 
-    #: As it is written, for the document of a fork.
+    #: Fields as written, for the document of a fork.
     _document: Fields | None = PrivateAttr(None)
 
-    #: Where its relative paths start.
+    #: Base folder of relative paths.
     _folder: Path | None = PrivateAttr(None)
 
     def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
-        """What becomes of each asset; override it in a subclass to say it in Python.
+        """Return the translated spec of an asset; a subclass may override this in Python.
 
         Args:
-            spec: the asset as it comes, after no translation. Its key is all that is there when
-                the key is asked for.
-            asset: which it is, ``"table"``, ``"offsets"`` or ``"checkpoints"``.
+            spec: the untranslated spec; it contains only the key when the key is computed.
+            asset: ``"table"``, ``"offsets"`` or ``"checkpoints"``.
         """
         return self.translation(spec, asset) if self.translation else spec
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """How `dg list components` and the catalog present it."""
+        """Return the description for `dg list components` and the catalog."""
         return dg.ComponentTypeSpec(
             description="Kafka to a table, exactly once, in batches.",
             tags=["kafka", "spark", "exactly-once"],
@@ -251,41 +250,41 @@ class KafkaPipelineComponent(Automation, dg.Component):
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
-        """What a document is read into, and described by."""
-        return told_when_asked(cls.model())
+        """Return the model that documents are read into and described by."""
+        return with_lazy_schema(cls.model())
 
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: Any) -> Any:
-        """Called for every document. What is wrong with it is told with file, line and field."""
+        """Resolve a document; problems are reported with file, line and field."""
         folder = _folder_of(context)
         written = with_whole_paths(model.model_dump(exclude_unset=True), folder)
-        found = [*unset_variables((), written), *_given_twice(context)]
+        invalid = [*unset_variables((), written), *_duplicate_keys(context)]
         for name in model.model_extra or ():
             meant = did_you_mean(name, type(model).model_fields)
-            found.append(Problem((name,), f"there is no such field;{meant}".rstrip(";")))
-        if found:  # go on, for whatever else is wrong
+            invalid.append(Problem((name,), f"there is no such field;{meant}".rstrip(";")))
+        if invalid:  # continue, to find all other problems
             context = context.with_scope(env=Placeholders())
         component: KafkaPipelineComponent | None = None
         try:
             component = super().resolve_from_model(context, model)
         except ValidationError as error:
-            found += problems(error)
-        found += _problems_of_pipeline(context, written)
-        if lines := told_with_places(context, found):
-            tell(lines)
+            invalid += problems(error)
+        invalid += _problems_of_pipeline(context, written)
+        if lines := located_messages(context, invalid):
+            report_problems(lines)
             return _Broken()
         if component is not None:
             component._document, component._folder = written, folder
         return component
 
     def pipeline_config(self) -> dict[str, Any]:
-        """The fields that are the engine's; what was not given keeps the engine's default."""
+        """Return the engine's fields; a missing field keeps the engine's default."""
         names = Pipeline.model_fields.keys()
         config = self.model_dump(include=set(names), exclude_none=True)
         return dict(with_whole_paths(config, self._folder)) if self._folder else config
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Everything of this one pipeline."""
+        """Build all definitions of this pipeline."""
         pipeline = Pipeline.from_config(self.pipeline_config())
         automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
         declared = DagsterPipeline(pipeline, automation, self.get_asset_spec, self._document)
@@ -293,38 +292,38 @@ class KafkaPipelineComponent(Automation, dg.Component):
 
 
 class _Broken(dg.Component):
-    """In the place of a pipeline whose document is wrong, until everything wrong is told."""
+    """Placeholder of a pipeline with an invalid document, until all problems are reported."""
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         return dg.Definitions()
 
 
 def _folder_of(context: dg.ResolutionContext) -> Path:
-    """The document's; this process's if that is not known."""
+    """Return the document's folder; the working directory if unknown."""
     tree = context.source_position_tree
     return Path(tree.position.filename).parent if tree else Path.cwd()
 
 
 def _problems_of_pipeline(context: dg.ResolutionContext, written: Fields) -> list[Problem]:
-    """What the engine finds wrong, whatever is wrong with Dagster's own fields."""
+    """Return the engine's problems, whatever problems Dagster's own fields have."""
     fields = {name: value for name, value in written.items() if name in Pipeline.model_fields}
-    found: list[Problem] = []
+    invalid: list[Problem] = []
     try:
         filled, folder = resolve_texts(context, fields), _folder_of(context)
-        found += [Problem(*each) for each in left_behind(filled, folder)]
+        invalid += [Problem(*args) for args in left_behind(filled, folder)]
         Pipeline.model_validate(with_whole_paths(filled, folder))
     except ValidationError as error:
-        found += problems(error)
-    return found
+        invalid += problems(error)
+    return invalid
 
 
-def _given_twice(context: dg.ResolutionContext) -> Sequence[Problem]:
-    """Keys that the document has twice, of which Dagster has taken the last."""
+def _duplicate_keys(context: dg.ResolutionContext) -> Sequence[Problem]:
+    """Return the duplicate keys of the document, of which Dagster takes the last."""
     tree = context.source_position_tree
     if tree is None or not Path(tree.position.filename).is_file():
         return []
     line = tree.position.start.line
     for document in documents_in(Path(tree.position.filename)):
         if min(document.lines.values()) <= line <= max(document.lines.values()):
-            return [Problem(*each) for each in document.twice]
+            return [Problem(*args) for args in document.twice]
     return []

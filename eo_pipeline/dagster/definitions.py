@@ -1,4 +1,6 @@
-"""Which pipelines are a fleet's: those that are defined while its folder is loaded."""
+"""Definitions of pipelines and fleets. The pipelines defined while a fleet's folder is loaded are
+its members.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ from eo_pipeline.dagster.naming import (
 )
 from eo_pipeline.dagster.resources import is_of_one_run, spark_definition
 from eo_pipeline.dagster.sensors import build_sensors
-from eo_pipeline.dagster.yaml_values import all_told_at_once
+from eo_pipeline.dagster.yaml_values import collecting_problems
 from eo_pipeline.pipeline import Pipeline
 
 
 @contextmanager
 def gathering(fleet: Fleet | None) -> Iterator[list[DagsterPipeline]]:
-    """Pipelines that are defined within belong to ``fleet``, and are in the list in the end."""
+    """Make the pipelines defined within members of ``fleet``, and list them."""
     members: list[DagsterPipeline] = []
     token = _GATHERED.set((fleet, members) if fleet else None)
     try:
@@ -50,7 +52,7 @@ def gathering(fleet: Fleet | None) -> Iterator[list[DagsterPipeline]]:
 
 
 def joined(declared: DagsterPipeline) -> DagsterPipeline:
-    """``declared`` as a member of the fleet that is being gathered; itself if none is."""
+    """Return ``declared`` as a member of the gathering fleet; unchanged without one."""
     gathered = _GATHERED.get()
     if gathered is None:
         return declared
@@ -71,15 +73,16 @@ def pipeline_definitions(
     *,
     translation: Translation | None = None,
 ) -> dg.Definitions:
-    """Assets, checks, jobs, schedule, sensors and the Spark resource of one pipeline.
+    """Build assets, checks, jobs, schedule, sensors and the Spark resource of one pipeline.
 
-    Touches neither Kafka nor the sink. Merge the definitions of several pipelines, and set
+    Uses neither Kafka nor the sink. Merge the definitions of several pipelines, and set
     ``executor=dg.in_process_executor`` beside them: a run's checkpoints then share one Spark
-    session, also when it was started by the UI's Materialize button.
+    session, also in a run of the UI's Materialize button.
 
-    ``translation`` gets each asset's spec, and which it is (``"table"``, ``"offsets"``,
-    ``"checkpoints"``), and returns what it shall be: ``lambda spec, _: spec.replace_attributes(
-    key=spec.key.with_prefix("sales"))``. It makes the key of the key alone.
+    ``translation`` receives each asset's spec and kind (``"table"``, ``"offsets"``,
+    ``"checkpoints"``), and returns the changed spec: ``lambda spec, _:
+    spec.replace_attributes(key=spec.key.with_prefix("sales"))``. The new key must depend on the key
+    alone.
     """
     declared = DagsterPipeline(pipeline, automation or Automation(), translation)
     topics = dg.Definitions(assets=[topic_spec(key) for key in declared.topics])
@@ -87,7 +90,9 @@ def pipeline_definitions(
 
 
 def without_topics(declared: DagsterPipeline) -> dg.Definitions:
-    """The same, for the YAML component: see :mod:`eo_pipeline.dagster.definitions`."""
+    """Build the definitions without topics, for the YAML component; :func:`load_pipelines` adds
+    them once for all.
+    """
     schedules = [build_schedule(declared), build_maintenance_schedule(declared)]
     return dg.Definitions(
         assets=[build_asset(declared), build_checkpoints(declared)],
@@ -97,44 +102,44 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
             build_lag_checks(declared),
         ],
         jobs=[build_job(declared), *build_operations(declared)],
-        schedules=[each for each in schedules if each],
+        schedules=[schedule for schedule in schedules if schedule],
         sensors=[] if declared.fleet else build_sensors(declared),
         resources={declared.spark: spark_definition(declared.pipeline.spark)},
     )
 
 
 def load_pipelines(folder: Path, *, fleet: Fleet | None = None) -> dg.Definitions:
-    """Everything declared below ``folder``'s ``defs``, and the topics that pipelines read.
+    """Load all definitions below ``folder``'s ``defs``, and add the topics that pipelines read.
 
-    Where there are only pipelines, each run is one process, so that its steps share one Spark
-    session; the executor of anything else is its owner's to choose. ``dg.load_from_defs_folder``
-    alone does as well; the topics are then nameless boxes in the graph.
+    If there are only pipelines, each run is one process, so that its steps share one Spark session;
+    otherwise the code location chooses the executor. ``dg.load_from_defs_folder`` alone works as
+    well; the topics are then undescribed boxes in the graph.
 
     Args:
-        fleet: of many pipelines; they then have two sensors together, and not three each, and so
-            have they the jobs that people start on purpose.
+        fleet: settings of many pipelines, which then share two sensors instead of having three
+            each, and share the operator jobs.
     """
-    asked = folder.resolve(), fleet
-    if asked in _KEPT:
-        return _KEPT[asked]
-    with all_told_at_once(), gathering(fleet) as members:
+    cache_key = folder.resolve(), fleet
+    if cache_key in _LOADED:
+        return _LOADED[cache_key]
+    with collecting_problems(), gathering(fleet) as members:
         declared = _declared_in(folder)
-    loaded = _with_what_is_shared(declared, fleet, members)
+    loaded = _with_shared_definitions(declared, fleet, members)
     if is_of_one_run():
-        gc.freeze()  # what is imported stays to the end; to look for garbage in it took a second
+        gc.freeze()  # imported modules are never freed; searching them for garbage took a second
         if not _may_have_state(declared):
-            _KEPT[asked] = loaded
+            _LOADED[cache_key] = loaded
     return loaded
 
 
-#: What a process of one run has loaded. Dagster calls for the definitions anew wherever it needs a
-#: part of them: six times in one `dg launch`.
-_KEPT: dict[tuple[Path, Fleet | None], dg.Definitions] = {}
+#: Definitions loaded by a process of one run. Dagster requests them again for each part that it
+#: needs: six times in one `dg launch`.
+_LOADED: dict[tuple[Path, Fleet | None], dg.Definitions] = {}
 
 
 def _declared_in(folder: Path) -> dg.Definitions:
-    """As ``dg.load_from_defs_folder`` does it; that describes all types of components as well,
-    for people who look for one, with the schemas of all their fields. A run shows nobody any.
+    """Load as ``dg.load_from_defs_folder`` does, in a run without the schemas of all types of
+    components, which nobody sees there.
     """
     if not is_of_one_run():
         return dg.load_from_defs_folder(path_within_project=folder)
@@ -146,17 +151,17 @@ def _declared_in(folder: Path) -> dg.Definitions:
 
 
 def _may_have_state(declared: dg.Definitions) -> bool:
-    """Whether a component may keep state with Dagster, as soon as there is such a class: each load
-    notes which version of it was read. What people add in Dagster's own UI is such state, too.
+    """Return whether a component may keep state with Dagster: such a class exists, and each load
+    notes the version of the state, or components were added in Dagster's own UI.
     """
     tree = declared.component_tree
     if tree is None or dg.StateBackedComponent.__subclasses__():
         return True
     _, *others = tree.find_root_decl().iterate_child_component_decls()
-    return any([*each.iterate_child_component_decls()] for each in others)
+    return any([*decl.iterate_child_component_decls()] for decl in others)
 
 
-def _with_what_is_shared(
+def _with_shared_definitions(
     declared: dg.Definitions, fleet: Fleet | None, members: Sequence[DagsterPipeline]
 ) -> dg.Definitions:
     # loading turns checks into plain asset definitions, and Dagster warns of a beta parameter when
@@ -179,30 +184,32 @@ def _with_what_is_shared(
 def _sensors(
     fleet: Fleet | None, members: Sequence[DagsterPipeline], declared: dg.Definitions
 ) -> list[dg.SensorDefinition]:
-    """Of the fleet; they start the jobs as loading has left them."""
+    """Build the fleet's sensors, which start the jobs as loading resolved them."""
     if fleet is None or not members:
         return []
-    names = {each.job for each in members}
+    names = {member.job for member in members}
     jobs = [job for job in declared.jobs or () if job.name in names]
     return build_fleet_sensors(fleet, members, jobs)
 
 
 def _are_pipelines(declared: dg.Definitions) -> bool:
     definitions = [a for a in declared.assets or () if isinstance(a, dg.AssetsDefinition)]
-    steps = [made.op.name for made in definitions if made.is_executable]
+    steps = [assets.op.name for assets in definitions if assets.is_executable]
     return all(name.startswith(OP_PREFIX) for name in steps)
 
 
 def _topics(declared: dg.Definitions) -> list[dg.AssetSpec]:
-    """A spec for every topic somebody reads and nobody declares. Only here, once for all: two
-    components cannot both declare one topic, since Dagster notes in a spec where it came from.
+    """Return a spec for every topic that is read but not declared. Built once for all components:
+    two of them cannot declare the same topic, since Dagster notes each spec's origin.
     """
     definitions = [a for a in declared.assets or () if isinstance(a, dg.AssetsDefinition)]
     specs = [spec for definition in definitions for spec in definition.specs]
     specs += [a for a in declared.assets or () if isinstance(a, dg.AssetSpec)]
-    known = {spec.key for spec in specs}
-    read = [dep for spec in specs for dep in spec.deps if dep.asset_key not in known]
-    # where several read one topic, what the first of them says of it is shown
-    said = {dep.asset_key: dep.metadata for dep in reversed(read) if dep.metadata}
+    declared_keys = {spec.key for spec in specs}
+    read = [dep for spec in specs for dep in spec.deps if dep.asset_key not in declared_keys]
+    # if several pipelines read a topic, the first one's metadata is shown
+    topic_metadata = {dep.asset_key: dep.metadata for dep in reversed(read) if dep.metadata}
     topics = sorted({dep.asset_key for dep in read if dep.asset_key.path[0] == TOPIC_GROUP})
-    return [topic_spec(key).merge_attributes(metadata=said.get(key, {})) for key in topics]
+    return [
+        topic_spec(key).merge_attributes(metadata=topic_metadata.get(key, {})) for key in topics
+    ]

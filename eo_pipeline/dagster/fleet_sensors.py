@@ -1,8 +1,9 @@
-"""The sensors of a fleet: one looks at Kafka for all its pipelines, one compares all ledgers with
+"""Sensors of a fleet: one checks the lag of all its pipelines, one compares all ledgers with
 Dagster's event log.
 
-None of them decides what is read, as everywhere. A broker or a store that is away is told by name
-and costs the other pipelines nothing; the tick fails only if nobody could be looked at.
+The ledger decides which offsets are read, as everywhere. An unreachable broker or store is reported
+by name and does not affect the other pipelines; the tick fails only if no pipeline could be
+checked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eo_pipeline.dagster.mirror import KeyRequest, Progress
 from eo_pipeline.dagster.naming import DagsterPipeline, Fleet
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_runs
 from eo_pipeline.dagster.sensors import NAMED_MAX, reconcile, wanted_run
-from eo_pipeline.dagster.topics import Event, Told, away_events, retention, tell
+from eo_pipeline.dagster.topics import Event, LagCursor, retention, topic_events, unreachable_events
 from eo_pipeline.errors import (
     EoPipelineError,
     SinkUnavailableError,
@@ -36,88 +37,90 @@ from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.operations.status import Status
 
-#: Seconds in which all stores have answered, and then all brokers, or are away: Dagster ends a tick
-#: of 60 s, and there is more to do in it.
+#: Time limits in seconds of the queries to all stores, and then to all brokers: Dagster ends a tick
+#: after 60 s, which must suffice for the rest as well.
 STORES_S = 15.0
 BROKERS_S = 20.0
 
-#: Brokers and stores that are asked at the same time.
-SIDE_BY_SIDE = 8
+#: Brokers and stores that are queried at the same time.
+PARALLEL_QUERIES = 8
 
 T = TypeVar("T")
 
-#: What is known of each pipeline, or why it is not.
+#: Result or error of each pipeline.
 Answers = dict[str, T | EoPipelineError]
 
 
-class _Question(NamedTuple, Generic[T]):
-    """One to a broker or a store, for the pipelines ``group``; ``key`` says which it is."""
+class _Query(NamedTuple, Generic[T]):
+    """Query to a broker or a store for the pipelines of ``group``; ``key`` identifies it."""
 
     key: Hashable
     group: list[DagsterPipeline]
-    ask: Callable[[Sequence[DagsterPipeline]], Answers[T]]
+    run: Callable[[Sequence[DagsterPipeline]], Answers[T]]
 
 
-#: Questions that an earlier round gave up, and that may wait for an answer even now.
-_given_up: dict[Hashable, Future[Any]] = {}
+#: Abandoned queries of earlier ticks, which may still wait for an answer.
+_abandoned: dict[Hashable, Future[Any]] = {}
 
 
 @dataclass(frozen=True)
-class Round:
-    """Where pipelines stand, by name, and of those that could not be looked at the reason."""
+class PollResult:
+    """Status of pipelines by name, and the errors of those that could not be checked."""
 
     statuses: Mapping[str, Status]
     failed: Mapping[str, EoPipelineError]
 
 
-def look_at(members: Sequence[DagsterPipeline]) -> Round:
-    """Ledgers first, then Kafka, as a look at one pipeline does it."""
+def poll(members: Sequence[DagsterPipeline]) -> PollResult:
+    """Read the ledgers first, then Kafka, in the order of a single pipeline's status."""
     heads = heads_of(members)
-    asked = [each for each in members if not isinstance(heads[each.name], EoPipelineError)]
-    found = _clusters_of(asked)
+    reachable = [m for m in members if not isinstance(heads[m.name], EoPipelineError)]
+    clusters = _clusters_of(reachable)
     statuses: dict[str, Status] = {}
     failed: dict[str, EoPipelineError] = {}
-    for name in (each.name for each in members):
-        head, cluster = heads[name], found.get(name)
+    for name in (member.name for member in members):
+        head, cluster = heads[name], clusters.get(name)
         if isinstance(head, EoPipelineError):
             failed[name] = head
         elif isinstance(cluster, Cluster):
             statuses[name] = Status(name, head, cluster)
         elif cluster is not None:
             failed[name] = cluster
-    return Round(statuses, failed)
+    return PollResult(statuses, failed)
 
 
 def heads_of(members: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
-    """The newest ledger entry of each."""
-    groups = _grouped(members, lambda each: each.pipeline.sink.store or each.name)
-    questions = [_Question(("heads", key), group, _heads) for key, group in groups.items()]
-    return _answers(questions, time.monotonic() + STORES_S, SinkUnavailableError)
+    """Return the newest ledger entry of each pipeline."""
+    groups = _grouped(members, lambda member: member.pipeline.sink.store or member.name)
+    queries = [_Query(("heads", key), group, _heads) for key, group in groups.items()]
+    return _answers(queries, time.monotonic() + STORES_S, SinkUnavailableError)
 
 
-def told(failed: Mapping[str, EoPipelineError]) -> str:
-    """Which pipelines could not be looked at, and why: a clause for each reason."""
+def failure_text(failed: Mapping[str, EoPipelineError]) -> str:
+    """Return the pipelines that could not be checked, with a clause per reason."""
     by_reason: dict[str, list[str]] = {}
     for name, error in failed.items():
         by_reason.setdefault(str(error), []).append(name)
-    return "; ".join(f"{some_of(each, NAMED_MAX)}: {why}" for why, each in by_reason.items())
+    return "; ".join(
+        f"{some_of(names, NAMED_MAX)}: {reason}" for reason, names in by_reason.items()
+    )
 
 
 def _clusters_of(members: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
     until = time.monotonic() + BROKERS_S
-    groups = _grouped(members, lambda each: reached_by(each.pipeline.source))
-    together = [_Question(("topics", key), group, _clusters) for key, group in groups.items()]
-    found = _answers(together, until, SourceUnavailableError)
-    alone = [
-        _Question(("topics of", each.name), [each], _cluster)
-        for each in members
-        if found[each.name] is None
+    groups = _grouped(members, lambda member: reached_by(member.pipeline.source))
+    shared = [_Query(("topics", key), group, _clusters) for key, group in groups.items()]
+    clusters = _answers(shared, until, SourceUnavailableError)
+    separate = [
+        _Query(("topics of", member.name), [member], _cluster)
+        for member in members
+        if clusters[member.name] is None
     ]
-    return found | _answers(alone, until, SourceUnavailableError)
+    return clusters | _answers(separate, until, SourceUnavailableError)
 
 
 def _heads(group: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
-    names = [each.name for each in group]
+    names = [member.name for member in group]
     try:
         with boundary(names[0]):
             return dict(group[0].pipeline.sink.heads(names))
@@ -126,18 +129,18 @@ def _heads(group: Sequence[DagsterPipeline]) -> Answers[LedgerEntry | None]:
     except EoPipelineError as error:
         if len(group) == 1:
             return {names[0]: error}
-    # one ledger that cannot be read says nothing of the others
-    return {name: answer for each in group for name, answer in _heads([each]).items()}
+    # one unreadable ledger must not hide the others
+    return {name: answer for member in group for name, answer in _heads([member]).items()}
 
 
 def _clusters(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
-    names = [each.name for each in group]
+    names = [member.name for member in group]
     try:
         with boundary(names[0]):
-            found = ManyAdmin([each.pipeline.source for each in group]).clusters()
+            clusters = ManyAdmin([member.pipeline.source for member in group]).clusters()
     except EoPipelineError as error:
         return dict.fromkeys(names, error)
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, clusters, strict=True))
 
 
 def _cluster(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
@@ -149,30 +152,32 @@ def _cluster(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
         return {member.name: error}
 
 
-def _answers(
-    questions: Sequence[_Question[T]], until: float, late: type[EoPipelineError]
-) -> Answers[T]:
-    """Those that come ``until`` then (monotonic), and ``late`` for the other pipelines. What one
-    round gave up the next does not ask again before it has ended: connections that hang would
-    otherwise become more with every round.
+def _answers(queries: Sequence[_Query[T]], until: float, late: type[EoPipelineError]) -> Answers[T]:
+    """Return the answers that come before ``until`` (monotonic), and the error ``late`` for the
+    other pipelines.
+
+    A query abandoned by one tick is not repeated before it ends; otherwise every tick would add a
+    hanging connection.
     """
-    hanging = {key for key, asked in _given_up.items() if not asked.done()}
-    pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="fleet")
-    asked = {
-        each.key: pool.submit(each.ask, each.group) for each in questions if each.key not in hanging
+    hanging = {key for key, future in _abandoned.items() if not future.done()}
+    pool = ThreadPoolExecutor(PARALLEL_QUERIES, thread_name_prefix="fleet")
+    futures = {
+        query.key: pool.submit(query.run, query.group)
+        for query in queries
+        if query.key not in hanging
     }
-    wait(asked.values(), max(0.0, until - time.monotonic()))
+    wait(futures.values(), max(0.0, until - time.monotonic()))
     pool.shutdown(wait=False, cancel_futures=True)
     answers: Answers[T] = {}
-    for each in questions:
-        answer = asked.get(each.key)
-        if answer is not None and answer.done() and not answer.cancelled():
-            answers |= answer.result()
+    for query in queries:
+        future = futures.get(query.key)
+        if future is not None and future.done() and not future.cancelled():
+            answers |= future.result()
             continue
-        if answer is not None:
-            _given_up[each.key] = answer
+        if future is not None:
+            _abandoned[query.key] = future
         error = late("no answer in time; asked again once the question has ended")
-        answers |= {member.name: error for member in each.group}
+        answers |= {member.name: error for member in query.group}
     return answers
 
 
@@ -180,8 +185,8 @@ def _grouped(
     members: Iterable[DagsterPipeline], key: Callable[[DagsterPipeline], Hashable]
 ) -> dict[Hashable, list[DagsterPipeline]]:
     groups: dict[Hashable, list[DagsterPipeline]] = {}
-    for each in members:
-        groups.setdefault(key(each), []).append(each)
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
     return groups
 
 
@@ -189,44 +194,44 @@ _FORMAT = "1:"
 
 
 def to_cursor(cursors: Mapping[str, str]) -> str:
-    """``cursors`` by name; some 40 bytes each."""
+    """Return the sensor cursor of the pipelines' ``cursors``, by name; some 40 bytes each."""
     return _FORMAT + b85encode(zlib.compress(json.dumps(cursors).encode(), 9)).decode()
 
 
 def cursors_of(cursor: str | None) -> dict[str, str]:
-    """The inverse; empty if there is none of this format."""
+    """Inverse of :func:`to_cursor`; empty for any other format."""
     if not cursor or not cursor.startswith(_FORMAT):
         return {}
     packed = b85decode(cursor.removeprefix(_FORMAT))
     return dict(json.loads(zlib.decompress(packed)))
 
 
-#: Where nothing changes, a topic's look is told so often: a fleet has a thousand topics, and every
+#: Interval of a topic's reports while nothing changes: a fleet has a thousand topics, and every
 #: event is kept.
-TOLD_AT_LEAST_EVERY_S = 3_600.0
+REPORT_INTERVAL_S = 3_600.0
 
-#: Events one tick hands over; the topics that were told longest ago come first.
+#: Maximum number of events per tick; the topics reported longest ago come first.
 EVENTS_A_TICK = 100
 
-#: Seconds after which a tick compares no further ledger; the next one goes on.
+#: Seconds after which a tick compares no further ledger; the next one continues.
 RECONCILING_S = 20.0
 
-#: A look that is due within this time is due now: ticks do not come to the second.
+#: Polls that are due within this time are due now: ticks are not exact to the second.
 EARLY_S = 2.0
 
-Kept = Mapping[dg.AssetKey, str]
+Retention = Mapping[dg.AssetKey, str]
 
 
 @dataclass
 class Memory:
-    """What a code server remembers between ticks. It is only about what is shown, and when: a new
-    server shows everything once more, a part each tick, and so may two.
+    """State of a code server between ticks, about shown events only: a new or second server reports
+    everything once more, a part on each tick.
     """
 
-    looked: dict[str, float] = field(default_factory=dict)
-    told: dict[str, Told] = field(default_factory=dict)
-    away: set[str] = field(default_factory=set)
-    kept: dict[str, tuple[float, Kept]] = field(default_factory=dict)
+    polled_at: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, LagCursor] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
+    retention: dict[str, tuple[float, Retention]] = field(default_factory=dict)
     settled: dict[str, EntryId] = field(default_factory=dict)
 
 
@@ -235,12 +240,12 @@ def build_fleet_sensors(
     members: Sequence[DagsterPipeline],
     jobs: Sequence[dg.JobDefinition | dg.UnresolvedAssetJobDefinition],
 ) -> list[dg.SensorDefinition]:
-    """Both. ``jobs`` are the members' that read on, as they are defined beside the sensors."""
+    """Build both sensors. ``jobs`` are the members' forward jobs, as defined beside the sensors."""
     memory = Memory()
     return [
         dg.SensorDefinition(
             name=f"{fleet.name}_lag",
-            evaluation_fn=lambda context: look_at_fleet(
+            evaluation_fn=lambda context: check_fleet(
                 fleet, members, context.instance, memory, log=context.log.warning
             ),
             jobs=jobs,
@@ -262,7 +267,7 @@ def build_fleet_sensors(
     ]
 
 
-def look_at_fleet(
+def check_fleet(
     fleet: Fleet,
     members: Sequence[DagsterPipeline],
     instance: dg.DagsterInstance,
@@ -270,104 +275,115 @@ def look_at_fleet(
     *,
     log: Callable[[str], None],
 ) -> dg.SensorResult:
-    """One tick of the lag sensor: whoever is due by its own interval is looked at.
+    """Run one tick of the lag sensor, which checks the members that are due by their own interval.
 
     Raises:
-        EoPipelineError: nobody could be looked at.
+        EoPipelineError: no pipeline could be checked.
     """
     now = time.time()
-    due = [each for each in members if _is_due(each, memory, now)]
-    found = look_at(due)
-    memory.looked |= {each.name: now for each in due}
-    events = _told_of_failed(due, found, memory)
-    if found.failed:
-        log(f"not looked at: {told(found.failed)}")
-    if due and not found.statuses:
+    due = [member for member in members if _is_due(member, memory, now)]
+    result = poll(due)
+    memory.polled_at |= {member.name: now for member in due}
+    events = _failure_events(due, result, memory)
+    if result.failed:
+        log(f"not looked at: {failure_text(result.failed)}")
+    if due and not result.statuses:
         for event in events:
-            instance.report_runless_asset_event(event)  # of a tick that fails Dagster takes none
-        raise next(iter(found.failed.values()))
-    events += _told_of_seen(due, found, memory, now, EVENTS_A_TICK - len(events))
-    requests = _runs(fleet, due, instance, found)
+            instance.report_runless_asset_event(event)  # Dagster drops the events of a failed tick
+        raise next(iter(result.failed.values()))
+    events += _status_events(due, result, memory, now, EVENTS_A_TICK - len(events))
+    requests = _runs(fleet, due, instance, result)
     return dg.SensorResult(
         run_requests=requests,
-        skip_reason=None if requests else _summary(found, "nothing to read"),
+        skip_reason=None if requests else _summary(result, "nothing to read"),
         asset_events=events,
     )
 
 
 def _is_due(member: DagsterPipeline, memory: Memory, now: float) -> bool:
-    since = now - memory.looked.get(member.name, 0.0)
+    since = now - memory.polled_at.get(member.name, 0.0)
     return since > member.automation.lag_interval_seconds - EARLY_S
 
 
-def _told_of_failed(
-    members: Sequence[DagsterPipeline], found: Round, memory: Memory
+def _failure_events(
+    members: Sequence[DagsterPipeline], result: PollResult, memory: Memory
 ) -> list[Event]:
-    """That nobody knows what waits; once, until it is known again, and as far as there is room."""
+    """Return the failed checks of pipelines that became unreachable; once per outage, up to the
+    limit of a tick.
+    """
     events: list[Event] = []
     for member in members:
         name = member.name
         if len(events) >= EVENTS_A_TICK:
             break
-        if name in found.failed and name not in memory.away:
-            events += away_events(member, found.failed[name])
-            memory.away.add(name)
+        if name in result.failed and name not in memory.unreachable:
+            events += unreachable_events(member, result.failed[name])
+            memory.unreachable.add(name)
     return events
 
 
-def _told_of_seen(
-    members: Sequence[DagsterPipeline], found: Round, memory: Memory, now: float, room: int
+def _status_events(
+    members: Sequence[DagsterPipeline], result: PollResult, memory: Memory, now: float, room: int
 ) -> list[Event]:
-    """What is new, as far as there is room: first whoever was away, then by what was told last."""
+    """Return the events of new states, up to ``room``: recovered pipelines first, then by the time
+    of their last report.
+    """
 
-    def turn(member: DagsterPipeline) -> tuple[bool, float]:
+    def priority(member: DagsterPipeline) -> tuple[bool, float]:
         name = member.name
-        return name not in memory.away, memory.told.get(name, Told()).at
+        return name not in memory.unreachable, memory.reported.get(name, LagCursor()).at
 
     events: list[Event] = []
-    for member in sorted((e for e in members if e.name in found.statuses), key=turn):
+    for member in sorted(
+        (candidate for candidate in members if candidate.name in result.statuses), key=priority
+    ):
         name = member.name
-        status, before = found.statuses[name], memory.told.get(name, Told())
+        status, before = result.statuses[name], memory.reported.get(name, LagCursor())
         if len(events) >= room:
             break
-        said, memory.told[name] = tell(
+        topic_updates, memory.reported[name] = topic_events(
             member,
             status,
             before,
             now,
-            anew=name in memory.away,
-            every_s=TOLD_AT_LEAST_EVERY_S,
-            kept=lambda member=member: _kept(member, memory, now),  # type: ignore[misc]
+            anew=name in memory.unreachable,
+            every_s=REPORT_INTERVAL_S,
+            kept=lambda member=member: _cached_retention(member, memory, now),  # type: ignore[misc]
         )
-        memory.away.discard(name)
-        events += said
+        memory.unreachable.discard(name)
+        events += topic_updates
     return events
 
 
-def _kept(member: DagsterPipeline, memory: Memory, now: float) -> Kept:
-    """How long its topics keep records; asked once an hour."""
-    at, kept = memory.kept.get(member.name, (0.0, {}))
-    if now - at > TOLD_AT_LEAST_EVERY_S:
-        kept = retention(member)
-        memory.kept[member.name] = now, kept
-    return kept
+def _cached_retention(member: DagsterPipeline, memory: Memory, now: float) -> Retention:
+    """Return how long the topics keep records, read once an hour."""
+    at, days = memory.retention.get(member.name, (0.0, {}))
+    if now - at > REPORT_INTERVAL_S:
+        days = retention(member)
+        memory.retention[member.name] = now, days
+    return days
 
 
 def _runs(
-    fleet: Fleet, members: Sequence[DagsterPipeline], instance: dg.DagsterInstance, found: Round
+    fleet: Fleet,
+    members: Sequence[DagsterPipeline],
+    instance: dg.DagsterInstance,
+    result: PollResult,
 ) -> list[dg.RunRequest]:
-    """By level, as for one pipeline; those whose newest version is the oldest come first."""
+    """Return the runs to start, by level as for one pipeline; the pipelines with the oldest newest
+    version first.
+    """
     wanted = {
-        each.name: request
-        for each in members
-        if (status := found.statuses.get(each.name)) and (request := _wanted(each, status))
+        member.name: request
+        for member in members
+        if (status := result.statuses.get(member.name)) and (request := _wanted(member, status))
     }
     if not wanted:
         return []
     unfinished = unfinished_runs(instance, wanted)
-    by_name = {each.name: each for each in members}
+    by_name = {member.name: member for member in members}
     requests: list[dg.RunRequest] = []
-    for name in sorted(wanted.keys() - unfinished.keys(), key=lambda n: _age(found.statuses[n])):
+    for name in sorted(wanted.keys() - unfinished.keys(), key=lambda n: _age(result.statuses[n])):
         if len(requests) == fleet.runs_a_tick:
             break
         if pause_after_failures(instance, by_name[name], now=time.time()) is None:
@@ -376,21 +392,21 @@ def _runs(
 
 
 def _wanted(member: DagsterPipeline, status: Status) -> dg.RunRequest | None:
-    """A run for what waits, or for partitions that have records and that no run has taken up."""
-    fresh = _fresh(status)
-    tags = {"eo/new_partitions": some_of(fresh, NAMED_MAX)} if fresh else {}
+    """Return a run for waiting records, or for new partitions that have records."""
+    new = _new_partitions(status)
+    tags = {"eo/new_partitions": some_of(new, NAMED_MAX)} if new else {}
     if member.automation.lag_threshold is not None:
         request = wanted_run(member, status)
         if isinstance(request, dg.RunRequest):
             return request.with_replaced_attrs(job_name=member.job, tags={**request.tags, **tags})
-    return dg.RunRequest(job_name=member.job, tags=member.run_tags | tags) if fresh else None
+    return dg.RunRequest(job_name=member.job, tags=member.run_tags | tags) if new else None
 
 
-def _fresh(status: Status) -> list[TopicPartition]:
+def _new_partitions(status: Status) -> list[TopicPartition]:
     if status.head is None:  # the first run takes every partition there is
         return []
-    known, bounds = status.head.offsets, status.cluster.bounds
-    return sorted(tp for tp, held in bounds.items() if tp not in known and held.end > 0)
+    offsets, bounds = status.head.offsets, status.cluster.bounds
+    return sorted(tp for tp, b in bounds.items() if tp not in offsets and b.end > 0)
 
 
 def _age(status: Status) -> tuple[float, str]:
@@ -398,9 +414,9 @@ def _age(status: Status) -> tuple[float, str]:
     return (at.timestamp() if at else 0.0), status.pipeline
 
 
-def _summary(found: Round, said: str) -> str:
-    missing = f"; not looked at: {told(found.failed)}" if found.failed else ""
-    return f"{len(found.statuses):,} pipelines: {said}{missing}"
+def _summary(result: PollResult, message: str) -> str:
+    missing = f"; not looked at: {failure_text(result.failed)}" if result.failed else ""
+    return f"{len(result.statuses):,} pipelines: {message}{missing}"
 
 
 def reconcile_fleet(
@@ -411,10 +427,10 @@ def reconcile_fleet(
     *,
     log: Callable[[str], None],
 ) -> dg.SensorResult:
-    """One tick of the reconciler: ledgers that moved since are compared, and no others.
+    """Run one tick of the reconciler, which compares only ledgers that moved.
 
     Raises:
-        EoPipelineError: no ledger could be asked.
+        EoPipelineError: no ledger could be read.
     """
     until = time.monotonic() + RECONCILING_S
     heads = heads_of(members)
@@ -422,50 +438,52 @@ def reconcile_fleet(
     if len(failed) == len(members):
         raise next(iter(failed.values()))
     cursors = cursors_of(cursor)
-    done = _Reconciled(cursors)
+    progress = _Reconciled(cursors)
     working = unfinished_runs(instance, heads, working=True)
     moved = [
-        each
-        for each in members
-        if each.name not in failed
-        and each.name not in working
-        and _has_moved(each, heads[each.name], cursors.get(each.name), memory)
+        candidate
+        for candidate in members
+        if candidate.name not in failed
+        and candidate.name not in working
+        and _has_moved(candidate, heads[candidate.name], cursors.get(candidate.name), memory)
     ]
     for member in moved:
-        if time.monotonic() > until or len(done.events) >= EVENTS_A_TICK:
+        if time.monotonic() > until or len(progress.events) >= EVENTS_A_TICK:
             break
         try:
-            done.take(member, instance, memory)
+            progress.compare(member, instance, memory)
         except EoPipelineError as error:
             failed[member.name] = error
     if failed:
-        log(f"not compared: {told(failed)}")
-    missing = f"; not compared: {told(failed)}" if failed else ""
-    left = f", {len(moved) - done.count:,} are left" if done.count < len(moved) else ""
+        log(f"not compared: {failure_text(failed)}")
+    missing = f"; not compared: {failure_text(failed)}" if failed else ""
+    remaining = f", {len(moved) - progress.count:,} are left" if progress.count < len(moved) else ""
     return dg.SensorResult(
-        skip_reason=f"{len(members):,} ledgers, {done.count:,} compared{left}{missing}",
-        asset_events=done.events,
-        dynamic_partitions_requests=done.keys,
-        cursor=to_cursor(done.cursors),
+        skip_reason=f"{len(members):,} ledgers, {progress.count:,} compared{remaining}{missing}",
+        asset_events=progress.events,
+        dynamic_partitions_requests=progress.keys,
+        cursor=to_cursor(progress.cursors),
     )
 
 
 @dataclass
 class _Reconciled:
-    """What one tick's comparisons came to, beside the cursors of all pipelines."""
+    """Results of one tick's comparisons, and the cursors of all pipelines."""
 
     cursors: dict[str, str]
     events: list[dg.AssetMaterialization | Event] = field(default_factory=list)
     keys: list[KeyRequest] = field(default_factory=list)
     count: int = 0
 
-    def take(self, member: DagsterPipeline, instance: dg.DagsterInstance, memory: Memory) -> None:
+    def compare(
+        self, member: DagsterPipeline, instance: dg.DagsterInstance, memory: Memory
+    ) -> None:
         name = member.name
         before = Progress.from_cursor(self.cursors.get(name)).entry
         answer = reconcile(member, instance, self.cursors.get(name))
         self.count += 1
         if not isinstance(answer, dg.SensorResult) or answer.cursor is None:
-            return  # a run that began meanwhile reports itself
+            return  # a run that began meanwhile reports its own commits
         self.cursors[name] = answer.cursor
         self.events += answer.asset_events
         self.keys += answer.dynamic_partitions_requests or []
@@ -480,8 +498,8 @@ def _has_moved(
     cursor: str | None,
     memory: Memory,
 ) -> bool:
-    """Whether there is something to compare: the ledger's head is not what was compared last, or
-    what stands was not shown yet.
+    """Return whether there is something to compare: the ledger's head was not compared yet, or the
+    live checkpoints were not shown yet.
     """
     progress = Progress.from_cursor(cursor)
     if not isinstance(head, LedgerEntry):

@@ -46,12 +46,12 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.registry import sink_class, sink_names
 
 
-class _JobOfItsOwn(UnresolvedAssetJobDefinition):
-    """What ``dg.define_asset_job`` makes, resolved among its own assets alone: Dagster goes through
-    all assets of the code location for each job, so that 200 pipelines took as long as 40,000.
+class _IsolatedAssetJob(UnresolvedAssetJobDefinition):
+    """Job of ``dg.define_asset_job``, resolved among its own assets alone: Dagster goes through all
+    assets of the code location for each job, so that 200 pipelines took as long as 40,000.
 
-    Nor does it hold the other pipelines' Sparks: Dagster's daemon asks every minute for all jobs
-    as they are declared, each with all its resources and their configuration.
+    It also omits the other pipelines' Spark resources: every minute Dagster's daemon requests all
+    jobs as declared, each with all its resources and their configuration.
     """
 
     def resolve(
@@ -63,19 +63,21 @@ class _JobOfItsOwn(UnresolvedAssetJobDefinition):
         """See the parent."""
         keys = self.selection.resolve(asset_graph)
         checks = {check for key in keys for check in asset_graph.get(key).check_keys}
-        own = asset_graph.assets_defs_for_keys([*keys, *checks])
-        needed = {key for each in own for key in each.required_resource_keys}
-        kept = {
-            key: made
-            for key, made in (resource_defs or {}).items()
-            if key in needed or not isinstance(made, SparkDefinition)
+        assets = asset_graph.assets_defs_for_keys([*keys, *checks])
+        needed = {key for asset in assets for key in asset.required_resource_keys}
+        resources = {
+            key: resource
+            for key, resource in (resource_defs or {}).items()
+            if key in needed or not isinstance(resource, SparkDefinition)
         }
-        return super().resolve(AssetGraph.from_assets(own), default_executor_def, kept)
+        return super().resolve(AssetGraph.from_assets(assets), default_executor_def, resources)
 
 
 def build_job(declared: DagsterPipeline) -> UnresolvedAssetJobDefinition:
-    """Table, offsets and the checks of these, in one process, so that Spark starts once at most."""
-    return _JobOfItsOwn(
+    """Build the forward job: table, offsets and their checks in one process, so that Spark starts
+    at most once.
+    """
+    return _IsolatedAssetJob(
         declared.job,
         selection=dg.AssetSelection.assets(declared.table, declared.offsets)
         - dg.AssetSelection.checks(audit_key(declared)),
@@ -86,7 +88,9 @@ def build_job(declared: DagsterPipeline) -> UnresolvedAssetJobDefinition:
 
 
 def build_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
-    """The cadence, if one is declared. The lag sensor reacts faster; both may be on."""
+    """Build the schedule of forward runs, if declared. The lag sensor reacts faster; both may be
+    on.
+    """
     return scheduled(declared, declared.automation.schedule, "schedule", declared.job)
 
 
@@ -97,7 +101,7 @@ def scheduled(
     job: str,
     config: Mapping[str, str] | None = None,
 ) -> dg.ScheduleDefinition | None:
-    """``<pipeline>_<name>``, which starts ``job``; ``None`` without a ``cron`` expression."""
+    """Build ``<pipeline>_<name>``, which starts ``job``; ``None`` without a ``cron`` expression."""
     if cron is None:
         return None
     return dg.ScheduleDefinition(
@@ -128,8 +132,8 @@ def _maintain(
     """See :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
     with retried(context, declared):
         report = declared.pipeline.maintain(dry_run=config.dry_run)
-    for each in report.work:
-        context.log.info(f"{each.work}: {each.remark}")
+    for task in report.work:
+        context.log.info(f"{task.work}: {task.remark}")
     context.add_output_metadata(_maintenance_metadata(report))
 
 
@@ -144,7 +148,7 @@ MAINTAINING = LaunchpadJob(
 
 
 def build_maintenance_schedule(declared: DagsterPipeline) -> dg.ScheduleDefinition | None:
-    """Its cadence, if one is declared."""
+    """Build the schedule of maintenance runs, if declared."""
     cron = declared.automation.maintenance_schedule
     return scheduled(
         declared, cron, f"{MAINTAIN}_schedule", declared.job_of(MAINTAIN), declared.chosen
@@ -152,108 +156,110 @@ def build_maintenance_schedule(declared: DagsterPipeline) -> dg.ScheduleDefiniti
 
 
 def _maintenance_metadata(report: MaintenanceReport) -> dict[str, Any]:
-    """What Dagster plots is the table's files and their bytes, as they are now."""
-    rows = [each.to_json() for each in report.work]
-    kept = next((each for each in report.work if each.work == "compact"), None)
+    """Return the metadata; Dagster plots the table's present files and bytes."""
+    rows = [task.to_json() for task in report.work]
+    compaction = next((task for task in report.work if task.work == "compact"), None)
     return {
         "work": table(_MAINTENANCE_COLUMNS, rows),
-        **({"files": kept.files_after, "bytes": kept.bytes_after} if kept else {}),
+        **(
+            {"files": compaction.files_after, "bytes": compaction.bytes_after} if compaction else {}
+        ),
         **({"dry_run": True} if report.dry_run else {}),
     }
 
 
 COMPONENT = "eo_pipeline.dagster.KafkaPipelineComponent"
 
-#: ``${NAME}`` and ``${NAME:-default}``, as a request has them.
+#: ``${NAME}`` and ``${NAME:-default}``: variables of a request.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
-#: Where in a document something stands.
+#: Path of a field in a document.
 _Path = tuple[str, ...]
 
-#: Not in the names of variables: part and field where nothing else has such settings.
+#: Paths left out of the names of variables, since no other field has such settings.
 _UNNAMED = {("source", "client"), ("source", "spark_options"), ("spark", "config")}
 
-#: Spark's own settings, of which nobody knows which are.
-_MAY_BE_SECRET = ("spark", "config")
+#: Spark's own settings, any of which may be a secret.
+_SPARK_CONFIG = ("spark", "config")
 
-#: How long the path of a part's own field is.
-_AT_THE_TOP = 2
+#: Length of the path of a part's own field.
+_TOP_LEVEL = 2
 
-#: What only this pipeline can have: two of one name would be two of one thing.
-_NOT_TAKEN_OVER = ("pool", "group", "translation")
+#: Attributes that a fork does not inherit, because their names belong to this pipeline.
+_NOT_INHERITED = ("pool", "group", "translation")
 
 
 def fork_document(document: Mapping[str, Any], pipeline: Pipeline, request: ForkRequest) -> str:
-    """The fork's document, ready to be put beside this pipeline's.
+    """Return the fork's YAML document, to be put beside this pipeline's.
 
     Args:
-        document: the attributes of this pipeline's, templates and all.
-        pipeline: what became of them; it tells which of them are secrets.
+        document: attributes of this pipeline's document, with templates.
+        pipeline: the resolved pipeline; its types identify the secrets.
     """
-    given = _rewritten(dict(request.sink), _template)
-    own = {} if "type" in given else dict(document["sink"])
-    attributes = {k: v for k, v in document.items() if k not in _NOT_TAKEN_OVER}
-    attributes |= {"name": request.name, "sink": own | given}
-    hidden = _without_secrets(attributes, pipeline, request.name)
-    whole: dict[str, Any] = {"type": COMPONENT, "attributes": hidden}
-    if names := sorted(_needed(hidden)):
-        whole["requirements"] = {"env": names}
-    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=100)
+    changes = _rewritten(dict(request.sink), _template)
+    inherited = {} if "type" in changes else dict(document["sink"])
+    attributes = {k: v for k, v in document.items() if k not in _NOT_INHERITED}
+    attributes |= {"name": request.name, "sink": inherited | changes}
+    redacted = _without_secrets(attributes, pipeline, request.name)
+    component: dict[str, Any] = {"type": COMPONENT, "attributes": redacted}
+    if names := sorted(_needed(redacted)):
+        component["requirements"] = {"env": names}
+    return yaml.safe_dump(component, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _without_secrets(attributes: dict[str, Any], pipeline: Pipeline, name: str) -> dict[str, Any]:
-    """Where a secret stands in clear, a variable of the environment takes its place."""
+    """Return ``attributes`` with an environment variable in place of each clear-text secret."""
 
     def hide(path: _Path, text: str) -> str:
-        named = path[2:] if path[:2] in _UNNAMED else path[1:] if len(path) == _AT_THE_TOP else path
-        variable = re.sub(r"\W", "_", "_".join((name, *named))).upper()
+        skipped = 2 if path[:2] in _UNNAMED else 1 if len(path) == _TOP_LEVEL else 0
+        variable = re.sub(r"\W", "_", "_".join((name, *path[skipped:]))).upper()
         return text if "{{" in text else f"{{{{ env.{variable} }}}}"
 
-    types = {part: each.annotation for part, each in Pipeline.model_fields.items()}
+    types = {part: model_field.annotation for part, model_field in Pipeline.model_fields.items()}
     types |= {"sink": _sink_class(attributes["sink"], pipeline)}
-    hidden = {
+    redacted = {
         part: _hidden(value, types[part], (part,), hide)
         for part, value in attributes.items()
         if part in types
     }
-    return attributes | hidden
+    return attributes | redacted
 
 
 def _sink_class(sink: Mapping[str, Any], pipeline: Pipeline) -> type[BaseModel]:
-    """Of the fork's sink; of this pipeline's where a template says which it is."""
+    """Return the class of the fork's sink; this pipeline's where the type is a template."""
     kind = str(sink.get("type", ""))
     return sink_class(kind) if kind in sink_names() else type(pipeline.sink)
 
 
 def _hidden(value: Any, kind: Any, path: _Path, hide: Callable[[_Path, str], str]) -> Any:
-    """``value``, at ``path`` of a document, without what the type ``kind`` calls secrets."""
-    if path == _MAY_BE_SECRET:
+    """Return ``value``, at ``path`` of a document, without the secrets of its type ``kind``."""
+    if path == _SPARK_CONFIG:
         kind = Mapping[str, SecretStr]
     inner = get_args(kind)
     if kind is SecretStr and value is not None:
         return hide(path, str(value))
     if get_origin(kind) in (Union, UnionType, Annotated):
-        made = (_hidden(value, each, path, hide) for each in inner)
-        return next((each for each in made if each != value), value)
+        variants = (_hidden(value, option, path, hide) for option in inner)
+        return next((variant for variant in variants if variant != value), value)
     if not isinstance(value, Mapping):
         return value
     if get_origin(kind) is not None:
-        of_each = inner[-1] if inner else None
-        return {key: _hidden(each, of_each, (*path, key), hide) for key, each in value.items()}
+        item_type = inner[-1] if inner else None
+        return {key: _hidden(item, item_type, (*path, key), hide) for key, item in value.items()}
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return value
-    types = {key: each.annotation for key, each in kind.model_fields.items()}
-    return {key: _hidden(each, types.get(key), (*path, key), hide) for key, each in value.items()}
+    types = {key: info.annotation for key, info in kind.model_fields.items()}
+    return {key: _hidden(item, types.get(key), (*path, key), hide) for key, item in value.items()}
 
 
 def _template(text: str) -> str:
-    def written(found: re.Match[str]) -> str:
-        name, default = found[1], found[2]
+    def jinja(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
         return (
             f"{{{{ env.{name} }}}}" if default is None else f"{{{{ env('{name}', '{default}') }}}}"
         )
 
-    return _VARIABLE.sub(written, text)
+    return _VARIABLE.sub(jinja, text)
 
 
 def _rewritten(value: Any, change: Callable[[str], str]) -> Any:
@@ -267,38 +273,42 @@ def _rewritten(value: Any, change: Callable[[str], str]) -> Any:
 def _needed(value: Any) -> set[str]:
     names: set[str] = set()
 
-    def look(text: str) -> str:
+    def collect(text: str) -> str:
         names.update(needed_variables(text))
         return text
 
-    _rewritten(value, look)
+    _rewritten(value, collect)
     return names
 
 
-_Asked = TypeVar("_Asked", RewindRequest, ReplayRequest, ForkRequest)
+_PlanRequest = TypeVar("_PlanRequest", RewindRequest, ReplayRequest, ForkRequest)
 _Request = TypeVar("_Request", bound=dg.Config)
 
 REWIND, FORK, ACCEPT_LOSS = "rewind", "fork", "accept_loss"
 
 
-def _tried(compute: Compute[_Request]) -> Compute[_Request]:
-    """``compute``, again where that may help."""
+def _with_retries(compute: Compute[_Request]) -> Compute[_Request]:
+    """Return ``compute`` with retries after temporary failures."""
 
-    def tried(declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Request) -> None:
+    def retrying(
+        declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Request
+    ) -> None:
         with retried(context, declared):
             compute(declared, context, config)
 
-    return tried
+    return retrying
 
 
-def _look(make: Callable[[DagsterPipeline, _Asked], RereadingPlan]) -> Plan[_Asked]:
-    """The step before: shows the plan that ``make`` makes, and goes on unless it is a dry run."""
+def _plan_step(
+    build: Callable[[DagsterPipeline, _PlanRequest], RereadingPlan],
+) -> Plan[_PlanRequest]:
+    """Return the planning step: it shows the plan of ``build``, and ends a dry run."""
 
     def plan(
-        declared: DagsterPipeline, context: dg.OpExecutionContext, config: _Asked
+        declared: DagsterPipeline, context: dg.OpExecutionContext, config: _PlanRequest
     ) -> tuple[dict[str, Any], bool]:
         with retried(context, declared):
-            return _shown(context, make(declared, config)), not config.dry_run
+            return _shown(context, build(declared, config)), not config.dry_run
 
     return plan
 
@@ -316,7 +326,7 @@ def _rewind(
     if _done_before(declared, context, Operation.REWIND):
         return
     declared.pipeline.recover(on_checkpoint=reports.committed)
-    # what was looked at a moment ago was not waited for: the ledger may have moved since
+    # the planning step holds no pool slot: the ledger may have moved since
     plan = _rewind_plan(declared, config)
     plan.apply(
         reason=config.reason or "",
@@ -330,20 +340,20 @@ def _rewind(
 def _replay(
     declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
 ) -> None:
-    versions = [each.version for each in _replay_plan(declared, config).checkpoints]
+    versions = [c.version for c in _replay_plan(declared, config).checkpoints]
     replay_versions(declared, context, versions, config)
 
 
-def _replay_look(
+def _replay_plan_step(
     declared: DagsterPipeline, context: dg.OpExecutionContext, config: ReplayRequest
 ) -> tuple[dict[str, Any], bool]:
-    """As :func:`_look`; a preview is a dry run that adds what would change."""
+    """Show the plan, as :func:`_plan_step` does; a preview is a dry run that adds the changes."""
     with retried(context, declared):
-        found = _replay_plan(declared, config)
-        shown = _shown(context, found)
+        plan = _replay_plan(declared, config)
+        shown = _shown(context, plan)
         if config.preview:
             preview = declared.pipeline.preview_replay(
-                found,
+                plan,
                 key=config.key or (),
                 spark=lambda: getattr(context.resources, declared.spark).spark_session,
             )
@@ -389,7 +399,7 @@ def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: For
 
 
 def _document(declared: DagsterPipeline, config: ForkRequest) -> dg.MetadataValue:
-    """The fork's ``defs.yaml``; of a pipeline declared in Python, how to declare it there."""
+    """Return the fork's ``defs.yaml``; for a pipeline declared in Python, the Python code."""
     if declared.document is None:
         return dg.MetadataValue.md(
             f"```python\nfork = pipeline.forked({config.name!r}, sink)  # as given to this run\n```"
@@ -423,7 +433,7 @@ def _accept_loss(
 def _done_before(
     declared: DagsterPipeline, context: dg.OpExecutionContext, operation: Operation
 ) -> LedgerEntry | None:
-    """What an earlier attempt of this run committed and did not live to say."""
+    """Return the entry that an earlier attempt of this run committed without reporting it."""
     head = declared.pipeline.head() if context.retry_number else None
     if head is None or head.run_id != context.run.run_id or head.operation is not operation:
         return None
@@ -434,7 +444,7 @@ def _done_before(
 def _shown(
     context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False
 ) -> dict[str, Any]:
-    """The plan in the run's log and, as tables, for the step's output."""
+    """Log the plan, and return its tables as metadata of the step's output."""
     context.log.info(f"{'' if done else 'plan: '}{plan}; {plan.records:,} records are read again")
     for warning in plan.warnings:
         context.log.warning(warning)
@@ -444,31 +454,31 @@ def _shown(
 REWINDING = LaunchpadJob(
     REWIND,
     RewindRequest,
-    _tried(_rewind),
+    _with_retries(_rewind),
     "Removes the rows of all checkpoints after a given one from {of}, in one transaction. The next "
     "run resumes at that checkpoint's offsets.",
-    plan=_look(_rewind_plan),
+    plan=_plan_step(_rewind_plan),
 )
 REPLAYING = LaunchpadJob(
     REPLAY,
     ReplayRequest,
-    _tried(_replay),
+    _with_retries(_replay),
     "Re-reads the offset ranges of checkpoints of {of} with the current transform and replaces "
     "their rows, one transaction each. Checkpoints need not be consecutive.",
-    plan=_replay_look,
+    plan=_replay_plan_step,
     spark=True,
 )
 FORKING = LaunchpadJob(
     FORK,
     ForkRequest,
-    _tried(_fork),
+    _with_retries(_fork),
     "Creates a new pipeline that starts at a checkpoint of {of}, which stays unchanged.",
-    plan=_look(_fork_plan),
+    plan=_plan_step(_fork_plan),
 )
 ACCEPTING_LOSS = LaunchpadJob(
     ACCEPT_LOSS,
     LossRequest,
-    _tried(_accept_loss),
+    _with_retries(_accept_loss),
     "Lets {of} skip records that Kafka no longer has. The gap is recorded as a version of the "
     "ledger.",
 )
@@ -484,17 +494,17 @@ OPERATIONS: tuple[LaunchpadJob[Any], ...] = (
 
 
 def build_operations(declared: DagsterPipeline) -> list[dg.JobDefinition]:
-    """``<pipeline>_rewind`` and so on; none where the fleet has them."""
-    return [] if declared.shares_jobs else [job_of(declared, each) for each in OPERATIONS]
+    """Build ``<pipeline>_rewind`` and so on; none if the fleet's jobs are shared."""
+    return [] if declared.shares_jobs else [job_of(declared, operation) for operation in OPERATIONS]
 
 
 def build_fleet_operations(
     fleet: Fleet, members: Sequence[DagsterPipeline]
 ) -> list[dg.JobDefinition]:
-    """``<fleet>_rewind`` and so on, for those of ``members`` that have none of their own.
+    """Build ``<fleet>_rewind`` and so on, for the ``members`` without operator jobs of their own.
 
-    A job of its own for each would be asked for by Dagster's daemon every minute: six for each of
-    200 pipelines took more of a processor than everything else together.
+    Separate jobs would be requested by Dagster's daemon every minute: six for each of 200 pipelines
+    took more of a processor than everything else together.
     """
-    sharing = [each for each in members if each.shares_jobs]
-    return [job_of_many(fleet, sharing, each) for each in OPERATIONS] if sharing else []
+    sharing = [member for member in members if member.shares_jobs]
+    return [job_of_many(fleet, sharing, op) for op in OPERATIONS] if sharing else []

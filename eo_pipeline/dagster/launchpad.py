@@ -146,7 +146,7 @@ def launchpad(
     if choices:
         # Dagster treats enums of one name as equal, even if their values differ
         mark = sha256(" ".join(choices).encode()).hexdigest()[:8]
-        named = dg.Enum(f"pipeline_of_{name}_{mark}", [dg.EnumValue(each) for each in choices])
+        named = dg.Enum(f"pipeline_of_{name}_{mark}", [dg.EnumValue(choice) for choice in choices])
         fields[PIPELINE] = dg.Field(named, description="The pipeline to run this for.")
     for name, info in request.model_fields.items():
         if info.annotation is Target:
@@ -188,22 +188,22 @@ def version_or_moment(target: Target, field: str) -> int | datetime:
         raise ConfigError(f"{field}.time: {error}; write it as 2026-01-31T12:00:00Z") from error
 
 
-def fork_sink(pipeline: Pipeline, given: Mapping[str, Any]) -> Sink:
-    """Return the sink of a fork: a complete one, or the pipeline's own updated with ``given``.
+def fork_sink(pipeline: Pipeline, changes: Mapping[str, Any]) -> Sink:
+    """Return the sink of a fork: a complete one, or the pipeline's updated with ``changes``.
 
     Raises:
         ConfigError: fields are invalid (named without their values), or nothing differs.
     """
     try:
-        config = expanded(given)
+        config = expanded(changes)
     except expandvars.ExpandvarsException as error:
         raise ConfigError(f"sink: {error}") from error
     if "type" in config:
         return sink_from_config(config)
-    own = pipeline.sink
+    current = pipeline.sink
     with told_as_config_error("the sink", below=("sink",)):
-        changed = type(own).model_validate({**dict(own), **config})
-    if changed == own:
+        changed = type(current).model_validate({**dict(current), **config})
+    if changed == current:
         raise ConfigError(
             f"sink: nothing there differs from the sink of {pipeline.name!r}; name another table"
         )
@@ -259,7 +259,7 @@ class _Scope:
 
     @property
     def resources(self) -> set[str]:
-        return {each.spark for each in self.pipelines.values()}
+        return {declared.spark for declared in self.pipelines.values()}
 
     @property
     def choices(self) -> list[str]:
@@ -303,7 +303,7 @@ def job_of_many(
     fleet: Fleet, members: Sequence[DagsterPipeline], operation: LaunchpadJob[Any]
 ) -> dg.JobDefinition:
     """Build the job ``<fleet>_<operation>``, configured by the request and a pipeline name."""
-    by_name = {each.name: each for each in members}
+    by_name = {member.name: member for member in members}
     of = f"one of {len(members):,} pipelines"
     return _job(operation, _Scope(fleet.name, of, by_name, fleet.pool, chosen=True))
 
@@ -311,7 +311,7 @@ def job_of_many(
 def _job(operation: LaunchpadJob[Any], scope: _Scope) -> dg.JobDefinition:
     planner = _planner(operation, scope) if operation.plan else None
     step = _step(operation, scope)
-    steps = [each.name for each in (planner, step) if each]
+    steps = [op.name for op in (planner, step) if op]
 
     @dg.job(
         name=f"{scope.name}_{operation.name}",

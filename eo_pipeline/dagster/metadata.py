@@ -1,7 +1,7 @@
 """Ledger entries and reports as Dagster metadata.
 
-Dagster plots what is a number, in the order of the alphabet. So numbers are what somebody looks at
-over time, and what only belongs to one checkpoint is text.
+Dagster plots numbers, in alphabetical order. So values to follow over time are numbers, and values
+of a single checkpoint are text.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from eo_pipeline.sinks.config import Sink
 if TYPE_CHECKING:
     from eo_pipeline.audit import ReplayPreview
 
-#: By a column's name its type, or its type and what is said about it.
+#: Type, or type and description, by column name.
 Columns = Mapping[str, str | tuple[str, str]]
 
 
 def table(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """``rows`` by the names of the ``columns``."""
+    """Return a table of ``rows``, each keyed by the names of ``columns``."""
     shown = [
         dg.TableColumn(name, kind)
         if isinstance(kind, str)
@@ -48,15 +48,15 @@ def table(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> dg.TableMetada
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=shown))
 
 
-def table_of(columns: Columns, found: Iterable[object]) -> dg.TableMetadataValue:
-    """A row for each of ``found``, which has an attribute for each of the ``columns``."""
-    return table(columns, ({name: getattr(each, name) for name in columns} for each in found))
+def table_of(columns: Columns, objects: Iterable[object]) -> dg.TableMetadataValue:
+    """Return a table with a row per object, which has an attribute per column."""
+    return table(columns, ({name: getattr(item, name) for name in columns} for item in objects))
 
 
 #: Kafka partitions shown in a table; a topic may have 10,000, and an event is kept for ever.
 SHOWN_MAX = 100
 
-#: Entries that leave the table as it is.
+#: Operations whose entries leave the table unchanged.
 LEDGER_ONLY = frozenset(
     {Operation.START, Operation.FORK, Operation.ADOPT, Operation.ACCEPT_LOSS, Operation.PRUNE}
 )
@@ -64,12 +64,12 @@ LEDGER_ONLY = frozenset(
 Metadata = Mapping[str, Any]
 
 
-#: What of an entry's details is shown.
+#: Details of an entry that are shown.
 _DETAILS = ("reason", "asked_by", CODE_VERSION)
 
 
 def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
-    """What both assets say of a checkpoint, from the ledger alone."""
+    """Return the metadata of a checkpoint for both assets, from the ledger alone."""
     counts = entry.counts
     return {
         "version": str(entry.version),
@@ -85,7 +85,7 @@ def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def identity_metadata(entry: LedgerEntry) -> dict[str, Any]:
-    """How to find the entry again: what a person looks at last."""
+    """Return the fields that identify an entry; shown last."""
     instant = entry.committed_at
     return {
         "started_at": dg.MetadataValue.timestamp(entry.started_at),
@@ -96,14 +96,14 @@ def identity_metadata(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def run_link(run_id: str) -> dg.MetadataValue:
-    """A link, where the id is one of Dagster's: those of other runs have no dashes."""
+    """Return a link for ids of Dagster runs; ids of other runs have no dashes."""
     if "-" in run_id:
         return dg.MetadataValue.dagster_run(run_id)
     return dg.MetadataValue.text(run_id)
 
 
 def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
-    """What only the offset asset says: where the checkpoint read and where reading continues."""
+    """Return the metadata of the offset asset: the ranges read and the next offsets."""
     return {
         "tombstones": _text(entry.counts.tombstones),
         **({"unknown_fields": ", ".join(names)} if (names := entry.counts.unknown_fields) else {}),
@@ -114,7 +114,7 @@ def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def ranges_metadata(entry: LedgerEntry) -> dict[str, Any]:
-    """What an entry read, a row a Kafka partition; where reading continues, if it read nothing."""
+    """Return the ranges of an entry, one row per Kafka partition; next offsets if it read none."""
     total = len(entry.ranges or entry.offsets)
     return {
         "ranges": _ranges(entry.ranges) if entry.ranges else _offsets(entry),
@@ -123,24 +123,24 @@ def ranges_metadata(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def table_metadata(entry: LedgerEntry) -> dict[str, Any]:
-    """What only the table asset says."""
+    """Return the metadata of the table asset."""
     return {"dagster/row_count": entry.counts.rows_total}
 
 
 def report_metadata(report: CheckpointReport) -> dict[str, Any]:
-    """What only the run that committed knows: lag, seconds, speed."""
+    """Return the metadata that only the committing run has: lag, seconds, speed."""
     speed = report.records_per_second
     before, spent = report.lag_before, report.seconds
-    known = {
+    numbers = {
         "lag": report.lag_after,
         "lag_before": None if before is None else _text(before),
         "records_per_second": round(speed) if speed is not None else None,
-        # what takes long: the rows on their way out of Kafka, and into the table
+        # the two long phases: reading from Kafka and writing to the table
         **{f"seconds_{name}": round(spent[name], 4) for name in _PLOTTED if name in spent},
     }
     phases = [f"{name} {seconds:.3f}" for name, seconds in spent.items()]
     return {
-        **{key: value for key, value in known.items() if value is not None},
+        **{key: value for key, value in numbers.items() if value is not None},
         "seconds": f"{sum(spent.values()):.3f}: {', '.join(phases)}",
         "recovered": report.recovered,
     }
@@ -155,7 +155,9 @@ def _text(number: int) -> dg.MetadataValue:
 
 
 def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
-    """A rewind, a replay or a fork: what it does to which checkpoints, and what is read again."""
+    """Return the metadata of a rewind, replay or fork: the affected checkpoints and the ranges read
+    again.
+    """
     return {
         "head": plan.head.version,
         **({"target": plan.target_version} if plan.target_version is not None else {}),
@@ -170,9 +172,9 @@ def plan_metadata(plan: RereadingPlan) -> dict[str, Any]:
 
 
 def preview_metadata(preview: ReplayPreview) -> dict[str, Any]:
-    """What a replay would change, by a preview of it."""
+    """Return the changes of a replay, from its preview."""
     rows = preview.rows
-    examples = [each.to_json() for each in rows.examples[:SHOWN_MAX]]
+    examples = [example.to_json() for example in rows.examples[:SHOWN_MAX]]
     columns: Columns = {"column": "string", "changes": "int"}
     changes = [{"column": name, "changes": count} for name, count in rows.columns.items()]
     return {
@@ -187,7 +189,7 @@ def preview_metadata(preview: ReplayPreview) -> dict[str, Any]:
     }
 
 
-def _checkpoints(found: Sequence[Checkpoint]) -> dg.MetadataValue:
+def _checkpoints(checkpoints: Sequence[Checkpoint]) -> dg.MetadataValue:
     columns: Columns = {
         "version": "int",
         "records": "int",
@@ -196,27 +198,29 @@ def _checkpoints(found: Sequence[Checkpoint]) -> dg.MetadataValue:
     }
     rows = [
         {
-            "version": each.version,
-            "records": each.entry.counts.records,
-            "rows": each.counts.rows,
-            "committed_at": f"{each.entry.committed_at:%Y-%m-%d %H:%M:%S %Z}",
+            "version": checkpoint.version,
+            "records": checkpoint.entry.counts.records,
+            "rows": checkpoint.counts.rows,
+            "committed_at": f"{checkpoint.entry.committed_at:%Y-%m-%d %H:%M:%S %Z}",
         }
-        for each in found
+        for checkpoint in checkpoints
     ]
     return table(columns, rows)
 
 
 def sink_metadata(sink: Sink) -> dict[str, Any]:
-    """Where the table is: part of the asset's definition, so known before the first run."""
-    described = sink.describe()
-    known = {
+    """Return the location of the table: part of the asset's definition, so shown before the first
+    run.
+    """
+    description = sink.describe()
+    location = {
         "dagster/table_name": sink.qualified_name,
-        "dagster/storage_kind": described["kind"],
-        "dagster/uri": described.get("uri"),
+        "dagster/storage_kind": description["kind"],
+        "dagster/uri": description.get("uri"),
     }
     return {
-        **{key: value for key, value in known.items() if value},
-        "sink": dg.MetadataValue.json(described),
+        **{key: value for key, value in location.items() if value},
+        "sink": dg.MetadataValue.json(description),
         "guarantee": sink.guarantee.value,
     }
 
@@ -226,7 +230,7 @@ def _ranges(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
 
 
 def _offsets(entry: LedgerEntry) -> dg.MetadataValue:
-    """For an entry that read nothing: where reading continues."""
+    """Return the next offsets of an entry that read nothing."""
     shown = sorted(entry.offsets.items())[:SHOWN_MAX]
     return _ranges_table([OffsetRange(tp.topic, tp.partition, at, at) for tp, at in shown])
 
@@ -252,10 +256,10 @@ def _ranges_table(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
     return table(columns, rows)
 
 
-#: A command as errors quote it, and the method of ``Pipeline`` that they may name beside it.
+#: A command quoted in an error, and the ``Pipeline`` method that may follow it.
 _COMMAND = re.compile(r"`eo ([a-z-]+)([^`]*)`(, Pipeline\.\w+\(\))?")
 
-#: Commands that are jobs here.
+#: Commands with a job in Dagster.
 _JOBS = {
     "accept-loss": "accept_loss",
     "audit": "audit",
@@ -266,30 +270,30 @@ _JOBS = {
     "run": "job",
 }
 
-#: Commands that only look: what shows the same.
+#: Read-only commands, which an asset replaces in Dagster.
 _ASSETS = ("checkpoints", "history", "show", "status")
 
 
 def in_dagster(declared: DagsterPipeline, text: str) -> str:
-    """``text`` with jobs and assets in place of commands. What only a shell can do stays."""
+    """Replace commands in ``text`` by jobs and assets. Commands for a shell only stay."""
 
-    def instead(found: re.Match[str]) -> str:
-        command, arguments = found[1], found[2].split()
+    def substitute(match: re.Match[str]) -> str:
+        command, arguments = match[1], match[2].split()
         if command in _ASSETS:
             key = declared.checkpoints if command in ("checkpoints", "show") else declared.offsets
             return f"the asset `{key.to_user_string()}`"
         if command not in _JOBS:
-            return found[0]
+            return match[0]
         if command == "run":
             return f"the job `{declared.job}`"
-        given = declared.chosen | _config(command, arguments)
-        return f"the job `{declared.job_of(_JOBS[command])}`{_with(given)}"
+        config = declared.chosen | _config(command, arguments)
+        return f"the job `{declared.job_of(_JOBS[command])}`{_with(config)}"
 
-    return _COMMAND.sub(instead, text)
+    return _COMMAND.sub(substitute, text)
 
 
 def _config(command: str, arguments: list[str]) -> dict[str, Any]:
-    versions = [int(each) for each in arguments if each.isdigit()]
+    versions = [int(argument) for argument in arguments if argument.isdigit()]
     if command == "rewind":
         return {"to": {"version": versions[0]}} if versions else {}
     if command == "replay":
@@ -297,16 +301,16 @@ def _config(command: str, arguments: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _with(given: dict[str, Any]) -> str:
-    if not given:
+def _with(config: dict[str, Any]) -> str:
+    if not config:
         return ""
-    return f" with `{yaml.safe_dump(given, default_flow_style=True).strip()}`"
+    return f" with `{yaml.safe_dump(config, default_flow_style=True).strip()}`"
 
 
 def job_filled_in(
     run: dg.DagsterRun, job: str, config: Mapping[str, Any]
 ) -> dict[str, dg.MetadataValue]:
-    """Metadata that names ``job``, shows ``config``, and opens its Launchpad with it.
+    """Return metadata that names ``job``, shows ``config``, and links to its pre-filled Launchpad.
 
     Which code location the job is in only a run knows that Dagster itself started.
     """
@@ -324,11 +328,11 @@ def job_filled_in(
     }
 
 
-#: What is said of a key's column that says nothing itself.
+#: Description of a key's column without a comment.
 _KEY = "of the record's key"
 
-#: The columns that every table of ours has.
-_OWN = {
+#: Descriptions of the engine's columns.
+_ENGINE_COLUMNS = {
     CHECKPOINT_COLUMN: "the ledger version whose row it is",
     "_eo_topic": "the topic of the record it was made of",
     "_eo_partition": "the Kafka partition of that record",
@@ -337,92 +341,94 @@ _OWN = {
 
 
 def topic_metadata(declared: DagsterPipeline, key: dg.AssetKey) -> dict[str, Any]:
-    """Where a topic is and what its values and keys hold, as far as the declaration says."""
+    """Return the location of a topic, and the declared contents of its values and keys."""
     source = declared.pipeline.source
     name = key.path[-1] if source.topic_pattern is None else source.topic_pattern
     return {
         "dagster/uri": f"kafka://{source.bootstrap_servers}/{name}",
-        # a page leaves the line above out where it shows what was observed
+        # pages of observations omit the line above
         "bootstrap_servers": source.bootstrap_servers,
         "value_format": source.value_format,
         **({"schema_subject": source.subject} if source.by_registry(VALUE) else {}),
         **({"key_format": source.key_format} if source.key_format != "raw" else {}),
         **({"key_schema_subject": source.subject_of(KEY)} if source.by_registry(KEY) else {}),
-        **_schema([_of_field(each) for each in _declared(source)]),
+        **_schema([_column(field) for field in _declared(source)]),
     }
 
 
 def declared_columns(declared: DagsterPipeline) -> dict[str, Any]:
-    """The table's columns before it is there. Of what a transform makes nobody knows."""
+    """Return the table's columns before the first run; none after a transform, whose output is
+    unknown.
+    """
     fields = _untransformed(declared)
-    return _schema([_of_field(each) for each in fields.values()]) | _lineage(declared, fields)
+    return _schema([_column(field) for field in fields.values()]) | _lineage(declared, fields)
 
 
 def written_columns(declared: DagsterPipeline, columns: Mapping[str, str] | None) -> dict[str, Any]:
-    """The table's columns as a checkpoint wrote them, if it wrote rows."""
+    """Return the table's columns as a checkpoint wrote them, if it wrote rows."""
     if columns is None:
         return {}
-    fields = {each.name: each for each in _declared(declared.pipeline.source)}
-    told = {name: each.comment for name, each in fields.items()} | _OWN
-    shown = [dg.TableColumn(name, kind, told.get(name)) for name, kind in columns.items()]
-    known = {name: None for name in _untransformed(declared) if name in columns}
-    return _schema(shown) | _lineage(declared, known)
+    fields = {field.name: field for field in _declared(declared.pipeline.source)}
+    comments = {name: field.comment for name, field in fields.items()} | _ENGINE_COLUMNS
+    shown = [dg.TableColumn(name, type_, comments.get(name)) for name, type_ in columns.items()]
+    untransformed = {name: None for name in _untransformed(declared) if name in columns}
+    return _schema(shown) | _lineage(declared, untransformed)
 
 
 def _declared(source: KafkaSource) -> tuple[Field, ...]:
-    """The columns of values, and of keys, as far as the document says what they are."""
-    return (*_of_value(source), *_of_key(source))
+    """Return the declared columns of values and keys."""
+    return (*_value_fields(source), *_key_fields(source))
 
 
-def _of_value(source: KafkaSource) -> Sequence[Field]:
+def _value_fields(source: KafkaSource) -> Sequence[Field]:
     if source.value_format == "json":
         return fields_of(source.value_schema)
     if source.value_schema is None or source.value_format == "raw":
         return ()
     kind = kind_of(source.schema_type, source.message)
-    return _of_shape(kind.shape_of(source.schema_text))
+    return _shape_fields(kind.shape_of(source.schema_text))
 
 
-def _of_key(source: KafkaSource) -> Sequence[Field]:
-    """With the names that its columns have."""
+def _key_fields(source: KafkaSource) -> Sequence[Field]:
+    """Return the fields of keys, under the names of their columns."""
     if source.key_format == "text":
         return [Field(KEY_COLUMN, "STRING", comment=_KEY)]
     text = source.key_schema
     if text is None:
         return ()
     if source.key_format == "json" and not json_schema.is_one(text):
-        return [_prefixed(source, each) for each in fields_of(text)]
+        return [_prefixed(source, field) for field in fields_of(text)]
     kind = source.schema_type_of(KEY)
-    found = kind_of(kind, source.message_of(KEY)).shape_of(source.schema_text_of(KEY))
-    fields = _of_shape(found)
+    shape = kind_of(kind, source.message_of(KEY)).shape_of(source.schema_text_of(KEY))
+    fields = _shape_fields(shape)
     if plain_or_record(kind, text) != text:
-        return [replace(each, comment=_KEY) for each in fields]
-    return [_prefixed(source, each) for each in fields]
+        return [replace(field, comment=_KEY) for field in fields]
+    return [_prefixed(source, field) for field in fields]
 
 
-def _of_shape(shape: Shape) -> list[Field]:
+def _shape_fields(shape: Shape) -> list[Field]:
     kinds = {name: str(part) for name, part in shape.parts}
     return [Field(name, kind if "<" in kind else kind.upper()) for name, kind in kinds.items()]
 
 
 def _prefixed(source: KafkaSource, field: Field) -> Field:
-    """A column of the key, which may be absent whatever its schema says."""
+    """Return the field under its column's name; optional, since a record may lack the key."""
     comment = field.comment or _KEY
     return replace(field, name=f"{source.key_prefix}{field.name}", required=False, comment=comment)
 
 
 def _untransformed(declared: DagsterPipeline) -> dict[str, Field]:
-    """The fields of the records that are columns of the table, as they are; none where a transform
-    may have made something else of them.
+    """Return the fields that are columns of the table; none after a transform, which may change
+    them.
     """
     pipeline = declared.pipeline
     if pipeline.transform is not None:
         return {}
-    return {each.name: each for each in _declared(pipeline.source)}
+    return {field.name: field for field in _declared(pipeline.source)}
 
 
 def _lineage(declared: DagsterPipeline, columns: Mapping[str, object]) -> dict[str, Any]:
-    """Each column comes from the field of its name, of every topic."""
+    """Return the lineage: each column comes from the field of its name, in every topic."""
     if not columns:
         return {}
     by_column = {
@@ -436,6 +442,6 @@ def _schema(columns: list[dg.TableColumn]) -> dict[str, Any]:
     return {"dagster/column_schema": dg.TableSchema(columns=columns)} if columns else {}
 
 
-def _of_field(found: Field) -> dg.TableColumn:
-    constraints = dg.TableColumnConstraints(nullable=not found.required)
-    return dg.TableColumn(found.name, found.type, found.comment, constraints)
+def _column(field: Field) -> dg.TableColumn:
+    constraints = dg.TableColumnConstraints(nullable=not field.required)
+    return dg.TableColumn(field.name, field.type, field.comment, constraints)

@@ -1,7 +1,7 @@
 """Ledger entries as materializations: how Dagster's event log mirrors the ledger.
 
-The offset asset's event always comes last, after the table's and the checkpoint's. So an offset
-event says that all are there, and whoever repairs the log need only look for that one.
+The event of the offset asset always comes last, after the table's and the checkpoint's. An offset
+event thus proves that all are there, and a repair of the log only compares offset events.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from eo_pipeline.sinks.session import goes_back
 #: Where Dagster keeps the data version of an event that is not a step's output.
 DATA_VERSION_TAG = "dagster/data_version"
 
-#: ... and which code it keeps for one that is.
+#: Tag of the code version of an event that is not a step's output.
 CODE_VERSION_TAG = "dagster/code_version"
 
-#: Identifies the ledger entry an event reports: a version alone comes again after a restored
-#: backup.
+#: Tag that identifies the reported ledger entry: a version number is used again after a backup
+#: was restored.
 TRANSACTION_TAG = "eo/transaction_id"
 
 
@@ -53,18 +53,20 @@ class EntryEvent:
     metadata: Mapping[str, Any]
     code_version: str | None = None
     partition: str | None = None
-    #: it makes nothing newer, and must not be taken for that by a freshness policy
+    #: Reported as an observation: the asset gets no newer, which a freshness policy must respect.
     observed: bool = False
 
     def event(self) -> dg.AssetMaterialization | dg.AssetObservation:
-        """For every event but a step's last: logged at once, or by a sensor."""
-        made = self.materialization()
+        """Return the event that a step logs at once, or that a sensor reports."""
+        materialization = self.materialization()
         if not self.observed:
-            return made
-        return dg.AssetObservation(self.key, metadata=made.metadata, tags=made.tags)
+            return materialization
+        return dg.AssetObservation(
+            self.key, metadata=materialization.metadata, tags=materialization.tags
+        )
 
     def materialization(self) -> dg.AssetMaterialization:
-        """As an event of an asset that is newer by it."""
+        """Return the event as a materialization."""
         version = {DATA_VERSION_TAG: str(self.id.version)}
         if self.code_version is not None:
             version[CODE_VERSION_TAG] = self.code_version
@@ -76,7 +78,7 @@ class EntryEvent:
         )
 
     def result(self) -> dg.MaterializeResult[None]:
-        """For a step's last event: it is the output that assets downstream wait for."""
+        """Return a step's last event: the output that assets downstream wait for."""
         return dg.MaterializeResult(
             asset_key=self.key,
             metadata=self.metadata,
@@ -90,14 +92,14 @@ class EntryEvent:
 
 
 def of_entry(declared: DagsterPipeline, entry: LedgerEntry) -> list[EntryEvent]:
-    """The events of an entry of which only the ledger tells: lag and times are not known."""
+    """Return the events of an entry read from the ledger, which stores neither lag nor times."""
     return _events(declared, entry, {}, {})
 
 
 def of_report(declared: DagsterPipeline, report: CheckpointReport) -> list[EntryEvent]:
-    """The events of an entry this run committed."""
-    known = report_metadata(report)
-    return _events(declared, report.entry, known, written_columns(declared, report.columns))
+    """Return the events of an entry that this run committed."""
+    run_metadata = report_metadata(report)
+    return _events(declared, report.entry, run_metadata, written_columns(declared, report.columns))
 
 
 def _events(
@@ -118,7 +120,7 @@ def _events(
 def _checkpoint(
     declared: DagsterPipeline, entry: LedgerEntry, metadata: dict[str, Any]
 ) -> list[EntryEvent]:
-    """The event of the checkpoint whose rows the entry wrote: its own, or the one it replayed."""
+    """Return the event of the checkpoint whose rows the entry wrote: its own or the replayed."""
     if entry.operation not in (Operation.FORWARD, Operation.REPLAY) or not entry.ranges:
         return []
     code = entry.details.get(CODE_VERSION)
@@ -126,7 +128,7 @@ def _checkpoint(
 
 
 def reported_id(event: dg.AssetMaterialization) -> EntryId | None:
-    """Which ledger entry an event reports; None for an event somebody else wrote."""
+    """Return the ledger entry that an event reports; None for an event from elsewhere."""
     tags = event.tags or {}
     version, transaction = tags.get(DATA_VERSION_TAG, ""), tags.get(TRANSACTION_TAG)
     if transaction is None or not version.isdigit():
@@ -138,41 +140,41 @@ KeyRequest = dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest
 
 
 def checkpoint_partitions(declared: DagsterPipeline) -> dg.DynamicPartitionsDefinition:
-    """One partition for each live checkpoint; the key is its version."""
+    """Return the partitions: one per live checkpoint, keyed by version."""
     return dg.DynamicPartitionsDefinition(name=declared.partitions)
 
 
 def is_checkpoint(entry: LedgerEntry) -> bool:
-    """Whether rows carry this entry's number, so that there is something to replay."""
+    """Return whether rows carry this entry's version, so that it can be replayed."""
     return entry.operation is Operation.FORWARD and bool(entry.ranges)
 
 
 def update_keys(
     declared: DagsterPipeline, instance: dg.DagsterInstance, entry: LedgerEntry
 ) -> None:
-    """Do to the keys what ``entry`` did to the checkpoints.
+    """Apply the effect of ``entry`` on the checkpoints to the partition keys.
 
-    The cost of a checkpoint does not depend on how many keys there are; that of a rewind or a floor
+    The cost of a checkpoint does not depend on the number of keys; that of a rewind or a floor
     does.
     """
     if is_checkpoint(entry):
         instance.add_dynamic_partitions(declared.partitions, [str(entry.version)])
     elif entry.operation in (Operation.REWIND, Operation.PRUNE):
-        known = _versions(instance.get_dynamic_partitions(declared.partitions))
-        for version in sorted(known - live_after(known, [entry])):
+        existing = _versions(instance.get_dynamic_partitions(declared.partitions))
+        for version in sorted(existing - live_after(existing, [entry])):
             instance.delete_dynamic_partition(declared.partitions, str(version))
 
 
-def live_after(known: Collection[int], entries: Iterable[LedgerEntry]) -> set[int]:
-    """The live checkpoints of ``known`` and of ``entries``, once these have happened, in order."""
-    live = set(known)
+def live_after(existing: Collection[int], entries: Iterable[LedgerEntry]) -> set[int]:
+    """Return the live checkpoints after ``entries``, applied in order to ``existing``."""
+    live = set(existing)
     for entry in entries:
         if is_checkpoint(entry):
             live.add(entry.version)
         elif entry.operation is Operation.REWIND and entry.target is not None:
             live -= {v for v in live if entry.target < v < entry.version}
         elif entry.operation is Operation.PRUNE:
-            live -= {v for v in live if v < entry.floor}  # nobody replays them any more
+            live -= {v for v in live if v < entry.floor}  # can no longer be replayed
     return live
 
 
@@ -183,10 +185,10 @@ def key_requests(
     *,
     anew: bool = False,
 ) -> list[KeyRequest]:
-    """What makes ``keys`` those of the newest live checkpoints, in ascending order.
+    """Return the requests that turn ``keys`` into the newest live checkpoints, in ascending order.
 
     Args:
-        keys: as Dagster holds them, in its order.
+        keys: Dagster's keys, in its order.
         entries: ledger entries whose effect may be missing there, oldest first.
         anew: ``keys`` are those of a ledger that was replaced.
     """
@@ -202,10 +204,10 @@ def key_requests(
 
 
 def rearranged(keys: Sequence[str], wanted: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What to take from ``keys`` and then to add at their end, so that they read ``wanted``.
+    """Return the keys to delete from ``keys`` and those to append, so that it equals ``wanted``.
 
-    Dagster keeps keys in the order in which they came, and a range of them goes by that order. So
-    a key that comes late makes those after it come once more.
+    Dagster keeps keys in the order of insertion, and a range of them follows that order. So a late
+    key requires that all keys after it are inserted again.
     """
     chosen = set(wanted)
     held = [key for key in keys if key in chosen]
@@ -216,12 +218,14 @@ def rearranged(keys: Sequence[str], wanted: Sequence[str]) -> tuple[list[str], l
 
 
 def _versions(keys: Iterable[str]) -> set[int]:
-    """Keys somebody else added by hand are left out, and so go with the next clean-up."""
+    """Return the versions among ``keys``. Keys added by hand are left out, so the next clean-up
+    deletes them.
+    """
     return {int(key) for key in keys if key.isdigit()}
 
 
-#: Versions the table shows, and ledger entries that are read for it.
-STANDING_SHOWN = 100
+#: Versions in the table of live checkpoints, and ledger entries read for it.
+LIVE_SHOWN = 100
 ENTRIES_LOOKED_AT = 300
 
 _COLUMNS: Columns = {
@@ -237,24 +241,25 @@ _COLUMNS: Columns = {
 }
 
 
-def standing_event(
+def live_checkpoints_event(
     declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> dg.AssetMaterialization | None:
-    """The newest checkpoint once more, with the table: an overview shows what the last event says.
+    """Return the newest checkpoint's event again, with the table of the live ones, because
+    Dagster's overview shows the last event.
 
-    None if no checkpoint stands.
+    None without a live checkpoint.
     """
     newest = declared.pipeline.newest(ENTRIES_LOOKED_AT)
-    found = checkpoints(newest)
-    if not found:
+    live = checkpoints(newest)
+    if not live:
         return None
-    table = {"standing": standing_table(live_branch(newest))}
-    event = _shown(declared, instance, str(found[-1].version))
+    table = {"standing": live_checkpoints_table(live_branch(newest))}
+    event = _latest_event(declared, instance, str(live[-1].version))
     if event is None:
         [event] = [
-            each.materialization()
-            for each in mirror.of_entry(declared, found[-1].written)
-            if each.key == declared.checkpoints
+            entry_event.materialization()
+            for entry_event in mirror.of_entry(declared, live[-1].written)
+            if entry_event.key == declared.checkpoints
         ]
     return dg.AssetMaterialization(
         declared.checkpoints,
@@ -264,10 +269,10 @@ def standing_event(
     )
 
 
-def standing_table(live: Iterable[LedgerEntry]) -> dg.MetadataValue:
-    """A row for each version that one can go back to, the newest first."""
-    newest_first = [each for each in live if each.operation is not Operation.START][::-1]
-    return table(_COLUMNS, map(_row, newest_first[:STANDING_SHOWN]))
+def live_checkpoints_table(live: Iterable[LedgerEntry]) -> dg.MetadataValue:
+    """Return a table with a row per version that a rewind can go back to, the newest first."""
+    newest_first = [entry for entry in live if entry.operation is not Operation.START][::-1]
+    return table(_COLUMNS, map(_row, newest_first[:LIVE_SHOWN]))
 
 
 def _row(entry: LedgerEntry) -> dict[str, Any]:
@@ -285,7 +290,7 @@ def _row(entry: LedgerEntry) -> dict[str, Any]:
     }
 
 
-def _shown(
+def _latest_event(
     declared: DagsterPipeline, instance: dg.DagsterInstance, partition: str
 ) -> dg.AssetMaterialization | None:
     wanted = dg.AssetRecordsFilter(declared.checkpoints, asset_partitions=[partition])
@@ -298,11 +303,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Progress:
-    """How far ledger and event log were compared.
+    """Progress of the comparison of ledger and event log.
 
     ``entry``: every ledger entry up to this one is in the event log. ``event``: every event up to
     this storage id was read. ``ahead``: entries above ``entry`` that those events report.
-    ``shown``: the head of which the table of what stands was shown.
+    ``shown``: the head whose table of live checkpoints was reported.
     """
 
     entry: EntryId | None = None
@@ -311,21 +316,21 @@ class Progress:
     shown: EntryId | None = None
 
     def to_cursor(self) -> str:
-        """As a sensor cursor."""
+        """Return the sensor cursor."""
         entry = list(self.entry) if self.entry else None
-        ahead = sorted(list(each) for each in self.ahead)
+        ahead = sorted(list(entry_id) for entry_id in self.ahead)
         shown = list(self.shown) if self.shown else None
-        known = {"format": _FORMAT, "entry": entry, "event": self.event, "ahead": ahead}
-        return json.dumps(known | {"shown": shown})
+        payload = {"format": _FORMAT, "entry": entry, "event": self.event, "ahead": ahead}
+        return json.dumps(payload | {"shown": shown})
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Progress:
-        """The inverse of :meth:`to_cursor`; the very beginning if there is none of this format."""
+        """Inverse of :meth:`to_cursor`; the start of the ledger for any other format."""
         raw = json.loads(cursor) if cursor else {}
         if raw.get("format") != _FORMAT:
             return cls()
         entry = EntryId(*raw["entry"]) if raw["entry"] else None
-        ahead = frozenset(EntryId(*each) for each in raw["ahead"])
+        ahead = frozenset(EntryId(*fields) for fields in raw["ahead"])
         shown = raw.get("shown")
         return cls(entry, raw["event"], ahead, EntryId(*shown) if shown else None)
 
@@ -337,16 +342,16 @@ def compare(
     event: int,
     caught_up: bool,
 ) -> tuple[list[LedgerEntry], Progress]:
-    """The entries to report, and the progress after that.
+    """Return the entries to report, and the progress after that.
 
     Args:
         progress: where the last comparison ended.
         entries: the ledger entries that follow ``progress.entry``, oldest first, read *before*
-            the events; perhaps not all.
-        reported: what the events after ``progress.event`` report; perhaps not all.
+            the events; possibly a page of them.
+        reported: entries reported by the events after ``progress.event``; possibly a page of them.
         event: the last of those events.
-        caught_up: there is no event after ``event``. Until then an entry without an event may
-            yet find it, and is not reported.
+        caught_up: there is no event after ``event``. Otherwise the event of an entry may still
+            follow, so the entry is not reported.
     """
     seen = progress.ahead | set(reported)
     missing: list[LedgerEntry] = []
@@ -358,5 +363,5 @@ def compare(
             missing.append(candidate)
         entry = candidate.id
     settled = entry.version if entry else -1
-    ahead = frozenset(each for each in seen if each.version > settled)
+    ahead = frozenset(entry_id for entry_id in seen if entry_id.version > settled)
     return missing, Progress(entry, event, ahead, progress.shown)

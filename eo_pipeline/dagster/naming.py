@@ -1,4 +1,4 @@
-"""What things are called in Dagster, derived from the pipeline in one place."""
+"""Names of a pipeline's Dagster objects, all derived here."""
 
 from __future__ import annotations
 
@@ -107,19 +107,19 @@ class Automation(dg.Model, dg.Resolvable):
     freshness: Freshness | None = Field(None, description="Maximum age of the table.")
 
     def seconds_before_retry(self, retry: int) -> float:
-        """The wait before the first, second, ... retry of a step."""
+        """Return the delay before the first, second, ... retry of a step."""
         policy = dg.RetryPolicy(delay=self.retry_delay_seconds, backoff=dg.Backoff.EXPONENTIAL)
         return float(policy.calculate_delay(retry))
 
     @property
     def sensor_status(self) -> dg.DefaultSensorStatus:
-        """``sensors`` as Dagster spells it."""
+        """Dagster's default status of the sensors."""
         on = self.sensors == "running"
         return dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED
 
     @property
     def schedule_status(self) -> dg.DefaultScheduleStatus:
-        """``sensors`` as Dagster spells it for schedules."""
+        """Dagster's default status of the schedules."""
         on = self.sensors == "running"
         return dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
 
@@ -157,30 +157,30 @@ class Fleet(dg.Model):
 
     @property
     def sensor_status(self) -> dg.DefaultSensorStatus:
-        """``sensors`` as Dagster spells it."""
+        """Dagster's default status of the fleet's sensors."""
         return dg.DefaultSensorStatus[self.sensors.upper()]
 
 
-#: The assets of a pipeline, by what they are.
+#: Kinds of a pipeline's assets.
 Part = Literal["table", "offsets", "checkpoints"]
 
-#: What somebody makes of an asset as it comes: another key, group, owner ...
+#: Changes the default spec of an asset: its key, group, owners ...
 Translation = Callable[[dg.AssetSpec, Part], dg.AssetSpec]
 
-#: Run tag with the pipeline's name. Jobs carry it; the step adds it to runs started elsewhere.
+#: Run tag with the pipeline's name. Jobs set it; the step adds it to runs started elsewhere.
 PIPELINE_TAG = "eo/pipeline"
 
-#: Run tag with what else than reading on a run is for: a rewind, a replay, an audit ...
+#: Run tag of a run that does not ingest: a rewind, a replay, an audit ...
 OPERATION_TAG = "eo/operation"
 
-#: The operations that move no ledger, so that nobody need wait for them.
+#: Operations that do not move the ledger, so that no other run waits for them.
 AUDIT, MAINTAIN = "audit", "maintain"
-MOVE_NOTHING = frozenset({AUDIT, MAINTAIN})
+LEDGER_KEEPING = frozenset({AUDIT, MAINTAIN})
 
-#: The field of a fleet's jobs that says which of its pipelines is meant.
+#: Configuration field of a fleet's jobs that selects the pipeline.
 PIPELINE = "pipeline"
 
-#: How the names of all steps begin.
+#: Prefix of the names of all steps.
 OP_PREFIX = "eo_"
 
 #: Asset group of the topics: a topic is shared by all pipelines that read it.
@@ -189,84 +189,84 @@ TOPIC_GROUP = "kafka"
 
 @dataclass(frozen=True)
 class DagsterPipeline:
-    """A pipeline, how Dagster runs it, and the names of everything made from it."""
+    """A pipeline, its automation, and the names of its Dagster objects."""
 
     pipeline: Pipeline
     automation: Automation
     translation: Translation | None = None
-    #: The attributes of the YAML document, as they are written there; None if there is none.
+    #: Attributes of the YAML document, with templates; None for a pipeline declared in Python.
     document: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    #: Whose sensors look at it; None: its own.
+    #: Fleet whose sensors check the pipeline; None: its own sensors do.
     fleet: Fleet | None = None
 
     @cached_property
     def identifier(self) -> str:
-        """The name where Dagster takes letters, digits and underscores only."""
+        """The name as an identifier; Dagster allows letters, digits and underscores only."""
         return self.pipeline.name.replace("-", "_")
 
     @cached_property
     def table(self) -> dg.AssetKey:
-        """The table asset: the pipeline's name, so that downstream assets name it naturally."""
+        """Key of the table asset: the pipeline's name, natural for downstream assets."""
         return self._key("table")
 
     @cached_property
     def offsets(self) -> dg.AssetKey:
-        """The versioned offset asset: mirrors the ledger."""
+        """Key of the versioned offset asset, which mirrors the ledger."""
         return self._key("offsets")
 
     @cached_property
     def checkpoints(self) -> dg.AssetKey:
-        """The checkpoints with rows, a partition each."""
+        """Key of the asset of the checkpoints with rows, one partition each."""
         return self._key("checkpoints")
 
     @property
     def name(self) -> str:
-        """The pipeline's."""
+        """Name of the pipeline."""
         return self.pipeline.name
 
     def spec(self, part: Part, **attributes: Any) -> dg.AssetSpec:
-        """One of the three assets, translated.
+        """Return the spec of one of the three assets, translated.
 
         Raises:
-            ConfigError: the translation makes another key of it now than of its key alone, so that
-                events and checks would miss it.
+            ConfigError: the translation yields one key for the whole spec and another for the key
+                alone, so that events and checks would miss the asset.
         """
-        spec = self._translated(dg.AssetSpec(self._own_key(part), **attributes), part)
+        spec = self._translated(dg.AssetSpec(self._default_key(part), **attributes), part)
         if spec.key != self._key(part):
             raise ConfigError(
-                f"translation: {self._own_key(part).to_user_string()!r} became both "
+                f"translation: {self._default_key(part).to_user_string()!r} became both "
                 f"{self._key(part).to_user_string()!r} and {spec.key.to_user_string()!r}. Make the "
                 "new key of spec.key alone."
             )
         return spec
 
-    def _own_key(self, part: Part) -> dg.AssetKey:
+    def _default_key(self, part: Part) -> dg.AssetKey:
         name = self.pipeline.name
         return dg.AssetKey(name if part == "table" else f"{name}_{part}")
 
     def _key(self, part: Part) -> dg.AssetKey:
-        return self._translated(dg.AssetSpec(self._own_key(part)), part).key
+        return self._translated(dg.AssetSpec(self._default_key(part)), part).key
 
     def _translated(self, spec: dg.AssetSpec, part: Part) -> dg.AssetSpec:
         return self.translation(spec, part) if self.translation else spec
 
     @property
     def partitions(self) -> str:
-        """Where Dagster keeps the keys of :attr:`checkpoints`; one namespace an instance."""
+        """Name of Dagster's dynamic partitions of :attr:`checkpoints`; unique per instance."""
         return f"{self.pipeline.name}_checkpoints"
 
     @cached_property
     def topics(self) -> tuple[dg.AssetKey, ...]:
-        """The upstream topics, which nobody here materializes.
+        """Keys of the upstream topics, which no step materializes.
 
-        The topics of a pattern are not known before Kafka was asked: one asset stands for all.
+        The topics of a pattern are unknown until Kafka is queried: one asset stands for all.
         """
         source = self.pipeline.source
         names = source.topics or (f"{self.pipeline.name}_topics",)
         return tuple(dg.AssetKey([TOPIC_GROUP, name]) for name in names)
 
     def topic(self, name: str) -> dg.AssetKey:
-        """The asset that stands for the topic ``name``."""
+        """Return the key of the asset of the topic ``name``."""
         by_pattern = self.pipeline.source.topic_pattern is not None
         return self.topics[0] if by_pattern else dg.AssetKey([TOPIC_GROUP, name])
 
@@ -276,22 +276,24 @@ class DagsterPipeline:
 
     @property
     def checkpoints_group(self) -> str:
-        """A group of its own: "Materialize all" in :attr:`group` would ask for partitions."""
+        """Separate group of the checkpoints: "Materialize all" in :attr:`group` would ask for
+        partitions.
+        """
         return f"{self.group}_checkpoints"
 
     @property
     def op(self) -> str:
-        """The step."""
+        """Name of the forward step."""
         return f"{OP_PREFIX}{self.identifier}"
 
     @property
     def pool(self) -> str:
-        """Where the pipeline's steps wait for each other, and for those of the fleet."""
+        """Concurrency pool in which the pipeline's steps wait for each other and the fleet's."""
         return self.automation.pool or (self.fleet.pool if self.fleet else None) or self.op
 
     @property
     def lag_sensor(self) -> str:
-        """The sensor that looks at Kafka."""
+        """Name of the sensor that checks the lag."""
         return f"{self.fleet.name if self.fleet else self.identifier}_lag"
 
     @property
@@ -300,34 +302,34 @@ class DagsterPipeline:
 
     @property
     def shares_jobs(self) -> bool:
-        """Whether what people start on purpose are jobs of the fleet. Not if its document gives its
-        steps a pool, or tags, that the others' have not.
+        """True if the operator jobs are the fleet's. False if the document sets a pool or tags of
+        the steps, which a shared job could not apply.
         """
-        fleet, own = self.fleet, self.automation
+        fleet, automation = self.fleet, self.automation
         if fleet is None or fleet.pool is None or fleet.jobs == "each":
             return False
-        return not (own.pool or own.run_tags or own.op_tags)
+        return not (automation.pool or automation.run_tags or automation.op_tags)
 
     def job_of(self, operation: str) -> str:
-        """The job that does a rewind, a replay, an audit ... of this pipeline."""
-        owner = self.fleet.name if self.fleet and self.shares_jobs else self.identifier
-        return f"{owner}_{operation}"
+        """Return the name of the job that rewinds, replays, audits ... this pipeline."""
+        prefix = self.fleet.name if self.fleet and self.shares_jobs else self.identifier
+        return f"{prefix}_{operation}"
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What the configuration of :meth:`job_of` says so that it means this pipeline."""
+        """Configuration of :meth:`job_of` that selects this pipeline."""
         return {PIPELINE: self.pipeline.name} if self.shares_jobs else {}
 
     @property
     def spark(self) -> str:
-        """The resource. One a pipeline: several pipelines' definitions are merged, and each may
-        run on another Spark.
+        """Name of the Spark resource. One per pipeline: several pipelines' definitions are merged,
+        and each may use another Spark.
         """
         return f"{self.identifier}_spark"
 
     @property
     def known_by(self) -> dict[str, str]:
-        """The tag that every run of the pipeline has, whoever started it."""
+        """Tag of every run of the pipeline, however it was started."""
         return {PIPELINE_TAG: self.pipeline.name}
 
     @property
@@ -335,13 +337,13 @@ class DagsterPipeline:
         return self.automation.run_tags | self.known_by
 
     def run_tags_of(self, operation: str) -> dict[str, str]:
-        """Of runs that somebody starts on purpose, to do something else than read on."""
+        """Return the tags of runs of an operator job."""
         return self.run_tags | {OPERATION_TAG: operation}
 
 
 def topic_spec(key: dg.AssetKey) -> dg.AssetSpec:
-    """A topic as an external asset. Dagster wants equal specs from all pipelines that read it, so
-    it holds nothing that is not in the key.
+    """Return the spec of a topic as an external asset. It contains only what the key determines,
+    because Dagster requires equal specs from all pipelines that read the topic.
     """
     return dg.AssetSpec(
         key, description=f"Kafka: {key.path[-1]}", group_name=TOPIC_GROUP, kinds={"kafka"}

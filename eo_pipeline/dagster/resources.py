@@ -1,4 +1,4 @@
-"""Spark as a Dagster resource, started only when a run has something to read."""
+"""Spark as a Dagster resource, started only when a run has records to read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from eo_pipeline._process import this_process_ends
 from eo_pipeline.spark import SparkSettings
 
 _PROGRAMS = frozenset({"dg", "dagster"})
-#: Their words for one run, or one step of it; ``asset materialize``, ``job execute``.
+#: Subcommands that execute one run or one step: ``asset materialize``, ``job execute``.
 _ONE_RUN = frozenset({"launch", "materialize", "execute", "execute_run", "execute_step"})
 
 
 def is_of_one_run(command: Sequence[str] | None = None) -> bool:
-    """Whether this process, which was started by ``command``, ends with its run, or its step.
+    """Return whether this process, started by ``command``, ends with its run or its step.
 
-    So do those that Dagster's server and its executors start, and its commands that run. Whoever
-    calls ``materialize`` in a notebook, or in tests, has a process that stays.
+    True for processes of Dagster's server and executors, and for the commands that run. A process
+    that calls ``materialize`` in a notebook or in tests stays.
     """
     if multiprocessing.parent_process() is not None:
         return True
@@ -46,52 +46,47 @@ class SparkResource(LazyPySparkResource):
 
     @classmethod
     def of(cls, settings: SparkSettings) -> Self:
-        """The resource for a pipeline's ``spark`` settings."""
+        """Return the resource for a pipeline's ``spark`` settings."""
         resource = cls()
         resource._settings = settings
         return resource
 
     def _init_session(self) -> None:
-        # the parent's one hook: it would build a session without the pinned connector, and keep it
-        # when its server is gone
+        # the parent's only hook; its own session would lack the pinned connector, and would be kept
+        # after its server has gone
         if is_of_one_run():
             this_process_ends()
         self._spark_session = self._settings.session()
 
 
 class SparkDefinition(dg.ResourceDefinition):
-    """The Spark of one pipeline, told from whatever else a code location has for resources."""
+    """Spark of one pipeline; a class of its own, so that it can be told from other resources."""
 
 
 def spark_definition(settings: SparkSettings) -> SparkDefinition:
-    """The resource for a pipeline's ``spark`` settings. Runs share one object, as long as the code
-    location stays loaded: Dagster would otherwise copy it by its public fields.
+    """Return the resource for a pipeline's ``spark`` settings. Runs share one object as long as the
+    code location stays loaded: Dagster would otherwise copy it by its public fields.
     """
-    later = SparkLater(lambda: _resource(settings))
+    resource = LazySpark(lambda: SparkResource.of(settings))
     return SparkDefinition(
-        lambda _: later,
+        lambda _: resource,
         description="Spark session; started only when a run has records to read.",
     )
 
 
-def _resource(settings: SparkSettings) -> SparkResource:
-
-    return SparkResource.of(settings)
-
-
-class SparkLater:
-    """Stands for dagster-pyspark's resource, which is made when something of it is asked for: its
-    import takes a quarter of a second, and every run has this resource.
+class LazySpark:
+    """Proxy of dagster-pyspark's resource, built on first access: its import takes a quarter of a
+    second, and every run has this resource.
     """
 
-    def __init__(self, make: Callable[[], SparkResource]) -> None:
-        self._make = make
+    def __init__(self, build: Callable[[], SparkResource]) -> None:
+        self._build = build
 
     @cached_property
-    def _made(self) -> SparkResource:
-        return self._make()
+    def _resource(self) -> SparkResource:
+        return self._build()
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("_"):  # Python and Dagster ask everything for some of these
+        if name.startswith("_"):  # Python and Dagster probe every object for such names
             raise AttributeError(name)
-        return getattr(self._made, name)
+        return getattr(self._resource, name)

@@ -1,4 +1,4 @@
-"""What Dagster's runs of a pipeline are doing."""
+"""Runs of a pipeline in Dagster: their state, retries, and the events they report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import dagster as dg
 from eo_pipeline._process import sent_again
 from eo_pipeline.dagster import mirror
 from eo_pipeline.dagster.metadata import Columns, in_dagster, table_of
-from eo_pipeline.dagster.naming import MOVE_NOTHING, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
+from eo_pipeline.dagster.naming import LEDGER_KEEPING, OPERATION_TAG, PIPELINE_TAG, DagsterPipeline
 from eo_pipeline.errors import (
     BadRecordError,
     DataLossError,
@@ -29,29 +29,29 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.runs.interruption import notes
 from eo_pipeline.runs.report import CheckpointReport, Starter, started_by
 
-#: Whatever may be committing at this moment.
+#: Statuses of runs that may be committing.
 WORKING = (
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
 
-#: The wait after the first of several failures; each further one doubles it.
+#: Pause after the first failure in a row; each further one doubles it.
 FIRST_PAUSE = timedelta(seconds=30)
-FAILURES_COUNTED = 8  # the longest wait is a little over an hour
+FAILURES_COUNTED = 8  # the longest pause is a little over an hour
 RUNS_LOOKED_AT = 30
 
 
 def working_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> dg.DagsterRun | None:
-    """A run of this pipeline that works, however it was started."""
+    """Return a run of this pipeline that works, however it was started."""
     return _first(instance, _filter(declared, *WORKING))
 
 
 def unfinished_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> dg.DagsterRun | None:
-    """A run of this pipeline that waits or works.
+    """Return a run of this pipeline that waits or works.
 
-    One that the UI's Materialize button queued is not found before it works: it gets its tag from
-    its own step.
+    A run queued by the UI's Materialize button is only visible once it works: its own step sets its
+    tag.
     """
     return _first(instance, _filter(declared, dg.DagsterRunStatus.QUEUED, *WORKING))
 
@@ -59,24 +59,26 @@ def unfinished_run(instance: dg.DagsterInstance, declared: DagsterPipeline) -> d
 def unfinished_runs(
     instance: dg.DagsterInstance, pipelines: Iterable[str], *, working: bool = False
 ) -> dict[str, dg.DagsterRun]:
-    """The same of many pipelines, by name, in one question; ``working``: only of those that do."""
+    """Return the newest unfinished run of each of many pipelines, by name, in one query.
+    ``working``: without queued runs.
+    """
     statuses = WORKING if working else (dg.DagsterRunStatus.QUEUED, *WORKING)
     wanted = dg.RunsFilter(statuses=statuses, tags={PIPELINE_TAG: [*pipelines]})
-    found = [run for run in instance.get_runs(wanted) if _may_move(run)]
-    return {run.tags[PIPELINE_TAG]: run for run in reversed(found)}  # the newest of each
+    runs = [run for run in instance.get_runs(wanted) if _may_move(run)]
+    return {run.tags[PIPELINE_TAG]: run for run in reversed(runs)}  # the newest of each
 
 
 def pause_after_failures(
     instance: dg.DagsterInstance, declared: DagsterPipeline, now: float
 ) -> timedelta | None:
-    """How long a sensor should still wait because the last runs failed; None: not at all.
+    """Return the remaining pause of a sensor after failed runs; None without one.
 
-    A topic that was recreated, say, fails every run until a person decides. Without a growing
-    pause a level-triggered sensor would start one after the other.
+    A recreated topic, for example, fails every run until a person decides. Without a growing pause
+    a level-triggered sensor would start one run after the other.
     """
     newest = instance.get_run_records(_filter(declared), limit=RUNS_LOOKED_AT)
-    # a rewind that was refused says nothing of whether reading on works
-    forward = [each for each in newest if OPERATION_TAG not in each.dagster_run.tags]
+    # a refused rewind is no evidence about forward runs
+    forward = [record for record in newest if OPERATION_TAG not in record.dagster_run.tags]
     records = forward[:FAILURES_COUNTED]
     failures = 0
     for record in records:
@@ -90,26 +92,26 @@ def pause_after_failures(
 
 
 def _first(instance: dg.DagsterInstance, wanted: dg.RunsFilter) -> dg.DagsterRun | None:
-    """The newest such run that may move the ledger: an audit only looks."""
+    """Return the newest matching run that may move the ledger; an audit only reads."""
     runs = instance.get_runs(wanted)
     return next(filter(_may_move, runs), None)
 
 
 def _may_move(run: dg.DagsterRun) -> bool:
-    return run.tags.get(OPERATION_TAG) not in MOVE_NOTHING
+    return run.tags.get(OPERATION_TAG) not in LEDGER_KEEPING
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:
     return dg.RunsFilter(statuses=statuses or None, tags=declared.known_by)
 
 
-#: The logger above all of the engine's.
+#: Parent of all loggers of the engine.
 ENGINE = "eo_pipeline"
 
 LoggedContext = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 
-class _IntoRunLog(logging.Handler):
+class _RunLogHandler(logging.Handler):
     def __init__(self, context: LoggedContext) -> None:
         super().__init__(logging.INFO)
         self._context = context
@@ -120,14 +122,14 @@ class _IntoRunLog(logging.Handler):
 
 @contextmanager
 def into_run_log(context: LoggedContext) -> Iterator[None]:
-    """Within, what the engine logs (level INFO and above) is in the log of the run, too.
+    """Copy the engine's log records (level INFO and above) to the log of the run.
 
-    Nothing is done where the instance has it there already, by its ``managed_python_loggers``.
+    Does nothing if the instance already captures them by its ``managed_python_loggers``.
     """
     if {ENGINE, "root"} & {*context.instance.managed_python_loggers}:
         yield
         return
-    logger, handler = logging.getLogger(ENGINE), _IntoRunLog(context)
+    logger, handler = logging.getLogger(ENGINE), _RunLogHandler(context)
     level = logger.level
     logger.addHandler(handler)
     if logger.getEffectiveLevel() > logging.INFO:
@@ -141,17 +143,17 @@ def into_run_log(context: LoggedContext) -> Iterator[None]:
 
 StepContext = dg.OpExecutionContext | dg.AssetExecutionContext
 
-#: Losses a failure lists: a topic may have 10,000 partitions, and an event is kept for ever.
+#: Losses listed in a failure: a topic may have 10,000 partitions, and an event is kept for ever.
 LOSSES_SHOWN = 100
 
 
 @contextmanager
 def retried(context: StepContext, declared: DagsterPipeline) -> Iterator[None]:
-    """What may succeed when tried again is, as often as the automation says; nothing else.
+    """Retry temporary failures of the step, as often as the automation allows.
 
-    Ops of ours have no retry policy: Dagster would apply it to an interruption, too, so that a
-    run somebody terminated would start again and commit. The wait is part of the step that
-    failed: between two attempts Dagster's in-process executor sleeps and hears nothing.
+    The ops have no retry policy: Dagster would apply it to an interruption, too, so that a
+    terminated run would start again and commit. The delay is part of the failed step: between two
+    attempts Dagster's in-process executor sleeps and ignores signals.
     """
     retries = declared.automation.retries
     with failing(context, declared):
@@ -168,8 +170,9 @@ def retried(context: StepContext, declared: DagsterPipeline) -> Iterator[None]:
 def failing(
     context: StepContext | dg.AssetCheckExecutionContext, declared: DagsterPipeline
 ) -> Iterator[None]:
-    """A step of ours: what the engine says is in the run's log. An error of ours fails the step
-    with its sentence. An interruption goes on to Dagster; the run's log says what it left behind.
+    """Translate errors of a step, and copy the engine's log to the run's. An engine error fails the
+    step with its message. An interruption goes on to Dagster, after its notes about unfinished work
+    were logged.
     """
     try:
         starter = Starter(context.run.job_name, context.run.run_id)
@@ -188,20 +191,20 @@ def failing(
 
 
 def failure_metadata(error: EoPipelineError) -> dict[str, Any]:
-    """What an error knows beside its sentence: for tables, and for programs that ask Dagster."""
-    known: dict[str, Any] = {"error": type(error).__name__, "retryable": error.retryable}
+    """Return the error's fields as metadata, for tables and for programs that query Dagster."""
+    shared: dict[str, Any] = {"error": type(error).__name__, "retryable": error.retryable}
     if isinstance(error, DataLossError | RangesGoneError):
-        return known | {"losses": len(error.losses), "lost": _losses(error.losses)}
+        return shared | {"losses": len(error.losses), "lost": _losses(error.losses)}
     if isinstance(error, BadRecordError) and error.example is not None:
         record = error.example
-        return known | {
+        return shared | {
             "bad_records": error.count,
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
             "reason": record.reason,
         }
-    return known
+    return shared
 
 
 def _losses(losses: Sequence[Loss]) -> dg.MetadataValue:
@@ -219,8 +222,8 @@ def _losses(losses: Sequence[Loss]) -> dg.MetadataValue:
 def _wait(context: StepContext, declared: DagsterPipeline, error: EoPipelineError) -> None:
     automation, retry = declared.automation, context.retry_number + 1
     seconds = automation.seconds_before_retry(retry)
-    told = in_dagster(declared, str(error))
-    context.log.warning(f"{told} Retry {retry} of {automation.retries} in {seconds:g} s")
+    message = in_dagster(declared, str(error))
+    context.log.warning(f"{message} Retry {retry} of {automation.retries} in {seconds:g} s")
     try:
         time.sleep(seconds)
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
@@ -228,19 +231,21 @@ def _wait(context: StepContext, declared: DagsterPipeline, error: EoPipelineErro
         raise
 
 
-#: How far back a step looks for entries that nobody reported.
+#: Newest ledger entries among which a step looks for unreported ones.
 ENTRIES_LOOKED_AT = 200
 
 
 @dataclass
 class EventReporter:
-    """Logs every event at once: for a step whose assets are not its outputs."""
+    """Logs every event at once, for a step whose assets are not its outputs."""
 
     declared: DagsterPipeline
     context: StepContext
 
     def catch_up(self) -> None:
-        """Report what nobody did, before this step's own events: the order is the ledger's."""
+        """Report unreported entries before this step's own events: events follow the ledger's
+        order.
+        """
         for entry in unreported(self.declared, self.context.instance):
             version = entry.version
             self.context.log.info(
@@ -250,7 +255,7 @@ class EventReporter:
             self._report(entry, mirror.of_entry(self.declared, entry))
 
     def committed(self, report: CheckpointReport) -> None:
-        """For the engine to call after each commit."""
+        """Report a commit; the engine calls this after each."""
         self.context.log.info(summary_line(report))
         self._report(report.entry, mirror.of_report(self.declared, report))
 
@@ -265,12 +270,12 @@ class EventReporter:
 
 @dataclass
 class HoldingEventReporter(EventReporter):
-    """Logs an event as soon as it is known not to be its asset's last: for the forward step.
+    """Logs an event once its asset has a newer one, for the forward step.
 
     Dagster takes one result per asset and step. So the newest event of each asset is held back:
-    a step that ends well yields it, one that fails for good logs it. One that is tried again
-    leaves it to the next attempt, which finds the entry in the ledger; after a kill the
-    reconciler does.
+    a successful step yields it, a step that fails for good logs it. A step that is retried leaves
+    it to the next attempt, which finds the entry in the ledger; after a kill the reconciler
+    reports it.
     """
 
     _held: dict[dg.AssetKey, mirror.EntryEvent] = field(default_factory=dict)
@@ -279,11 +284,11 @@ class HoldingEventReporter(EventReporter):
         earlier = self._held.pop(event.key, None)
         if earlier is not None:
             super()._log(earlier)
-        self._held[event.key] = event  # at the end: the order is that of the ledger
+        self._held[event.key] = event  # as the last key: events follow the ledger's order
 
     def results(self, selected: Set[dg.AssetKey]) -> Iterator[dg.MaterializeResult[None]]:
-        """What the step yields, once it has nothing more to tell: of the assets ``selected``. What
-        is not the step's to yield is logged: an asset that nobody selected, and the checkpoints.
+        """Yield the results of the ``selected`` assets at the end of the step. Other events are
+        logged: those of an unselected asset and of the checkpoints.
         """
         for event in self._held.values():
             if event.key in selected and not event.observed:
@@ -306,9 +311,10 @@ class HoldingEventReporter(EventReporter):
 
 
 def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[LedgerEntry]:
-    """What earlier attempts and killed runs committed and did not live to report, oldest first.
+    """Return entries that earlier attempts and killed runs committed without reporting, oldest
+    first.
 
-    Anything older than the last few hundred entries is left to the reconciler.
+    Entries older than the last few hundred are left to the reconciler.
     """
     page = instance.fetch_materializations(declared.offsets, limit=ENTRIES_LOOKED_AT)
     events = [record.asset_materialization for record in page.records]
@@ -322,7 +328,7 @@ def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[
 
 
 def summary_line(report: CheckpointReport) -> str:
-    """One line for the run's log, there as soon as the commit is."""
+    """Return one line about a commit, for the run's log."""
     entry, counts = report.entry, report.entry.counts
     if not entry.ranges:
         aim = f" to {entry.target}" if entry.target is not None else ""

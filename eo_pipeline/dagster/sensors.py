@@ -1,5 +1,5 @@
 """Sensors of a pipeline: lag, partitions, reconciler. They only start runs and report; the ledger
-decides what is read, so a missed tick delays data but cannot lose any.
+decides which offsets are read, so a missed tick delays data but cannot lose any.
 
 An unreachable broker or store fails the tick with its error; a skipped tick would look healthy.
 """
@@ -13,19 +13,19 @@ from dataclasses import replace
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
-from eo_pipeline.dagster.mirror import Progress, compare, key_requests, standing_event
+from eo_pipeline.dagster.mirror import Progress, compare, key_requests, live_checkpoints_event
 from eo_pipeline.dagster.naming import DagsterPipeline
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
 from eo_pipeline.dagster.topics import (
     KnownPartitions,
-    Told,
+    LagCursor,
     Topic,
-    asked_once,
-    away_events,
-    is_shown_as_away,
-    seen_metadata,
-    tell,
+    is_reported_unreachable,
+    state_metadata,
+    topic_events,
     topics_of,
+    unreachable_events,
+    with_outage_cache,
 )
 from eo_pipeline.errors import SourceUnavailableError, some_of
 from eo_pipeline.kafka.logs import said_of
@@ -37,19 +37,19 @@ from eo_pipeline.operations.status import Status
 Tick = dg.SensorResult | dg.SkipReason | dg.RunRequest
 Evaluate = Callable[[dg.SensorEvaluationContext], Tick]
 
-#: Ledger entries one tick reports, and events it reads: a tick stays well below its time limit.
+#: Ledger entries reported and events read per tick: a tick stays well below its time limit.
 ENTRIES_A_TICK = 200
 EVENTS_A_TICK = 1_000
 
-#: Seconds between the looks of one tick that waits.
-LOOKS_EVERY_S = 0.5
+#: Seconds between the polls of one tick that waits.
+POLL_INTERVAL_S = 0.5
 
-#: Partitions named in a message before they are only counted.
+#: Partitions named in a message; further ones are counted.
 NAMED_MAX = 20
 
 
 def build_sensors(declared: DagsterPipeline) -> list[dg.SensorDefinition]:
-    """The sensors the declaration asks for."""
+    """Build the sensors that the declaration asks for."""
     lag = [_lag_sensor(declared)] if declared.automation.lag_threshold else []
     return [*lag, _partition_sensor(declared), _reconciler(declared)]
 
@@ -77,56 +77,56 @@ def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
     return _sensor(
         declared,
         "lag",
-        lambda context: look_at_lag(declared, context.instance, context.cursor),
+        lambda context: check_lag(declared, context.instance, context.cursor),
         description="Starts a run when Kafka has new records, and records the lag on each tick.",
         seconds=declared.automation.lag_interval_seconds,
         job=declared.job,
     )
 
 
-def look_at_lag(
+def check_lag(
     declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> dg.SensorResult:
-    """Looks each time, also while a run works: what is seen is shown on the topic's asset.
+    """Poll Kafka on every tick, also during a run, because the topic's asset shows the result.
 
     Raises:
-        SourceUnavailableError: Kafka is away, which the check of the topic shows as well.
+        SourceUnavailableError: Kafka is unreachable; the topic's check fails as well.
     """
-    told = Told.from_cursor(cursor)
-    away = is_shown_as_away(declared, instance)
+    reported = LagCursor.from_cursor(cursor)
+    unreachable = is_reported_unreachable(declared, instance)
     try:
-        status, decided = _look_until_a_run(declared, instance)
+        status, decision = _poll_until_run(declared, instance)
     except SourceUnavailableError as error:
-        for event in [] if away else away_events(declared, error):
-            instance.report_runless_asset_event(event)  # of a tick that fails Dagster takes none
+        for event in [] if unreachable else unreachable_events(declared, error):
+            instance.report_runless_asset_event(event)  # Dagster drops the events of a failed tick
         raise
-    events, told = tell(declared, status, told, time.time(), anew=away)
+    events, reported = topic_events(declared, status, reported, time.time(), anew=unreachable)
     return dg.SensorResult(
-        run_requests=[decided] if isinstance(decided, dg.RunRequest) else [],
-        skip_reason=decided if isinstance(decided, dg.SkipReason) else None,
+        run_requests=[decision] if isinstance(decision, dg.RunRequest) else [],
+        skip_reason=decision if isinstance(decision, dg.SkipReason) else None,
         asset_events=events,
-        cursor=told.to_cursor(),
+        cursor=reported.to_cursor(),
     )
 
 
-def _look_until_a_run(
+def _poll_until_run(
     declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> tuple[Status, dg.RunRequest | dg.SkipReason]:
-    """The last look, and what to do: whatever arrives while it waits is seen at once."""
+    """Poll until a run is due or the wait ends; return the last status and the decision."""
     until = time.monotonic() + declared.automation.lag_wait_seconds
     while True:
-        status = asked_once(declared.pipeline.source, declared.pipeline.status)
-        decided = run_for_lag(declared, instance, status)
-        if isinstance(decided, dg.RunRequest) or time.monotonic() + LOOKS_EVERY_S > until:
-            return status, decided
-        time.sleep(LOOKS_EVERY_S)
+        status = with_outage_cache(declared.pipeline.source, declared.pipeline.status)
+        decision = run_for_lag(declared, instance, status)
+        if isinstance(decision, dg.RunRequest) or time.monotonic() + POLL_INTERVAL_S > until:
+            return status, decision
+        time.sleep(POLL_INTERVAL_S)
 
 
 def run_for_lag(
     declared: DagsterPipeline, instance: dg.DagsterInstance, status: Status
 ) -> dg.RunRequest | dg.SkipReason:
-    """By level, not by edge: what arrives while a run works is seen when the run is over. There
-    is no run key, because Dagster would never start a key again whose run failed.
+    """Decide by level, not by edge: records that arrive during a run are seen after it. No run key,
+    because Dagster would never start a key again whose run failed.
     """
     run = unfinished_run(instance, declared)
     if run is not None:
@@ -146,11 +146,11 @@ def _status(run: dg.DagsterRun) -> str:
 
 
 def wanted_run(declared: DagsterPipeline, status: Status) -> dg.RunRequest | dg.SkipReason:
-    """The same by what Kafka holds alone, if nothing works and nothing failed."""
+    """Decide by Kafka's lag alone, once no run works and none failed."""
     threshold = declared.automation.lag_threshold or 1
     if status.head is None and not status.cluster.bounds:
         return dg.SkipReason("no subscribed topic exists yet")
-    # without a ledger even an empty topic is worth a run: it writes down where reading starts
+    # without a ledger even an empty topic needs a run, which records the start offsets
     if status.head is not None and status.lag < threshold:
         return dg.SkipReason(
             f"lag {status.lag:,}, below {threshold:,}{_waiting(status)}; ledger at version "
@@ -169,40 +169,42 @@ def _partition_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
     return _sensor(
         declared,
         "partitions",
-        lambda context: look_for_partitions(declared, context.cursor),
+        lambda context: check_partitions(declared, context.cursor),
         description="Reports new Kafka partitions and topics, and starts a run for them.",
         seconds=declared.automation.partition_interval_seconds,
         job=declared.job,
     )
 
 
-def look_for_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
-    """What is in Kafka and neither in the cursor nor, without a cursor, in the ledger.
+def check_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
+    """Report partitions that are in Kafka but not in the cursor or, without a cursor, in the
+    ledger.
 
-    Before the first run there is nothing to compare with: that run takes every partition.
+    Before the first run there is no ledger to compare with: that run reads every partition.
     """
-    status = asked_once(declared.pipeline.source, declared.pipeline.status)
+    status = with_outage_cache(declared.pipeline.source, declared.pipeline.status)
     if status.head is None:
         return dg.SkipReason("No ledger yet: the first run reads all existing partitions.")
-    remembered = KnownPartitions.from_cursor(cursor)
-    known = remembered or KnownPartitions.of_ledger(status.head)
-    new = known.new_in(status.cluster)
-    # a sensor without a memory also says once how many partitions there are
-    announced = new if remembered else sorted(status.cluster.bounds)
+    stored = KnownPartitions.from_cursor(cursor)
+    previous = stored or KnownPartitions.of_ledger(status.head)
+    new = previous.new_in(status.cluster)
+    # without a cursor the sensor also reports the number of partitions once
+    announced = new if stored else sorted(status.cluster.bounds)
     partitions = len(status.cluster.bounds)
     return dg.SensorResult(
         run_requests=[_run_for(declared, new, status.cluster)] if new else [],
         skip_reason=None if new else f"no new partition; {partitions:,} known",
         asset_events=_observations(declared, status, announced, new),
-        cursor=known.including(status.cluster).to_cursor(),
+        cursor=previous.including(status.cluster).to_cursor(),
     )
 
 
 def _run_for(
     declared: DagsterPipeline, new: Sequence[TopicPartition], cluster: Cluster
 ) -> dg.RunRequest:
-    """One run for these partitions, whatever the daemon repeats after a crash. Should it fail,
-    the lag sensor and the schedule start the next: the planner finds new partitions by itself.
+    """Return one run for these partitions, however often the daemon repeats the tick after a crash.
+    If it fails, the lag sensor or the schedule starts the next: the planner finds new partitions
+    itself.
     """
     topics = sorted({tp.topic for tp in new})
     ids = ",".join(f"{topic}={cluster.topic_ids.get(topic)}" for topic in topics)
@@ -219,25 +221,27 @@ def _observations(
     announced: Sequence[TopicPartition],
     new: Sequence[TopicPartition],
 ) -> list[dg.AssetObservation]:
-    """One for each topic asset that stands for some of ``announced``."""
-    seen = topics_of(declared, status)
+    """Return an observation for each topic asset of the ``announced`` partitions."""
+    topics = topics_of(declared, status)
     return [
         _observation(
-            declared, key, seen[key], [tp for tp in new if declared.topic(tp.topic) == key]
+            declared, key, topics[key], [tp for tp in new if declared.topic(tp.topic) == key]
         )
         for key in sorted({declared.topic(tp.topic) for tp in announced})
     ]
 
 
 def _observation(
-    declared: DagsterPipeline, key: dg.AssetKey, seen: Topic, new: Sequence[TopicPartition]
+    declared: DagsterPipeline, key: dg.AssetKey, topic: Topic, new: Sequence[TopicPartition]
 ) -> dg.AssetObservation:
     return dg.AssetObservation(
         key,
-        description=f"new: {some_of(new, NAMED_MAX)}" if new else f"{seen.partitions:,} partitions",
+        description=f"new: {some_of(new, NAMED_MAX)}"
+        if new
+        else f"{topic.partitions:,} partitions",
         metadata={
             "new_partitions": dg.MetadataValue.text(some_of(new, NAMED_MAX) if new else "none"),
-            **seen_metadata(declared, key, seen),
+            **state_metadata(declared, key, topic),
         },
     )
 
@@ -254,10 +258,10 @@ def _reconciler(declared: DagsterPipeline) -> dg.SensorDefinition:
 
 
 def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
-    """Compare the ledger with the event log, and report what is missing there.
+    """Compare the ledger with the event log, and report the missing entries.
 
-    The order matters: ledger, then runs, then events. An entry that was read and whose run is
-    over has had its event written, if it was ever to be; so no event is written twice.
+    The order matters: ledger, then runs, then events. Once the run of an entry that was read is
+    over, its event has been written or never will be; so no event is written twice.
     """
     progress = Progress.from_cursor(cursor)
     entries = declared.pipeline.following(progress.entry, ENTRIES_A_TICK)
@@ -272,41 +276,41 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
         )
     missing, after = _compare(declared, instance, progress, entries)
     at = f"version {after.entry.version}" if after.entry else "an empty ledger"
-    shown = _standing(declared, instance, entries, progress, after)
+    shown = _live_table(declared, instance, entries, progress, after)
     after = replace(after, shown=after.entry if shown else progress.shown)
-    said = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
+    message = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
     settled = [e for e in entries if after.entry and e.version <= after.entry.version]
     keys = instance.get_dynamic_partitions(declared.partitions)
     return dg.SensorResult(
-        skip_reason=f"{said}up to {at}",
+        skip_reason=f"{message}up to {at}",
         asset_events=[*_repairs(declared, instance, missing), *shown],
-        # every entry comes by here once, so a key that its run did not live to add is added now
+        # every entry passes here once, so the key of a run that was killed is added now
         dynamic_partitions_requests=key_requests(declared, keys, settled, anew=replaced),
         cursor=after.to_cursor(),
     )
 
 
-def _standing(
+def _live_table(
     declared: DagsterPipeline,
     instance: dg.DagsterInstance,
     entries: Sequence[LedgerEntry],
     progress: Progress,
     after: Progress,
 ) -> list[dg.AssetMaterialization]:
-    """What stands, if that is not what was shown last, and the whole ledger has been looked at."""
+    """Return the table of live checkpoints if it changed, once the whole ledger was compared."""
     if after.entry == progress.shown or len(entries) == ENTRIES_A_TICK:
         return []
-    event = standing_event(declared, instance)
+    event = live_checkpoints_event(declared, instance)
     return [event] if event else []
 
 
 def _repairs(
     declared: DagsterPipeline, instance: dg.DagsterInstance, missing: Sequence[LedgerEntry]
 ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
-    """The events of ``missing``; and where a newer version was already reported, that one once
-    more: Dagster takes the last event for the state of the asset.
+    """Return the events of ``missing``. A newer version that was already reported is reported
+    again, because Dagster takes the last event for the state of the asset.
     """
-    repairs = [event.event() for e in missing for event in mirror.of_entry(declared, e)]
+    repairs = [event.event() for entry in missing for event in mirror.of_entry(declared, entry)]
     for key in (declared.table, declared.offsets) if missing else ():
         event = instance.get_latest_materialization_event(key)
         latest = event.asset_materialization if event else None
@@ -331,7 +335,7 @@ def _compare(
     return compare(
         progress,
         entries,
-        reported={found for event in events if event and (found := mirror.reported_id(event))},
+        reported={id_ for event in events if event and (id_ := mirror.reported_id(event))},
         event=page.records[-1].storage_id if page.records else progress.event,
         caught_up=len(page.records) < EVENTS_A_TICK,
     )

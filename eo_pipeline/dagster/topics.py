@@ -1,5 +1,5 @@
-"""What a look at Kafka found, as Dagster shows it: an observation of each topic, and the check that
-says whether Kafka answers and how far the pipeline is behind.
+"""Kafka's state in Dagster: an observation of each topic, and the check that reports whether Kafka
+is reachable and how large the pipeline's lag is.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 
 def will_evaluate(context: dg.OpExecutionContext, key: dg.AssetCheckKey) -> None:
-    """Show the check as being evaluated by this run; should the run end without a result, the
-    check shows that its evaluation failed. A step of a check has Dagster do this.
+    """Show the check as being evaluated by this run; if the run ends without a result, the check
+    shows that its evaluation failed. For a step of a check Dagster does this itself.
     """
     planned = AssetCheckEvaluationPlanned(asset_key=key.asset_key, check_name=key.name)
     event = DagsterEvent(
@@ -51,11 +51,11 @@ def will_evaluate(context: dg.OpExecutionContext, key: dg.AssetCheckKey) -> None
 def evaluated(
     key: dg.AssetCheckKey, result: dg.AssetCheckResult, of: dg.EventLogRecord | None = None
 ) -> dg.AssetCheckEvaluation:
-    """``result`` as an event that any step, or a sensor, may report.
+    """Return ``result`` as an event that any step or sensor may report.
 
     Args:
-        of: the materialization that was looked at. Dagster shows a check as not evaluated once
-            there is a newer one; without it, once there is one newer than the evaluation's start.
+        of: the materialization that was checked. Dagster shows a check as not evaluated once there
+            is a newer one; without it, once there is one newer than the evaluation's start.
     """
     return dg.AssetCheckEvaluation(
         asset_key=key.asset_key,
@@ -76,23 +76,25 @@ def _target(of: dg.EventLogRecord) -> AssetCheckEvaluationTargetMaterializationD
 
 _FORMAT = 1
 
-#: Where nothing changes, a look is told so often, so that what is shown is not older than that.
-TOLD_AT_LEAST_EVERY_S = 300.0
+#: Interval of reports while nothing changes: the maximum age of the shown state.
+REPORT_INTERVAL_S = 300.0
 
 Event = dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def lag_check(declared: DagsterPipeline, topic: dg.AssetKey) -> dg.AssetCheckKey:
-    """The check of ``topic``. Pipelines that read one topic each have one of their own."""
+    """Return the key of the check of ``topic``. Pipelines that read the same topic have separate
+    checks.
+    """
     return dg.AssetCheckKey(topic, f"{declared.identifier}_follows")
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One topic asset at one moment; offsets are sums over its Kafka partitions.
+    """State of one topic asset; offsets are sums over its Kafka partitions.
 
     ``held`` are the offsets Kafka holds, ``lag`` those of them that wait to be read, ``unstable``
-    those that wait besides until producers' transactions end.
+    those that additionally wait for producers' transactions to end.
     """
 
     partitions: int
@@ -108,34 +110,34 @@ class Topic:
 
 
 def topics_of(declared: DagsterPipeline, status: Status) -> dict[dg.AssetKey, Topic]:
-    """What ``status`` says of each topic asset; one that Kafka does not have is not there."""
+    """Return the state of each topic asset by ``status``; Kafka lacks topics without one."""
     positions = positions_of(status.head, status.cluster)
     behind: dict[dg.AssetKey, dict[TopicPartition, tuple[int, int, int]]] = defaultdict(dict)
-    for tp, held in status.cluster.bounds.items():
-        at = positions.get(tp, held.beginning)
-        behind[declared.topic(tp.topic)][tp] = (held.beginning, at, held.end)
+    for tp, bounds in status.cluster.bounds.items():
+        position = positions.get(tp, bounds.beginning)
+        behind[declared.topic(tp.topic)][tp] = (bounds.beginning, position, bounds.end)
     unstable = Counter[dg.AssetKey]()
-    for tp, held in status.cluster.bounds.items():
-        unstable[declared.topic(tp.topic)] += held.unstable
+    for tp, bounds in status.cluster.bounds.items():
+        unstable[declared.topic(tp.topic)] += bounds.unstable
     return {key: _topic(behind[key], unstable[key]) for key in declared.topics if key in behind}
 
 
 def _topic(behind: Mapping[TopicPartition, tuple[int, int, int]], unstable: int) -> Topic:
-    every = behind.values()
+    rows = behind.values()
     return Topic(
         partitions=len(behind),
-        end=sum(end for _, _, end in every),
-        held=sum(end - beginning for beginning, _, end in every),
-        lag=sum(max(0, end - at) for _, at, end in every),
+        end=sum(end for _, _, end in rows),
+        held=sum(end - beginning for beginning, _, end in rows),
+        lag=sum(max(0, end - at) for _, at, end in rows),
         unstable=unstable,
         behind=behind,
     )
 
 
 @dataclass(frozen=True)
-class Told:
-    """What was last said, so that it is not said again: a sensor's cursor. ``states`` are by topic
-    asset.
+class LagCursor:
+    """Last reported state per topic asset, kept as a sensor's cursor so that no state is reported
+    twice.
     """
 
     at: float = 0.0
@@ -145,57 +147,62 @@ class Told:
         return json.dumps({"format": _FORMAT, "at": self.at, "states": self.states})
 
     @classmethod
-    def from_cursor(cls, cursor: str | None) -> Told:
-        """The inverse; as if nothing had been said if there is none of this format."""
+    def from_cursor(cls, cursor: str | None) -> LagCursor:
+        """Inverse of :meth:`to_cursor`; an empty state for any other format."""
         raw = json.loads(cursor) if cursor else {}
         return cls(raw["at"], raw["states"]) if raw.get("format") == _FORMAT else cls()
 
 
-def tell(
+def topic_events(
     declared: DagsterPipeline,
     status: Status,
-    told: Told,
+    reported: LagCursor,
     now: float,
     *,
     anew: bool = False,
-    every_s: float = TOLD_AT_LEAST_EVERY_S,
+    every_s: float = REPORT_INTERVAL_S,
     kept: Callable[[], Mapping[dg.AssetKey, str]] | None = None,
-) -> tuple[list[Event], Told]:
-    """The events of a look that found something new, or came ``every_s`` seconds after the last one
-    that did; and what then was said. ``anew``: whatever was said, it is no longer what is shown.
-    ``kept`` gives :func:`retention`, where somebody remembers it.
+) -> tuple[list[Event], LagCursor]:
+    """Return the events of a poll whose state is new, or that comes ``every_s`` seconds after the
+    last reported one; and the state reported then.
+
+    Args:
+        anew: report in any case, because Dagster shows another state.
+        kept: returns :func:`retention` from a cache.
     """
-    found = topics_of(declared, status)
-    states = {key.to_user_string(): topic.state for key, topic in found.items()}
-    if states == told.states and not anew and now - told.at < every_s:
-        return [], told
+    topics = topics_of(declared, status)
+    states = {key.to_user_string(): topic.state for key, topic in topics.items()}
+    if states == reported.states and not anew and now - reported.at < every_s:
+        return [], reported
     events: list[Event] = []
     retained = kept() if kept else retention(declared)
-    for key, topic in found.items():
-        arriving = _per_second(topic, told.states.get(key.to_user_string()), now - told.at)
+    for key, topic in topics.items():
+        arriving = _per_second(topic, reported.states.get(key.to_user_string()), now - reported.at)
         events.append(_observation(declared, key, topic, arriving, retained))
         events.append(evaluated(lag_check(declared, key), lag_result(declared, topic)))
-    return events, Told(now, states)
+    return events, LagCursor(now, states)
 
 
-def is_shown_as_away(declared: DagsterPipeline, instance: dg.DagsterInstance) -> bool:
-    """Whether the check of the topics says now that Kafka does not answer."""
+def is_reported_unreachable(declared: DagsterPipeline, instance: dg.DagsterInstance) -> bool:
+    """Return whether the topics' check currently shows that Kafka is unreachable."""
     key = lag_check(declared, declared.topics[0])
-    found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    said = found.evaluation if found else None
-    if not isinstance(said, dg.AssetCheckEvaluation):
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    evaluation = record.evaluation if record else None
+    if not isinstance(evaluation, dg.AssetCheckEvaluation):
         return False
-    return not said.passed and said.severity is dg.AssetCheckSeverity.ERROR
+    return not evaluation.passed and evaluation.severity is dg.AssetCheckSeverity.ERROR
 
 
-def away_events(declared: DagsterPipeline, error: EoPipelineError) -> list[dg.AssetCheckEvaluation]:
-    """What a look that got no answer says of each topic."""
-    result = away_result(declared, error)
+def unreachable_events(
+    declared: DagsterPipeline, error: EoPipelineError
+) -> list[dg.AssetCheckEvaluation]:
+    """Return the failed check of each topic, after a poll without an answer."""
+    result = unreachable_result(declared, error)
     return [evaluated(lag_check(declared, key), result) for key in declared.topics]
 
 
 def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
-    """Kafka answered: whether too much waits is the declaration's to say."""
+    """Return the check result of a reachable topic; ``lag_limit`` decides whether it passes."""
     limit = declared.automation.lag_limit
     passed = limit is None or topic.lag < limit
     against = "" if limit is None else f", {'below' if passed else 'not below'} {limit:,}"
@@ -211,8 +218,8 @@ def _behind_transactions(topic: Topic) -> str:
     return f"; {topic.unstable:,} offsets wait behind open transactions" * bool(topic.unstable)
 
 
-def away_result(declared: DagsterPipeline, error: EoPipelineError) -> dg.AssetCheckResult:
-    """Kafka, or the store, did not answer, and so nobody knows what waits."""
+def unreachable_result(declared: DagsterPipeline, error: EoPipelineError) -> dg.AssetCheckResult:
+    """Return the check result while Kafka or the store does not answer; the lag is unknown."""
     servers = declared.pipeline.source.bootstrap_servers
     return dg.AssetCheckResult(
         passed=False,
@@ -223,17 +230,17 @@ def away_result(declared: DagsterPipeline, error: EoPipelineError) -> dg.AssetCh
 
 
 def retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
-    """How long each topic asset keeps records, in words; empty where the broker lets nobody look at
-    its settings.
+    """Return how long each topic asset keeps records, in words; empty if the broker denies access
+    to its settings.
     """
     admin = KafkaAdmin(declared.pipeline.source)
     try:
-        found = admin.retention(admin.topic_ids())
+        by_topic = admin.retention(admin.topic_ids())
     except SourceUnavailableError as error:
         log.info("%s: how long records are kept is not known: %s", declared.pipeline.name, error)
         return {}
     by_key: dict[dg.AssetKey, set[str]] = {}
-    for topic, kept in found.items():
+    for topic, kept in by_topic.items():
         by_key.setdefault(declared.topic(topic), set()).add(kept)
     return {key: "; ".join(sorted(kept)) for key, kept in by_key.items()}
 
@@ -251,13 +258,13 @@ def _observation(
         metadata={
             **({} if arriving is None else {"offsets_per_second": round(arriving, 2)}),
             **({"retention": kept[key]} if key in kept else {}),
-            **seen_metadata(declared, key, topic),
+            **state_metadata(declared, key, topic),
         },
     )
 
 
-def seen_metadata(declared: DagsterPipeline, key: dg.AssetKey, topic: Topic) -> dict[str, Any]:
-    """What plots first, then where every partition stands, then what the declaration says."""
+def state_metadata(declared: DagsterPipeline, key: dg.AssetKey, topic: Topic) -> dict[str, Any]:
+    """Return plotted numbers first, then every partition's position, then the declared fields."""
     return {
         f"lag_of_{declared.identifier}": topic.lag,
         "end_offset": topic.end,
@@ -269,7 +276,7 @@ def seen_metadata(declared: DagsterPipeline, key: dg.AssetKey, topic: Topic) -> 
 
 
 def _per_second(topic: Topic, before: Sequence[int] | None, seconds: float) -> float | None:
-    """How fast the topic grew since the last look; None where it is not known."""
+    """Return the topic's growth since the last poll; None if unknown."""
     if before is None or seconds <= 0 or before[1] > topic.end:
         return None
     return (topic.end - before[1]) / seconds
@@ -293,29 +300,29 @@ def _positions(topic: Topic) -> dg.MetadataValue:
     return table(columns, rows)
 
 
-#: Seconds for which nobody asks a cluster again that did not answer: about one round of sensors.
-TOLD_SECONDS = 10.0
+#: Seconds for which an unreachable cluster is not queried again: about one round of sensors.
+OUTAGE_TTL_S = 10.0
 
-#: Until when (monotonic), and what was said; by how the cluster is reached.
-_away: dict[Any, tuple[float, str]] = {}
+#: Expiry (monotonic) and error message of each unreachable cluster.
+_outages: dict[Any, tuple[float, str]] = {}
 
 
-def asked_once(source: KafkaSource, look: Callable[[], T]) -> T:
-    """What ``look`` at the cluster of ``source`` gives; at one that just did not answer nobody
-    looks, so that the sensors behind need not wait for it as well.
+def with_outage_cache(source: KafkaSource, query: Callable[[], T]) -> T:
+    """Return the result of ``query``, which is skipped for a cluster that just did not answer, so
+    that later sensors need not wait for it as well.
 
     Raises:
-        SourceUnavailableError: it does not answer, or just did not.
+        SourceUnavailableError: the cluster does not answer, or just did not.
     """
-    # with other credentials it is another matter
+    # other credentials may succeed, so they are part of the key
     cluster = (source.bootstrap_servers, tuple(sorted(source.client.items(), key=lambda i: i[0])))
-    until, said = _away.get(cluster, (0.0, ""))
+    until, message = _outages.get(cluster, (0.0, ""))
     if time.monotonic() < until:
-        raise SourceUnavailableError(said)
+        raise SourceUnavailableError(message)
     try:
-        return look()
+        return query()
     except SourceUnavailableError as error:
-        _away[cluster] = (time.monotonic() + TOLD_SECONDS, str(error))
+        _outages[cluster] = (time.monotonic() + OUTAGE_TTL_S, str(error))
         raise
 
 
@@ -325,8 +332,8 @@ Spans = list[list[int]]
 
 @dataclass(frozen=True)
 class KnownPartitions:
-    """Partitions already announced, and the topic's UUID each belonged to: a topic that was
-    deleted and created again is new, whatever its name.
+    """Partitions already announced, with their topic's UUID: a topic that was deleted and created
+    again is new, whatever its name.
     """
 
     topic_ids: Mapping[str, str]
@@ -334,7 +341,7 @@ class KnownPartitions:
 
     @classmethod
     def of_ledger(cls, head: LedgerEntry) -> KnownPartitions:
-        """Where a sensor without a memory starts: what the runs have taken up."""
+        """Return the partitions that runs have read: the start for a sensor without a cursor."""
         return cls(dict(head.topic_ids), frozenset(head.offsets))
 
     @classmethod
@@ -342,29 +349,33 @@ class KnownPartitions:
         return cls(dict(cluster.topic_ids), frozenset(cluster.bounds))
 
     def new_in(self, cluster: Cluster) -> list[TopicPartition]:
-        """Partitions of ``cluster`` that are not known."""
+        """Return the partitions of ``cluster`` that are not known."""
         return sorted(tp for tp in cluster.bounds if not self._holds(tp, cluster))
 
     def including(self, cluster: Cluster) -> KnownPartitions:
-        """Both; where a topic has another UUID, the cluster's. A topic that is briefly not seen
-        stays known, so that it is not announced again.
+        """Return the union; the cluster's UUID replaces an older one. A topic that is briefly not
+        visible stays known, so that it is not announced again.
         """
-        now = cluster.topic_ids
-        kept = {tp for tp in self.partitions if tp.topic not in now or self._holds(tp, cluster)}
-        return KnownPartitions({**self.topic_ids, **now}, frozenset(kept | cluster.bounds.keys()))
+        topic_ids = cluster.topic_ids
+        kept = {
+            tp for tp in self.partitions if tp.topic not in topic_ids or self._holds(tp, cluster)
+        }
+        return KnownPartitions(
+            {**self.topic_ids, **topic_ids}, frozenset(kept | cluster.bounds.keys())
+        )
 
     def _holds(self, tp: TopicPartition, cluster: Cluster) -> bool:
-        known = self.topic_ids.get(tp.topic)
-        return tp in self.partitions and known in (None, cluster.topic_ids.get(tp.topic))
+        topic_id = self.topic_ids.get(tp.topic)
+        return tp in self.partitions and topic_id in (None, cluster.topic_ids.get(tp.topic))
 
     def to_cursor(self) -> str:
-        """As a sensor cursor, topics sorted."""
+        """Return the sensor cursor, topics sorted."""
         numbers: dict[str, list[int]] = {}
         for tp in self.partitions:
             numbers.setdefault(tp.topic, []).append(tp.partition)
         topics = {
-            topic: {"id": self.topic_ids.get(topic), "partitions": _spans(found)}
-            for topic, found in sorted(numbers.items())
+            topic: {"id": self.topic_ids.get(topic), "partitions": _spans(partitions)}
+            for topic, partitions in sorted(numbers.items())
         }
         return json.dumps({"format": _FORMAT, "topics": topics})
 
@@ -376,11 +387,11 @@ class KnownPartitions:
             return None
         topics = raw["topics"]
         return cls(
-            {topic: held["id"] for topic, held in topics.items() if held["id"]},
+            {topic: fields["id"] for topic, fields in topics.items() if fields["id"]},
             frozenset(
                 TopicPartition(topic, number)
-                for topic, held in topics.items()
-                for start, end in held["partitions"]
+                for topic, fields in topics.items()
+                for start, end in fields["partitions"]
                 for number in range(start, end)
             ),
         )

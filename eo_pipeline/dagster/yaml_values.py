@@ -1,4 +1,4 @@
-"""From what a defs.yaml says to what the engine takes, and errors back to the line they are on."""
+"""Values of a defs.yaml for the engine, and errors with the line that they refer to."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from eo_pipeline.config.settings import Problem
 
 Path = tuple[int | str, ...]
 
-#: ``{{ env.NAME }}`` and ``{{ env("NAME") }}``: a variable that must be there.
+#: ``{{ env.NAME }}`` and ``{{ env("NAME") }}``: a variable that must be set.
 _VARIABLE = re.compile(r"""\{\{-?\s*env(?:\.(\w+)|\(\s*['"](\w+)['"]\s*\))\s*-?\}\}""")
 
-#: What Jinja takes for more than text, and line ends that it rewrites.
+#: Jinja's syntax, and line ends that Jinja rewrites.
 _SYNTAX = re.compile(r"\{[{%#]|\r")
 
 
 def resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
-    """Fill in the templates of a nested value, leaving what they yield as it was written.
+    """Fill in the templates of a nested value, and keep the resulting texts as texts.
 
     Dagster reads a filled-in template as a Python literal: a password ``1e5`` would arrive as
     100000.0, and ``'x'`` without its quotes. The engine's own validation turns text into numbers
-    where a field wants one, so texts stay texts here.
+    where a field requires one.
     """
     if isinstance(value, Mapping):
         return {k: resolve_texts(context.at_path(k), item) for k, item in value.items()}
@@ -45,16 +45,16 @@ def resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
 
 
 def _plain(text: str) -> str | None:
-    """What Jinja makes of a text that is no template; None of one that may be. Compiling each text
-    of each document was a tenth of the time that loading many takes.
+    """Return Jinja's result for a text without templates; None for a possible template. Compiling
+    each text of each document was a tenth of the time that loading many takes.
     """
     return None if _SYNTAX.search(text) else text.removesuffix("\n")
 
 
 def unset_variables(path: Path, value: Any) -> Iterator[Problem]:
-    """Templates that are to come from the environment, without a default, and are not there.
+    """Yield a problem per template without a default whose environment variable is not set.
 
-    Dagster takes them for nothing, and in the middle of a text for the word None.
+    Dagster replaces such a template by nothing, and within a text by the word None.
     """
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -69,7 +69,7 @@ def unset_variables(path: Path, value: Any) -> Iterator[Problem]:
 
 
 class Placeholders:
-    """The environment, with something in the place of what is not there."""
+    """The environment, with placeholders for variables that are not set."""
 
     def __getattr__(self, name: str) -> str:
         return self(name)
@@ -79,26 +79,26 @@ class Placeholders:
 
 
 def needed_variables(text: str) -> list[str]:
-    """The variables of the environment that a text needs, in its order."""
-    return [found[1] or found[2] for found in _VARIABLE.finditer(text)]
+    """Return the environment variables that a text needs, in its order."""
+    return [match[1] or match[2] for match in _VARIABLE.finditer(text)]
 
 
-def told_with_places(context: dg.ResolutionContext, found: Sequence[Problem]) -> list[str]:
-    """A line for each, with file and line. Where a variable is not set, nothing that follows from
-    that is told.
+def located_messages(context: dg.ResolutionContext, problems: Sequence[Problem]) -> list[str]:
+    """Return a line for each problem, with file and line. A variable that is not set hides the
+    problems that follow from it.
     """
-    unset = {each.location for each in found if each.text.startswith("the variable ")}
-    told = [
-        each
-        for each in found
-        if (each.location in unset and each.text.startswith("the variable "))
-        or not any(each.location[: len(at)] == at for at in unset)
+    unset = {problem.location for problem in problems if problem.text.startswith("the variable ")}
+    shown = [
+        problem
+        for problem in problems
+        if (problem.location in unset and problem.text.startswith("the variable "))
+        or not any(problem.location[: len(prefix)] == prefix for prefix in unset)
     ]
-    return [line for _, line in sorted({_placed(context, each) for each in told})]
+    return [line for _, line in sorted({_placed(context, problem) for problem in shown})]
 
 
 def _placed(context: dg.ResolutionContext, problem: Problem) -> tuple[int, str]:
-    """In which line of its file it is, and the whole line of the message."""
+    """Return the problem's line number and its message."""
     path = (*context.path, *problem.location)
     located = Problem(path, problem.text)
     tree = context.source_position_tree
@@ -109,31 +109,32 @@ def _placed(context: dg.ResolutionContext, problem: Problem) -> tuple[int, str]:
 
 
 @contextmanager
-def all_told_at_once() -> Iterator[None]:
-    """Whatever is wrong in documents that are loaded within is told at the end, all of it."""
-    told: list[str] = []
-    token = _GATHERED.set(told)
+def collecting_problems() -> Iterator[None]:
+    """Collect the problems of all documents loaded within, and raise them together at the end."""
+    lines: list[str] = []
+    token = _COLLECTED.set(lines)
     try:
         yield
     finally:
-        _GATHERED.reset(token)
-    if told:
-        raise _invalid(told)
+        _COLLECTED.reset(token)
+    if lines:
+        raise _invalid(lines)
 
 
-def tell(lines: Sequence[str]) -> None:
-    """Lines of :func:`told_with_places`: kept for the end, or raised where nobody gathers.
+def report_problems(lines: Sequence[str]) -> None:
+    """Collect lines of :func:`located_messages`, or raise them outside of
+    :func:`collecting_problems`.
 
     Raises:
-        DagsterInvalidDefinitionError: nobody gathers.
+        DagsterInvalidDefinitionError: no collection is active.
     """
-    gathered = _GATHERED.get()
-    if gathered is None:
+    collected = _COLLECTED.get()
+    if collected is None:
         raise _invalid(lines)
-    gathered.extend(lines)
+    collected.extend(lines)
 
 
-_GATHERED: ContextVar[list[str] | None] = ContextVar("gathered", default=None)
+_COLLECTED: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 
 def _invalid(lines: Sequence[str]) -> dg.DagsterInvalidDefinitionError:

@@ -10,7 +10,7 @@ import pytest
 
 from eo_pipeline.dagster import sensors
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
-from eo_pipeline.dagster.sensors import look_at_lag
+from eo_pipeline.dagster.sensors import check_lag
 from tests.dagster.steps import materialize
 from tests.support.engine import Bench
 
@@ -54,7 +54,7 @@ def test_a_record_that_arrives_while_a_tick_waits_starts_a_run_in_that_tick(
 ) -> None:
     clock = Clock(asleep=lambda: bench.topic.write(3))
     monkeypatch.setattr(sensors, "time", clock)
-    tick = look_at_lag(waiting, instance)
+    tick = check_lag(waiting, instance)
     [request] = tick.run_requests or []
     assert request.tags["eo/lag"] == "3"
     assert clock.looks == 2
@@ -75,7 +75,7 @@ def test_a_tick_waits_no_longer_than_it_is_told(
     declared = DagsterPipeline(waiting.pipeline, Automation(lag_wait_seconds=seconds))
     clock = Clock()
     monkeypatch.setattr(sensors, "time", clock)
-    tick = look_at_lag(declared, instance)
+    tick = check_lag(declared, instance)
     assert not tick.run_requests
     assert clock.looks == looks
 

@@ -14,8 +14,8 @@ from eo_pipeline.dagster import fleet_sensors
 from eo_pipeline.dagster.definitions import load_pipelines, without_topics
 from eo_pipeline.dagster.fleet_sensors import (
     Memory,
+    check_fleet,
     cursors_of,
-    look_at_fleet,
     reconcile_fleet,
     to_cursor,
 )
@@ -69,9 +69,9 @@ class Ships:
         """A tick of the lag sensor, long after the one before; its events are kept as the daemon
         keeps them.
         """
-        self.memory.looked.clear()
+        self.memory.polled_at.clear()
         return self._kept(
-            look_at_fleet(
+            check_fleet(
                 self.fleet,
                 list(self.members.values()),
                 self.instance,
@@ -258,9 +258,9 @@ def test_a_pipeline_is_looked_at_by_its_own_interval(ships: Ships) -> None:
     ships.add("often")
     ships.add("rarely", automation={"lag_interval_seconds": 300})
     assert jobs(ships.look()) == ["often_job", "rarely_job"]
-    ships.memory.looked = {name: at - 60 for name, at in ships.memory.looked.items()}
+    ships.memory.polled_at = {name: at - 60 for name, at in ships.memory.polled_at.items()}
     members = list(ships.members.values())
-    again = look_at_fleet(ships.fleet, members, ships.instance, ships.memory, log=ships.said.append)
+    again = check_fleet(ships.fleet, members, ships.instance, ships.memory, log=ships.said.append)
     assert jobs(again) == ["often_job"]
 
 

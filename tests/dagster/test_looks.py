@@ -11,8 +11,8 @@ from dagster._core.storage.asset_check_execution_record import (
 
 from eo_pipeline.dagster.definitions import without_topics
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
-from eo_pipeline.dagster.sensors import look_at_lag
-from eo_pipeline.dagster.topics import TOLD_AT_LEAST_EVERY_S, Told, lag_check, tell
+from eo_pipeline.dagster.sensors import check_lag
+from eo_pipeline.dagster.topics import REPORT_INTERVAL_S, LagCursor, lag_check, topic_events
 from eo_pipeline.errors import SourceUnavailableError
 from tests.dagster.steps import materialize, value
 from tests.dagster.test_sensors import apply, skipped
@@ -59,10 +59,10 @@ def test_each_look_shows_where_the_topic_ends_and_what_waits(
     bench: Bench, limited: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
     bench.topic.write(40, partitions=range(4))
-    cursor = apply(instance, look_at_lag(limited, instance))
+    cursor = apply(instance, check_lag(limited, instance))
     materialize(limited, instance)
     bench.topic.write(10)
-    apply(instance, look_at_lag(limited, instance, cursor))
+    apply(instance, check_lag(limited, instance, cursor))
 
     first, second = (each.metadata for each in observations(instance, limited))
     assert [value(first, k) for k in ("lag_of_events", "end_offset")] == [40, 40]
@@ -99,10 +99,13 @@ def test_a_look_that_finds_nothing_new_is_told_again_only_after_a_while(
 ) -> None:
     materialize(limited, instance)
     status = limited.pipeline.status()
-    events, told = tell(limited, status, Told(), now=1_000.0)
+    events, told = topic_events(limited, status, LagCursor(), now=1_000.0)
     assert len(events) == 2
-    assert tell(limited, status, Told.from_cursor(told.to_cursor()), now=1_010.0) == ([], told)
-    later, _ = tell(limited, status, told, now=1_001.0 + TOLD_AT_LEAST_EVERY_S)
+    assert topic_events(limited, status, LagCursor.from_cursor(told.to_cursor()), now=1_010.0) == (
+        [],
+        told,
+    )
+    later, _ = topic_events(limited, status, told, now=1_001.0 + REPORT_INTERVAL_S)
     assert len(later) == 2
 
 
@@ -111,21 +114,21 @@ def test_the_check_of_the_topic_is_red_while_the_broker_is_away_and_green_when_i
     bench: Bench, limited: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
     bench.topic.write(5)
-    cursor = apply(instance, look_at_lag(limited, instance))
+    cursor = apply(instance, check_lag(limited, instance))
     assert checked(instance, limited).status is PASSED
     assert "Kafka is reachable; lag 5, below 50" in said(checked(instance, limited))
 
     with pytest.raises(SourceUnavailableError, match=r"127\.0\.0\.1:9"):
-        look_at_lag(away(limited), instance, cursor)
+        check_lag(away(limited), instance, cursor)
 
     record = checked(instance, limited)
     assert record.status is FAILED
     assert "127.0.0.1:9" in said(record)
     # the next tick finds the same and says nothing again
     with pytest.raises(SourceUnavailableError):
-        look_at_lag(away(limited), instance, cursor)
+        check_lag(away(limited), instance, cursor)
     assert checked(instance, limited).id == record.id
-    apply(instance, look_at_lag(limited, instance, cursor))
+    apply(instance, check_lag(limited, instance, cursor))
     assert checked(instance, limited).status is PASSED
 
 
@@ -133,7 +136,7 @@ def test_too_much_that_waits_is_a_warning(
     bench: Bench, limited: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
     bench.topic.write(50)
-    apply(instance, look_at_lag(limited, instance))
+    apply(instance, check_lag(limited, instance))
     record = checked(instance, limited)
     assert record.status is FAILED
     assert record.evaluation
@@ -164,7 +167,7 @@ def test_it_is_looked_at_while_a_run_works_too(
             status=dg.DagsterRunStatus.STARTED,
         )
     )
-    tick = look_at_lag(limited, instance)
+    tick = check_lag(limited, instance)
     assert "is in progress" in skipped(tick)
     apply(instance, tick)
     assert checked(instance, limited).status is PASSED

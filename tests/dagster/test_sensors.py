@@ -15,8 +15,8 @@ from eo_pipeline.dagster.runs import pause_after_failures
 from eo_pipeline.dagster.sensors import (
     Tick,
     build_sensors,
-    look_at_lag,
-    look_for_partitions,
+    check_lag,
+    check_partitions,
     reconcile,
 )
 from eo_pipeline.embedded.ports import free_port
@@ -79,21 +79,21 @@ class TestLag:
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
         bench.topic.write(20)
-        first = requested(look_at_lag(declared, instance))
+        first = requested(check_lag(declared, instance))
         assert first.run_key is None
         assert first.tags["eo/lag"] == "20"
         materialize(declared, instance)
-        assert "lag 0, below 1; ledger at version 1" in skipped(look_at_lag(declared, instance))
+        assert "lag 0, below 1; ledger at version 1" in skipped(check_lag(declared, instance))
         bench.topic.write(5)
-        assert requested(look_at_lag(declared, instance))
+        assert requested(check_lag(declared, instance))
 
     def test_an_empty_topic_gets_one_run_that_writes_down_where_reading_starts(
         self, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
-        assert requested(look_at_lag(declared, instance))
+        assert requested(check_lag(declared, instance))
         materialize(declared, instance)
         assert versions(instance, declared.offsets) == [0]
-        assert "lag 0" in skipped(look_at_lag(declared, instance))
+        assert "lag 0" in skipped(check_lag(declared, instance))
 
     def test_below_the_threshold_nothing_happens(
         self, bench: Bench, instance: dg.DagsterInstance
@@ -101,9 +101,9 @@ class TestLag:
         declared = DagsterPipeline(bench.pipeline(), Automation(lag_threshold=10))
         materialize(declared, instance)
         bench.topic.write(9)
-        assert "lag 9, below 10" in skipped(look_at_lag(declared, instance))
+        assert "lag 9, below 10" in skipped(check_lag(declared, instance))
         bench.topic.write(1)
-        assert requested(look_at_lag(declared, instance))
+        assert requested(check_lag(declared, instance))
 
     @pytest.mark.core
     def test_a_run_that_waits_or_works_is_not_doubled(
@@ -118,7 +118,7 @@ class TestLag:
                 status=dg.DagsterRunStatus.STARTED,
             )
         )
-        assert run.run_id[:8] in skipped(look_at_lag(declared, instance))
+        assert run.run_id[:8] in skipped(check_lag(declared, instance))
 
     def test_failures_in_a_row_make_the_pause_grow_and_a_success_ends_it(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
@@ -132,10 +132,10 @@ class TestLag:
             assert record.end_time is not None
             pauses.append(pause_after_failures(instance, declared, now=record.end_time))
         assert [p.total_seconds() for p in pauses if p] == [30, 60, 120]
-        assert "the last run failed" in skipped(look_at_lag(declared, instance))
+        assert "the last run failed" in skipped(check_lag(declared, instance))
         lenient = bench.pipeline(source={"on_bad_record": "dead_letter"})
         materialize(DagsterPipeline(lenient, declared.automation), instance)
-        assert "lag 0" in skipped(look_at_lag(declared, instance))
+        assert "lag 0" in skipped(check_lag(declared, instance))
 
 
 class TestPartitions:
@@ -143,14 +143,14 @@ class TestPartitions:
     def test_new_partitions_are_told_once_also_after_a_restart(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
-        assert "No ledger yet" in skipped(look_for_partitions(declared, None))
+        assert "No ledger yet" in skipped(check_partitions(declared, None))
         materialize(declared, instance)
-        first = result(look_for_partitions(declared, None))
+        first = result(check_partitions(declared, None))
         assert "no new partition; 4 known" in skipped(first)
-        assert "no new partition" in skipped(look_for_partitions(declared, first.cursor))
+        assert "no new partition" in skipped(check_partitions(declared, first.cursor))
 
         add_partitions(bench, 6)
-        found = result(look_for_partitions(declared, first.cursor))
+        found = result(check_partitions(declared, first.cursor))
 
         name = bench.topic.name
         [request] = found.run_requests or []
@@ -159,20 +159,20 @@ class TestPartitions:
         assert observation.asset_key == declared.topic(name)
         assert observation.description == f"new: {name}[4], {name}[5]"
         # the daemon died before it kept the cursor: the same run key, so no second run
-        again = result(look_for_partitions(declared, first.cursor))
+        again = result(check_partitions(declared, first.cursor))
         assert [r.run_key for r in again.run_requests or []] == [request.run_key]
-        assert "no new partition; 6 known" in skipped(look_for_partitions(declared, found.cursor))
+        assert "no new partition; 6 known" in skipped(check_partitions(declared, found.cursor))
 
     def test_a_sensor_that_lost_its_memory_finds_what_no_run_has_taken_up(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
     ) -> None:
         materialize(declared, instance)
         add_partitions(bench, 5)
-        found = result(look_for_partitions(declared, None))
+        found = result(check_partitions(declared, None))
         assert len(found.run_requests or []) == 1
         bench.topic.write(5, partitions=[4])
         materialize(declared, instance)
-        assert "no new partition; 5 known" in skipped(look_for_partitions(declared, None))
+        assert "no new partition; 5 known" in skipped(check_partitions(declared, None))
         bench.table.assert_holds_once(bench.topic.written)
 
     def test_the_topics_of_a_pattern_share_one_asset(
@@ -182,7 +182,7 @@ class TestPartitions:
         declared = DagsterPipeline(bench.pipeline(source=source), Automation())
         materialize(declared, instance)
         add_partitions(bench, 5)
-        found = result(look_for_partitions(declared, None))
+        found = result(check_partitions(declared, None))
         assert [e.asset_key.path for e in found.asset_events] == [["kafka", "events_topics"]]
 
 
@@ -289,7 +289,7 @@ def test_a_broker_that_is_down_fails_the_tick_with_the_reason_and_is_asked_once_
             with pytest.raises(SourceUnavailableError, match="Connection refused"):
                 sensor(context)
         # another cluster is another matter
-        look_at_lag(DagsterPipeline(bench.pipeline(), Automation()), instance)
+        check_lag(DagsterPipeline(bench.pipeline(), Automation()), instance)
     assert len(looks) == 2
 
 
@@ -302,6 +302,6 @@ def test_a_dagster_started_again_goes_on_with_its_cursor(
         materialize(declared, before)
         cursor = apply(before, reconcile(declared, before, None))
     with dg.DagsterInstance.local_temp(str(tmp_path)) as after:
-        assert "lag 0" in skipped(look_at_lag(declared, after))
+        assert "lag 0" in skipped(check_lag(declared, after))
         assert "up to version 1" in skipped(reconcile(declared, after, cursor))
         assert versions(after, declared.offsets) == [0, 1]

@@ -111,7 +111,7 @@ MUTANTS = (
         "cursor-of-partitions",
         "The partition sensor's cursor keeps the UUID of each topic: one made anew is new.",
         "eo_pipeline/dagster/topics.py",
-        "and known in (None, cluster.topic_ids.get(tp.topic))",
+        "and topic_id in (None, cluster.topic_ids.get(tp.topic))",
         "",
         ("tests/dagster/test_new_partitions.py",),
     ),
