@@ -62,7 +62,9 @@ def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_se
     ("key_format", "steps"),
     [
         ("raw", 1),  # what it takes to tell of tasks that do all by themselves
-        ("text", 2),  # until records are counted with their rows, and from there on
+        # before from_json, which Spark interprets; then until records are counted with their rows;
+        # and from there on
+        ("text", 3),
     ],
 )
 def test_spark_generates_the_same_code_for_each_checkpoint(
