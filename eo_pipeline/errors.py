@@ -77,14 +77,14 @@ def some_of(things: Sequence[object], most: int, between: str = ", ", last: str 
     return f"{named}{last}{more} more" if more > 0 else named
 
 
-def _decoded(found: re.Match[str]) -> str:
-    byte = f"byte {found['byte']} " if found["byte"] else "a byte "
-    return f"{byte}at position {found['at']} is not {found['codec'].upper()} text"
+def _decoded(match: re.Match[str]) -> str:
+    byte = f"byte {match['byte']} " if match["byte"] else "a byte "
+    return f"{byte}at position {match['at']} is not {match['codec'].upper()} text"
 
 
-def _encoded(found: re.Match[str]) -> str:
-    what = f"the character {found['what']} " if found["what"] else "a character "
-    return f"{what}at position {found['at']} cannot be written as {found['codec'].upper()}"
+def _encoded(match: re.Match[str]) -> str:
+    what = f"the character {match['what']} " if match["what"] else "a character "
+    return f"{what}at position {match['at']} cannot be written as {match['codec'].upper()}"
 
 
 #: What stands where something was taken out.
@@ -139,14 +139,14 @@ _OBEYED = re.compile(
 
 def printable(text: str) -> str:
     r"""``text`` as it may be shown to a person: ``\x1b`` for an escape character, and the like."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def printable_json(text: str) -> str:
     """Escape what a terminal would obey in JSON, by its own escapes: its values stay what they
     are.
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def scrubbed(text: str) -> str:

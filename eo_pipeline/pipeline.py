@@ -349,14 +349,14 @@ class Pipeline(Changes, Settings):
         Raises:
             ConfigError: names the file, and every wrong field with its line.
         """
-        known = cls.model_fields.keys()
+        fields = cls.model_fields.keys()
         try:
             with told_as_config_error(
                 "the pipeline's configuration",
-                more=[Problem(*each) for each in document.faults(known)],
+                more=[Problem(*fault) for fault in document.faults(fields)],
                 line_of=lambda problem: document.line_of(problem.location),
             ):
-                return cls.model_validate(document.config(known))
+                return cls.model_validate(document.config(fields))
         except ConfigError as error:
             text = str(error)
             path = str(document.path)
@@ -495,9 +495,9 @@ class Pipeline(Changes, Settings):
         from eo_pipeline.operations.as_of import open_as_of
 
         with self._steps() as steps:
-            found = open_as_of(steps, version, what_is_left=what_is_left)
+            view = open_as_of(steps, version, what_is_left=what_is_left)
             with callers_block():
-                yield found
+                yield view
 
     def forked(self, name: str, sink: Sink | Mapping[str, Any]) -> Self:
         """This declaration under another name, into another sink; nothing is written."""
@@ -556,8 +556,10 @@ class Pipeline(Changes, Settings):
     def _scratch(self) -> Place:
         """Folder for the files of an audit or a preview; see :mod:`eo_pipeline.staging.scratch`."""
         # where Spark's executors are elsewhere, a bucket is all that they and this process share
-        own = self.sink.staging_folders().manifests
-        return (own if isinstance(own, BucketPath) else self.staging) / self.name
+        manifests_folder = self.sink.staging_folders().manifests
+        return (
+            manifests_folder if isinstance(manifests_folder, BucketPath) else self.staging
+        ) / self.name
 
     @contextmanager
     def _steps(
@@ -572,7 +574,7 @@ class Pipeline(Changes, Settings):
         with ExitStack() as open_now:
             observer = open_now.enter_context(watching)
             # Kafka answers while the sink is opened
-            asked = self._ask_kafka() if operation == Operation.FORWARD else None
+            admin = self._ask_kafka() if operation == Operation.FORWARD else None
             session = open_now.enter_context(watched(self.name, self.sink))
             yield Steps(
                 pipeline=self.name,
@@ -588,7 +590,7 @@ class Pipeline(Changes, Settings):
                 inline_records=self.inline_records,
                 on_checkpoint=callers(on_checkpoint or _no_listener),
                 observer=observer,
-                prepared_admin=asked,
+                prepared_admin=admin,
             )
 
     def _ask_kafka(self) -> KafkaAdmin:

@@ -105,12 +105,12 @@ class _DocumentSchema(GenerateJsonSchema):
 
 def _described_fields(model: type[BaseModel]) -> dict[str, str]:
     """Descriptions of arguments in the docstrings of the model and of its bases."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for cls in model.__mro__:
         for argument in docstring_parser.parse(getdoc(cls) or "").params:
             for name in argument.arg_name.split(","):
-                found.setdefault(name.strip(), _one_line(argument.description))
-    return found
+                descriptions.setdefault(name.strip(), _one_line(argument.description))
+    return descriptions
 
 
 def _one_line(text: str | None) -> str:
@@ -127,7 +127,7 @@ def _told_by_what_is_there(schema: Schema, definitions: Mapping[str, Any]) -> Sc
         if key == "properties":
             return {name: _told_by_what_is_there(v, definitions) for name, v in value.items()}
         if key in _CHOICES:
-            return [_told_by_what_is_there(each, definitions) for each in value]
+            return [_told_by_what_is_there(item, definitions) for item in value]
         inside = key in _INSIDE and isinstance(value, Mapping)
         return _told_by_what_is_there(dict(value), definitions) if inside else value
 
@@ -161,8 +161,8 @@ def _bare(choices: Sequence[Schema]) -> Iterator[Schema]:
 
 def _chosen(choices: Sequence[Schema]) -> Schema:
     """Reduce the errors of a union to those of the choice whose kind the value has."""
-    decided: Schema = {"type": sorted({each["type"] for each in choices})}
-    conditions = [{"if": _kind(each), "then": each} for each in choices if _has_rules(each)]
+    decided: Schema = {"type": sorted({choice["type"] for choice in choices})}
+    conditions = [{"if": _kind(choice), "then": choice} for choice in choices if _has_rules(choice)]
     if conditions:
         decided["allOf"] = conditions
     return {"if": _TEMPLATE, "else": decided}

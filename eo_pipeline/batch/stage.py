@@ -156,7 +156,7 @@ class Stager:
         """
         job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
         try:
-            with staging_settings(spark), origins(told=False):
+            with staging_settings(spark), origins(enabled=False):
                 try:
                     return self._staged(spark, entry, attempt)
                 except SPARK_ERRORS as error:
@@ -329,7 +329,7 @@ class Stager:
         # on a classic session a function knows only of what was there when it was made, and over
         # Spark Connect a plan tells whether there is one
         send_modules(good, self.transform)
-        with _calling_the_users_code(), origins(told=True):
+        with _calling_the_users_code(), origins(enabled=True):
             result = self.transform(good) if self.transform else good
         if not isinstance(result, DataFrame):
             raise TransformError(

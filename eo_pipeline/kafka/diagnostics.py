@@ -169,7 +169,7 @@ class _Heard:
     """
 
     #: of a broker, since the last question
-    said: KafkaError | None = None
+    error: KafkaError | None = None
     #: whether every broker failed since the last question ...
     all_down: bool = False
     #: ... and ever
@@ -179,11 +179,11 @@ class _Heard:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.were_down = self.all_down = True
         else:
-            self.said = error
+            self.error = error
 
     def is_away(self) -> bool:
         """That all are down is said once, that one still is each time it is tried."""
-        return self.all_down or (self.were_down and self.said is not None)
+        return self.all_down or (self.were_down and self.error is not None)
 
 
 class AskedClient:
@@ -254,7 +254,7 @@ class AskedClient:
         """
         kafka_error = error.args[0] if isinstance(error, KafkaException) else None
         return (
-            self._heard.said or kafka_error
+            self._heard.error or kafka_error
             if kafka_error is None or kafka_error.code() in _NO_ANSWER
             else kafka_error
         )
@@ -321,7 +321,7 @@ class AskedClient:
     def _forget(self) -> None:
         """Drop errors heard since the last question, of a connection that idled for example."""
         self.client.poll(0)
-        self._heard.said, self._heard.all_down = None, False
+        self._heard.error, self._heard.all_down = None, False
         self._looked, self._has_looked = None, False
 
     def _give_up_if_away(self, spent_s: float, timeout_s: float) -> None:
@@ -333,7 +333,7 @@ class AskedClient:
         """Return whether all brokers are away, or nobody gives a token, which librdkafka waits
         for.
         """
-        heard_error = self._heard.said
+        heard_error = self._heard.error
         without_token = heard_error is not None and _TOKENLESS in heard_error.str()
         return self._heard.is_away() or without_token or self._look_at_endpoint() is not None
 

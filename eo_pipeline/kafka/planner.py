@@ -163,10 +163,10 @@ class Tasks:
         ranges: Sequence[OffsetRange],
         cores: int | None,
         record_bytes: float | None,
-        known: Collection[TopicPartition] = (),
+        partitions: Collection[TopicPartition] = (),
     ) -> Tasks:
         """Return the tasks by which ``cores`` (None: unknown) share ``ranges`` of records of
-        that mean size, if it was measured. ``known`` are partitions of their topics, also
+        that mean size, if it was measured. ``partitions`` are partitions of their topics, also
         without a range.
         """
         if not cores or not ranges:
@@ -176,7 +176,7 @@ class Tasks:
         share = max(worth, math.ceil(span / (cores * TASKS_PER_CORE)))
         if max(offset_range.span for offset_range in ranges) > 2 * share:
             return cls(span_max=share)
-        together = max(1, KNOWN_MAX // (_widest(ranges, known) * cores))
+        together = max(1, KNOWN_MAX // (_widest(ranges, partitions) * cores))
         enough = max(cores, math.ceil(span / share), math.ceil(len(ranges) / together))
         return cls(shared_by=enough) if len(ranges) > enough else cls()
 

@@ -54,9 +54,9 @@ class Bound(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """A row does not fit where ``found`` holds; ``reason`` says what it holds."""
+    """A row does not fit where ``condition`` holds; ``reason`` says what it holds."""
 
-    found: Column
+    condition: Column
     reason: str
 
 
@@ -70,7 +70,7 @@ def reason(schema: StructType, limits: Limits, *more: tuple[str, Unfit]) -> Colu
 
     rules = [(field.name, unfit) for field in schema for unfit in _of_column(field, limits)]
     texts = [
-        F.when(unfit.found, f"column {name!r} holds {unfit.reason}")
+        F.when(unfit.condition, f"column {name!r} holds {unfit.reason}")
         for name, unfit in [*rules, *more]
     ]
     return F.coalesce(*texts) if texts else None
@@ -155,7 +155,7 @@ def _of_elements(values: Column, data_type: DataType, limits: Limits) -> Iterato
     if reasons:
 
         def is_unfit(element: Column) -> Column:
-            rules = (unfit.found for unfit in _of_value(element, data_type, limits))
+            rules = (unfit.condition for unfit in _of_value(element, data_type, limits))
             return reduce(
                 lambda one, other: one | other, (F.coalesce(r, F.lit(False)) for r in rules)
             )

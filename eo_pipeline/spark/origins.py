@@ -17,9 +17,9 @@ _is_enabled = utils.is_debugging_enabled
 
 
 @contextmanager
-def origins(*, told: bool) -> Iterator[None]:
+def origins(*, enabled: bool) -> Iterator[None]:
     """Enable or disable origins within the block; enabled, Spark's settings decide."""
-    before = _enabled.set(told)
+    before = _enabled.set(enabled)
     try:
         yield
     finally:

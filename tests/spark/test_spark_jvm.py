@@ -41,7 +41,7 @@ def sending(client, command, *args, **kwargs):
 GatewayClient.send_command = sending
 def requests(told):
     "Of one expression of three steps, but those by which the JVM forgets an object."
-    with origins(told=told):
+    with origins(enabled=told):
         sent.clear()
         F.upper(F.col("a")) == F.col("b")
         return sum(not each.startswith("m") for each in sent)

@@ -204,7 +204,7 @@ def unfit(value: Column, data_type: DataType, schema: Any) -> Iterator[Unfit]:
         for field in data_type:
             inner = value.getField(field.name)
             for fault in unfit(inner, field.dataType, types[field.name]):
-                yield Unfit(value.isNotNull() & fault.found, f"{fault.reason} ({field.name})")
+                yield Unfit(value.isNotNull() & fault.condition, f"{fault.reason} ({field.name})")
     elif isinstance(data_type, T.ArrayType):
         yield from _unfit_elements(value, data_type.elementType, kind["items"])
     elif isinstance(data_type, T.MapType):
@@ -222,7 +222,7 @@ def _unfit_elements(values: Column, data_type: DataType, schema: Any) -> Iterato
 
         def is_unfit(value: Column) -> Column:
             conditions = (
-                F.coalesce(u.found, F.lit(False)) for u in unfit(value, data_type, schema)
+                F.coalesce(u.condition, F.lit(False)) for u in unfit(value, data_type, schema)
             )
             return reduce(lambda one, other: one | other, conditions)
 

@@ -46,14 +46,14 @@ class AgreedProtobuf:
         from pyspark.sql import functions as F
 
         value = self._value(name)
-        faults = [F.coalesce(fault.found, F.lit(False)) for _, fault in self.unfit(name)]
+        faults = [F.coalesce(fault.condition, F.lit(False)) for _, fault in self.unfit(name)]
         return F.when(~reduce(operator.or_, faults), value) if faults else value
 
     def unfit(self, name: str | None) -> Iterator[tuple[str, Unfit]]:
         """Conditions that the schema refuses, each with its column."""
         value = self._value(name)
         for inner, fault in protobuf_unfit(value, self._fields(name), self._message):
-            yield name or inner, Unfit(value.isNotNull() & fault.found, fault.reason)
+            yield name or inner, Unfit(value.isNotNull() & fault.condition, fault.reason)
 
     def written(self, column: str) -> Written:
         """Return the function by which workers make bytes of the ``column`` of such structs."""
@@ -127,7 +127,7 @@ class AgreedAvro:
             ) from error
         prefix = F.lit(bytearray(b"\x00" + self.number.to_bytes(4, "big")))
         encoded = F.concat(prefix, body)
-        faults = [F.coalesce(fault.found, F.lit(False)) for _, fault in self.unfit(name)]
+        faults = [F.coalesce(fault.condition, F.lit(False)) for _, fault in self.unfit(name)]
         return F.when(~reduce(operator.or_, faults), encoded) if faults else encoded
 
     def unfit(self, name: str | None) -> Iterator[tuple[str, Unfit]]:

@@ -361,7 +361,7 @@ def _of_value(value: Column, data_type: DataType, field: Any) -> Iterator[Unfit]
 
     if isinstance(data_type, T.StructType):
         for name, fault in unfit(value, data_type, field.message_type):
-            yield Unfit(value.isNotNull() & fault.found, f"{fault.reason} ({name})")
+            yield Unfit(value.isNotNull() & fault.condition, f"{fault.reason} ({name})")
     elif field.enum_type is not None:
         symbols = [symbol.name for symbol in field.enum_type.values]
         stranger = value.isNotNull() & ~value.isin(*symbols)
@@ -377,7 +377,7 @@ def _of_elements(values: Column, data_type: DataType, field: Any) -> Iterator[Un
 
     def is_unfit(value: Column) -> Column:
         return reduce(
-            operator.or_, (F.coalesce(fault.found, F.lit(False)) for fault in faults(value))
+            operator.or_, (F.coalesce(fault.condition, F.lit(False)) for fault in faults(value))
         )
 
     reasons = [fault.reason for fault in faults(F.lit(None))]

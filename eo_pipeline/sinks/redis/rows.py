@@ -38,10 +38,10 @@ class PackedOutput:
 
 @dataclass(frozen=True)
 class Packer:
-    """Makes a :class:`PackedOutput` of one checkpoint; ``known`` are the columns so far."""
+    """Makes a :class:`PackedOutput` of one checkpoint; ``columns`` are those so far."""
 
     sink: RedisSink
-    known: Mapping[str, RedisKind]
+    columns: Mapping[str, RedisKind]
 
     def pack(self, staged: StagedOutput) -> PackedOutput:
         """Everything the script needs, in memory.
@@ -94,13 +94,13 @@ class Packer:
                     "has several texts. Nothing was written; cast it in the transform."
                 )
         for name, kind in kinds.items():
-            before = self.known.get(name, kind)
+            before = self.columns.get(name, kind)
             if kind is not before:
                 raise SchemaChangeError(
                     f"column {name!r} was {before} and is now {kind}. Nothing was written; cast it "
                     "in the transform, or start a new pipeline."
                 )
-        return {name: kind for name, kind in kinds.items() if name not in self.known}
+        return {name: kind for name, kind in kinds.items() if name not in self.columns}
 
     def _newest(self, staged: StagedTable) -> dict[bytes, tuple[_Place, bytes]]:
         """By key; of several rows with one key the one with the greatest offset of one Kafka
