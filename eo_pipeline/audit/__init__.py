@@ -1,19 +1,18 @@
-"""Exactly once, proved from outside: Kafka is read again and compared with the sink's rows.
+"""Audit: re-reads Kafka and compares it with the sink's rows.
 
-The ledger is not trusted. It only says which offset ranges each checkpoint read; what they hold,
-and which rows that should have made, is found out anew.
+The ledger is not trusted: only its offset ranges are used. The records in them, and the rows that
+they should have produced, are determined again.
 
-1. **snapshot** (:mod:`snapshot`): the ledger, then where the table's rows came from, read in one
-   snapshot of the table, then the ledger again, so that a run, a rewind or a replay in between is
-   noticed.
-2. **ranges** (:mod:`ranges`): which of the live checkpoints' ranges Kafka still holds.
+1. **snapshot** (:mod:`snapshot`): read the ledger, then the lineage of the table's rows in one
+   snapshot of the table, then the ledger again, to notice a run, a rewind or a replay in between.
+2. **ranges** (:mod:`ranges`): find the ranges of the live checkpoints that Kafka still holds.
 3. **compare** (:mod:`compare`): one Spark job reads them, applies the transform, and counts rows
    expected and found for each topic, partition, offset and checkpoint. Checkpoints that differ
    are compared again one by one, as their runs read them.
-4. **judge** (:mod:`judge`, :mod:`kafka_records`): what the counts mean.
-5. **repair** (:mod:`repair`): the replays that would put it right, and why one cannot.
+4. **judge** (:mod:`judge`): derive the findings from the counts, the replays that would repair
+   them, and the reason if a replay is impossible.
 
-:mod:`preview` compares in the same way what a replay would make of rows with those that are there.
+:mod:`preview` compares the rows that a replay would write with the present ones in the same way.
 """
 
 from typing import TYPE_CHECKING
@@ -55,5 +54,5 @@ _HOMES = {
     ),
 }
 
-# whoever looks at a report needs none of what makes one
+# a reader of reports needs no modules of the audit
 __getattr__ = _lazy.finder(__name__, _HOMES)

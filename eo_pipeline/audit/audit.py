@@ -1,4 +1,4 @@
-"""One audit from snapshot to report; see the package's text for the steps."""
+"""Audit of one pipeline, from snapshot to report; the package's docstring describes the steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from eo_pipeline.audit.report import (
     FindingKind,
 )
 from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, take_snapshot
-from eo_pipeline.audit.values import Look, Values, not_compared
+from eo_pipeline.audit.values import ValueReader, Values, not_compared
 from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
@@ -51,17 +51,17 @@ from eo_pipeline.storage.paths import Place
 
 log = logging.getLogger(__name__)
 
-#: Checkpoints compared again in one job; each adds a read of its own to the plan.
+#: Checkpoints compared again in one job; each adds a read to the plan.
 ONE_BY_ONE = 16
 
-#: Times Kafka is read again because records were deleted while it was read.
+#: Maximum number of reads of Kafka if records are deleted meanwhile.
 _KAFKA_READS_MAX = 3
 
 
 @dataclass
 class Audit:
-    """An audit of one pipeline. ``staging`` is its folder where its rows wait; what is
-    written there is removed again. ``progress`` hears a sentence now and then.
+    """Audit of one pipeline. ``staging`` is its staging folder, in which temporary files are
+    removed again. ``progress`` receives messages.
     """
 
     steps: Steps
@@ -75,7 +75,7 @@ class Audit:
             raise ConfigError(
                 f"an audit of the last {last} checkpoints looks at nothing; 1 or more"
             )
-        with suppress(LedgerDamagedError):  # that is for the audit to find, and to say where
+        with suppress(LedgerDamagedError):  # the audit finds and locates the damage itself
             self.steps.recovery.refuse_older_ledger(self.steps.session.head())
         with scratch(self.staging) as files:
             with self._timed("sink"):
@@ -97,19 +97,21 @@ class Audit:
         self.progress(text)
 
     def _values(self, snapshot: Snapshot, files: Scratch) -> Values:
-        """Nothing, if what they would be compared with, or they themselves, became others."""
+        """Compare the rows' values with their checksums; without a settled snapshot or a readable
+        table, return no result.
+        """
         if not snapshot.settled or snapshot.refused is not None:
             return Values()
         if snapshot.is_damaged:
             return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
         steps = self.steps
         self._say("reading what the table's rows hold")
-        look = Look(steps.session, steps.spark, steps.pipeline, files)
+        reader = ValueReader(steps.session, steps.spark, steps.pipeline, files)
         keeps = steps.sink.keeps_every_row
-        values = look.values(snapshot.checkpoints, keeps_every_row=keeps)
+        values = reader.values(snapshot.checkpoints, keeps_every_row=keeps)
         _, went_back = look_again(steps.session, snapshot.head)
-        why = "the ledger went back while they were read; run the audit again"
-        return not_compared(snapshot.checkpoints, why) if went_back else values
+        reason = "the ledger went back while they were read; run the audit again"
+        return not_compared(snapshot.checkpoints, reason) if went_back else values
 
     def _evidence(self, snapshot: Snapshot, files: Scratch) -> Evidence:
         for attempt in range(1, _KAFKA_READS_MAX + 1):
@@ -117,14 +119,14 @@ class Audit:
             try:
                 return self._read(snapshot, cluster, files)
             except SparkJobError:
-                # records that were deleted meanwhile fail the job; nothing else is worth a retry
+                # only records deleted meanwhile justify a retry
                 if attempt == _KAFKA_READS_MAX or not _deleted(cluster, self.steps.admin.cluster()):
                     raise
         raise AssertionError("unreachable")
 
     def _read(self, snapshot: Snapshot, cluster: Cluster, files: Scratch) -> Evidence:
         source = self.steps.source
-        topics = {r.topic for each in snapshot.checkpoints for r in each.entry.ranges}
+        topics = {r.topic for c in snapshot.checkpoints for r in c.entry.ranges}
         compacted = self.steps.admin.compacted(topics & cluster.topic_ids.keys())
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
         altered = altered_ranges(snapshot.checkpoints, cluster, self.steps.admin.logs)
@@ -135,7 +137,7 @@ class Audit:
         tallies: Tallies = {}
         if snapshot.settled and (snapshot.rows or snapshot.checkpoints):
             compare = self._compare(snapshot, cluster, files, block, expected=expected)
-            tallies = self._compared(compare, snapshot, coverage, held)
+            tallies = self._tallies(compare, snapshot, coverage, held)
         keeps = self.steps.sink.keeps_every_row
         return Evidence(
             *(snapshot, coverage, tallies, frozenset(compacted), expected, keeps),
@@ -161,32 +163,36 @@ class Audit:
             schemas=books.for_audit(snapshot.head, snapshot.checkpoints) if books else None,
             refused=[
                 record
-                for each in snapshot.checkpoints
-                for record in each.written.details.get(REFUSED, ())
+                for checkpoint in snapshot.checkpoints
+                for record in checkpoint.written.details.get(REFUSED, ())
             ],
         )
 
-    def _compared(
+    def _tallies(
         self, compare: Comparison, snapshot: Snapshot, coverage: Coverage, held: Sequence[Part]
     ) -> Tallies:
-        """All at once; then those that differ one by one, as their own runs read them."""
+        """Compare all checkpoints at once, then differing ones one by one, as their own runs read
+        them.
+        """
         offsets = sum(coverage.readable.values())
         self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
-        # with a registry each checkpoint had columns of its own, too
-        alike = BY_TRANSFORM | {RowKind.BAD} if self.steps.books else BY_TRANSFORM
-        differing = {n for n, kinds in tallies.items() if n is not None and alike & {*kinds}}
-        alone = iter(sorted(_spans(held, differing).items()))
-        while some := dict(islice(alone, ONE_BY_ONE)):
-            self._say(f"comparing checkpoints {min(some)} to {max(some)} one by one")
-            tallies.update(compare.one_by_one(some))
+        # with a registry the columns too may differ between checkpoints
+        kinds_to_repeat = BY_TRANSFORM | {RowKind.BAD} if self.steps.books else BY_TRANSFORM
+        differing = {
+            n for n, kinds in tallies.items() if n is not None and kinds_to_repeat & {*kinds}
+        }
+        remaining = iter(sorted(_spans(held, differing).items()))
+        while group := dict(islice(remaining, ONE_BY_ONE)):
+            self._say(f"comparing checkpoints {min(group)} to {max(group)} one by one")
+            tallies.update(compare.one_by_one(group))
         return tallies
 
     def _report(self, evidence: Evidence, last: int | None) -> AuditReport:
         findings, snapshot = Findings(), evidence.snapshot
         _judge_ledger(snapshot, findings)
         audited = judge(evidence, findings) if snapshot.settled else []
-        found = list(findings.all())
+        all_findings = list(findings.all())
 
         def check(versions: Collection[int]) -> str | None:
             return _refused(self.steps, snapshot, versions)
@@ -196,8 +202,8 @@ class Audit:
             table=self.steps.sink.table_name,
             head=snapshot.head,
             last=last,
-            findings=tuple(each for each in found if each.kind.is_failure),
-            remarks=tuple(each for each in found if not each.kind.is_failure),
+            findings=tuple(finding for finding in all_findings if finding.kind.is_failure),
+            remarks=tuple(finding for finding in all_findings if not finding.kind.is_failure),
             checkpoints=_listed(audited),
             totals=_totals(audited),
             repairs=(LEDGER_FIRST,)
@@ -216,7 +222,9 @@ class Audit:
 
 
 def _spans(held: Sequence[Part], wanted: Collection[int]) -> dict[int, list[OffsetRange]]:
-    """What Kafka still holds of these checkpoints, of each alone."""
+    """Return the ranges of the ``wanted`` checkpoints that Kafka still holds, separately
+    for each.
+    """
     spans: dict[int, list[OffsetRange]] = defaultdict(list)
     for part in held:
         if part.cause is None and part.checkpoint in wanted:
@@ -224,13 +232,13 @@ def _spans(held: Sequence[Part], wanted: Collection[int]) -> dict[int, list[Offs
     return spans
 
 
-def _deleted(before: Cluster, now: Cluster) -> bool:
-    """True if Kafka holds less than it did: retention passed, or a topic was deleted."""
+def _deleted(before: Cluster, after: Cluster) -> bool:
+    """Return whether Kafka lost records: retention passed, or a topic was deleted."""
     shrunk = (
-        tp not in now.bounds or now.bounds[tp].beginning > bounds.beginning
+        tp not in after.bounds or after.bounds[tp].beginning > bounds.beginning
         for tp, bounds in before.bounds.items()
     )
-    return before.topic_ids != now.topic_ids or any(shrunk)
+    return before.topic_ids != after.topic_ids or any(shrunk)
 
 
 def _judge_ledger(snapshot: Snapshot, findings: Findings) -> None:
@@ -250,16 +258,18 @@ def _judge_ledger(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def _accepted(entry: LedgerEntry) -> str:
-    """The holes of an accepted loss, and why somebody accepted them."""
+    """Return the holes of an accepted loss, and the reason."""
     holes = [str(hole["text"]) for hole in entry.details.get("holes", [])]
-    named = "; ".join(holes[:LOSSES_NAMED])
+    listed = "; ".join(holes[:LOSSES_NAMED])
     more = f"; and {len(holes) - LOSSES_NAMED} more" if len(holes) > LOSSES_NAMED else ""
     reason = entry.details.get("reason") or "no reason given"
-    return f"version {entry.version} accepted a loss ({reason}): {named}{more}"
+    return f"version {entry.version} accepted a loss ({reason}): {listed}{more}"
 
 
 def _refused(steps: Steps, snapshot: Snapshot, versions: Collection[int]) -> str | None:
-    """Why these checkpoints cannot be replayed, None if they can: the replay's own checks."""
+    """Return the reason why a replay of these checkpoints is refused, by the replay's own checks;
+    None if it is not.
+    """
     try:
         check_replay(steps, snapshot.head, versions)
     except (GoingBackError, RefusedError) as error:
@@ -270,10 +280,12 @@ def _refused(steps: Steps, snapshot: Snapshot, versions: Collection[int]) -> str
 def _listed(audited: Sequence[CheckpointAudit]) -> tuple[CheckpointAudit, ...]:
     if len(audited) <= CHECKPOINTS_LISTED_MAX:
         return tuple(audited)
-    return tuple(each for each in audited if each.differs)[:CHECKPOINTS_LISTED_MAX]
+    return tuple(checkpoint for checkpoint in audited if checkpoint.differs)[
+        :CHECKPOINTS_LISTED_MAX
+    ]
 
 
-#: Counts of a checkpoint that are summed up; what could not be counted adds nothing.
+#: Counts of a checkpoint that are summed up; unknown ones add nothing.
 _SUMMED = (
     *("offsets", "unreadable", "records_counted", "records", "dead_letters_counted"),
     *("dead_letters", "rows_counted", "rows_expected", "rows_found"),
@@ -282,5 +294,5 @@ _SUMMED = (
 
 
 def _totals(audited: Sequence[CheckpointAudit]) -> dict[str, int]:
-    sums = {name: sum(getattr(each, name) or 0 for each in audited) for name in _SUMMED}
+    sums = {name: sum(getattr(c, name) or 0 for c in audited) for name in _SUMMED}
     return {"checkpoints": len(audited), **sums}

@@ -1,7 +1,7 @@
-"""Step 3: rows expected and rows found, for every record, in one Spark job.
+"""Step 3: count expected and found rows of every record, in one Spark job.
 
-Nothing that grows with the data comes to the driver: a line for each checkpoint and kind, and a
-bounded number of examples. What a task holds is bounded too; the aggregation spills.
+The driver receives a bounded amount: a line per checkpoint and kind, and examples. Tasks are
+bounded, too; the aggregation spills.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from eo_pipeline.spark import (
 )
 from eo_pipeline.storage.paths import Place
 
-#: Examples a checkpoint gives at most for each kind: two from each of these buckets.
+#: Buckets of examples of a checkpoint and kind; each gives at most two.
 _BUCKETS = 10
 
 _COORDINATES = ("topic", "partition", "offset")
@@ -42,7 +42,7 @@ _COUNTED = ("expected", "found", "records", "bad", "skipped", "unfit")
 
 
 class RowKind(StrEnum):
-    """What one record and the rows that say they came from it amount to."""
+    """Kind of a record by its expected and found rows."""
 
     FINE = "fine"
     MISSING = "missing"
@@ -51,7 +51,7 @@ class RowKind(StrEnum):
     BAD = "bad"  # rows of a bad record
     TOMBSTONE = "tombstone"  # rows of a record that is skipped
     NO_RECORD = "no_record"  # rows of an offset at which Kafka holds nothing
-    COMPACTED = "compacted"  # the same, in a compacted topic
+    COMPACTED = "compacted"  # as NO_RECORD, in a compacted topic
     OUTSIDE = "outside"  # rows of an offset that their checkpoint did not read
     GONE = "gone"  # rows of a range that Kafka no longer holds
     UNTRACED = "untraced"  # rows of a checkpoint without coordinates
@@ -71,9 +71,9 @@ BY_TRANSFORM = frozenset({RowKind.MISSING, RowKind.DUPLICATED, RowKind.DROPPED})
 
 @dataclass
 class Tally:
-    """Records of one kind in one checkpoint: how many there are (``keys``), how many rows are
-    ``expected`` and ``found``, and how many Kafka ``records``, ``bad`` and ``skipped`` ones.
-    ``unfit`` are rows the sink would refuse: their records are bad, and no row is expected.
+    """Counts of one kind in one checkpoint: records (``keys``), rows ``expected`` and ``found``,
+    and Kafka ``records``, ``bad`` and ``skipped`` ones. ``unfit`` are rows the sink would refuse:
+    their records are bad, and no row is expected.
     """
 
     keys: int = 0
@@ -92,11 +92,11 @@ Tallies = dict[int | None, dict[RowKind, Tally]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two jobs of one audit have in common.
+    """Settings of an audit's Spark jobs.
 
     ``rows`` and ``ranges`` are Parquet files, ``block`` is the size of a block of offsets in
-    ``ranges``. Rows of versions above ``head`` up to ``newest`` are left out, all above count as
-    ``newest + 1``. Without ``expected`` the transform is not applied, and only counts compare.
+    ``ranges``. Rows of versions above ``head`` up to ``newest`` are left out; higher ones count as
+    ``newest + 1``. Without ``expected`` the transform is not applied, and only counts are compared.
     """
 
     spark: SparkSession
@@ -110,14 +110,14 @@ class Comparison:
     newest: int
     expected: bool
     schemas: Callable[[int | None], ReadBy] | None = None
-    #: records of which the store refused a row: they are bad, whatever they look like
+    #: Records of which the store refused a row: they are bad in any case.
     refused: Sequence[Mapping[str, Any]] = ()
 
     def everything(self, spans: Sequence[OffsetRange]) -> Tallies:
-        """All checkpoints at once; the transform sees all records together.
+        """Compare all checkpoints at once; the transform sees all records together.
 
         Raises:
-            SparkJobError: the job failed; perhaps records were deleted meanwhile.
+            SparkJobError: the job failed, possibly because records were deleted meanwhile.
             SparkUnavailableError: the Spark Connect server was lost.
             TransformError: the transform raised, now or while Spark ran it.
             SetupError: see :func:`eo_pipeline.kafka.fetch.fetched_alone`.
@@ -125,8 +125,8 @@ class Comparison:
         return self._counted([spans] if spans else [], None)
 
     def one_by_one(self, spans: Mapping[int, Sequence[OffsetRange]]) -> Tallies:
-        """These checkpoints again in one job; the transform sees the records of each alone, as
-        it did when they were read.
+        """Compare these checkpoints again in one job; the transform sees each one's records alone,
+        as their run did.
         """
         return self._counted(list(spans.values()), list(spans))
 
@@ -156,8 +156,8 @@ class Comparison:
         keys = both.groupBy(*_KEY)
         sums = [F.sum(name).alias(name) for name in _COUNTED]
         summed = keys.agg(F.max("region").alias("region"), *sums)
-        judged = _without_the_unfit(summed).withColumn("kind", self._kind())
-        return _with_examples(_without_the_fine(judged))
+        judged = _set_refused_aside(summed).withColumn("kind", self._kind())
+        return _with_examples(_merge_unshown(judged))
 
     def _read(self, file: Place) -> DataFrame:
         return self.spark.read.options(**options_of(file)).parquet(path_to_read(file))
@@ -167,7 +167,7 @@ class Comparison:
         return frame if only is None else frame.where(F.col("checkpoint").isin(*only))
 
     def _rows(self, ranges: DataFrame, only: Collection[int] | None) -> DataFrame:
-        """The table's rows, each with the region of its checkpoint's range it lies in."""
+        """Return the table's rows, each with the region of its checkpoint's range."""
         number = F.col("_eo_checkpoint")
         capped = F.when(number < 0, -1).when(number > self.newest, self.newest + 1)
         rows = self._read(self.rows).select(
@@ -184,7 +184,7 @@ class Comparison:
     def _kafka(
         self, batches: Iterable[tuple[Sequence[OffsetRange], int | None]], ranges: DataFrame
     ) -> DataFrame:
-        """The records that a checkpoint read, and the rows that each batch should have made."""
+        """Return the records that each checkpoint read, and the rows expected of each batch."""
         sides = [side for batch in batches for side in self._records_and_rows(*batch)]
         readable = ranges.where(F.col("region") != Region.GONE)
         placed = self._with_ranges(
@@ -204,16 +204,16 @@ class Comparison:
         yield _counting(decoded.marks(), *_COORDINATES, records=F.lit(1), **marks)
         if self.expected:
             result = self.stager.result(decoded.good(decoded.all))
-            why = self.stager.why_unfit(result)
-            unfit = F.lit(0) if why is None else why.isNotNull().cast("int")
-            where = (F.col(KAFKA_COLUMN)[name].alias(name) for name in _COORDINATES)
-            made = result.select(*where, unfit.alias("unfit"))
-            yield _counting(made, *_COORDINATES, expected=F.lit(1), unfit=F.col("unfit"))
+            reason = self.stager.why_unfit(result)
+            unfit = F.lit(0) if reason is None else reason.isNotNull().cast("int")
+            coordinates = (F.col(KAFKA_COLUMN)[name].alias(name) for name in _COORDINATES)
+            result_rows = result.select(*coordinates, unfit.alias("unfit"))
+            yield _counting(result_rows, *_COORDINATES, expected=F.lit(1), unfit=F.col("unfit"))
 
     def _with_ranges(
         self, frame: DataFrame, ranges: DataFrame, on: list[str], how: str
     ) -> DataFrame:
-        """``frame`` with ``region``, and ``checkpoint`` unless it is among ``on``."""
+        """Return ``frame`` with ``region``, and with ``checkpoint`` unless ``on`` contains it."""
         block = F.expr(f"offset div {self.block}").alias("block")
         equal = [*(name for name in on if name != "offset"), "block"]
         left, right = frame.select("*", block).alias("l"), ranges.alias("r")
@@ -224,7 +224,7 @@ class Comparison:
         return joined.select(*(f"l.{name}" for name in frame.columns), *number, "r.region")
 
     def _kind(self) -> Column:
-        """See :class:`RowKind`."""
+        """Return the column of :class:`RowKind`."""
         number, offset, region = (F.col(name) for name in ("checkpoint", "offset", "region"))
         expected, found, records = (F.col(name) for name in ("expected", "found", "records"))
         untraced = offset.isNull() | F.col("topic").isNull() | F.col("partition").isNull()
@@ -250,8 +250,8 @@ class Comparison:
         return kind.otherwise(RowKind.FINE)
 
 
-def _without_the_unfit(summed: DataFrame) -> DataFrame:
-    """A record of which one row would be refused was set aside with all its rows."""
+def _set_refused_aside(summed: DataFrame) -> DataFrame:
+    """Count a record with a refused row as bad, and expect none of its rows."""
     aside = F.col("unfit") > 0
     changed = {
         "expected": F.when(aside, 0).otherwise(F.col("expected")),
@@ -260,16 +260,18 @@ def _without_the_unfit(summed: DataFrame) -> DataFrame:
     return summed.withColumns(changed)
 
 
-def _without_the_fine(judged: DataFrame) -> DataFrame:
-    """One line for all records of a checkpoint that nobody wants to see; the others stay whole."""
+def _merge_unshown(judged: DataFrame) -> DataFrame:
+    """Merge the records of a checkpoint whose kind has no examples; keep the others apart."""
     shown = F.col("kind").isin(*map(str, _SHOWN))
-    where = [F.when(shown, F.col(name)).alias(name) for name in _COORDINATES]
+    coordinates = [F.when(shown, F.col(name)).alias(name) for name in _COORDINATES]
     sums = [F.sum(name).alias(name) for name in _COUNTED]
-    return judged.groupBy("checkpoint", "kind", *where).agg(F.count(F.lit(1)).alias("keys"), *sums)
+    return judged.groupBy("checkpoint", "kind", *coordinates).agg(
+        F.count(F.lit(1)).alias("keys"), *sums
+    )
 
 
 def _with_examples(lines: DataFrame) -> DataFrame:
-    """A bounded number of lines for each checkpoint and kind: sums and two examples."""
+    """Reduce to a bounded number of lines per checkpoint and kind: sums and two examples."""
     example = F.struct("topic", "partition", "offset", "checkpoint", "expected", "found")
     bucket = F.pmod(F.hash("topic", "partition", "offset"), F.lit(_BUCKETS)).alias("bucket")
     return (
@@ -284,7 +286,7 @@ def _with_examples(lines: DataFrame) -> DataFrame:
 
 
 def _counting(frame: DataFrame, *kept: str, **counted: Column) -> DataFrame:
-    """The columns ``kept``, and what this side counts; 0 for what the other sides count."""
+    """Return the columns ``kept`` and the counts ``counted``; all other counts are 0."""
     counts = [counted.get(name, F.lit(0)).cast("bigint").alias(name) for name in _COUNTED]
     return frame.select(*kept, *counts)
 

@@ -1,4 +1,4 @@
-"""Step 4: what the counts mean. Pure, no I/O."""
+"""Step 4: findings and repairs derived from the counts. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from eo_pipeline.ledger.marks import Mark
 
 @dataclass(frozen=True)
 class RecordCounts:
-    """Kafka records of one checkpoint: ``found`` now, None if none of it can be read.
+    """Kafka records of one checkpoint: ``found`` now, None if none of them can be read.
 
-    ``fewer`` and ``more`` compare with what was counted at commit, ``beyond`` is what was counted
-    there beyond one record an offset, which never was; all 0 where a part of the ranges is gone.
-    ``holes`` says why there are fewer records than offsets.
+    ``fewer`` and ``more`` compare with the count at commit; ``beyond`` is the part of that count
+    above one record per offset, which is impossible. All are 0 if a part of the ranges is gone.
+    ``holes`` is the reason for fewer records than offsets.
     """
 
     found: int | None
@@ -44,9 +44,9 @@ class RecordCounts:
 
     @property
     def as_counted(self) -> bool:
-        """Whether every record that was counted is there to be looked at again, and no other."""
-        known = self.found is not None and self.holes is not Holes.UNKNOWN
-        return known and not (self.fewer or self.more or self.beyond)
+        """True if exactly the counted records can be read again."""
+        readable = self.found is not None and self.holes is not Holes.UNKNOWN
+        return readable and not (self.fewer or self.more or self.beyond)
 
 
 def records_of(
@@ -55,26 +55,26 @@ def records_of(
     tallies: Iterable[Tally],
     compacted: Collection[str],
 ) -> RecordCounts:
-    """Compare one checkpoint's records with the ledger's count of them."""
+    """Compare the checkpoint's records with the ledger's count of them."""
     version = checkpoint.version
     if not coverage.readable[version]:
         return RecordCounts(None, 0, 0, Holes.UNKNOWN)
-    found = sum(tally.records for tally in tallies)
+    present = sum(tally.records for tally in tallies)
     if coverage.gone[version]:
-        return RecordCounts(found, 0, 0, Holes.UNKNOWN)
+        return RecordCounts(present, 0, 0, Holes.UNKNOWN)
     offsets = coverage.readable[version]
     beyond = max(0, checkpoint.counts.records - offsets)
-    fewer = max(0, checkpoint.counts.records - beyond - found)
-    more = max(0, found - checkpoint.counts.records)
-    holes = _holes(offsets - found, fewer, coverage.topics[version], compacted)
-    return RecordCounts(found, fewer, more, holes, beyond)
+    fewer = max(0, checkpoint.counts.records - beyond - present)
+    more = max(0, present - checkpoint.counts.records)
+    holes = _holes(offsets - present, fewer, coverage.topics[version], compacted)
+    return RecordCounts(present, fewer, more, holes, beyond)
 
 
 def _holes(absent: int, fewer: int, topics: set[str], compacted: Collection[str]) -> Holes:
     if not absent:
         return Holes.NONE
     if not fewer:
-        # there were no more when it was read; of a compacted topic nobody can tell why
+        # there were no more when it was read; for a compacted topic the reason is unknown
         return Holes.MARKERS
     return Holes.COMPACTION if topics & set(compacted) else Holes.LOSS
 
@@ -124,7 +124,7 @@ _LETTERS_CHANGED = (
 )
 _MISCOUNTED = "is the difference between the rows that the ledger counted and those in the table"
 
-#: What a checksum proves although Kafka cannot.
+#: Kinds that a checksum can prove although Kafka cannot.
 _PROVED_BY_VALUES = (RowKind.GONE, RowKind.COMPACTED, RowKind.UNTRACED)
 _FOREIGN = frozenset(
     {
@@ -145,9 +145,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is judged. ``expected``: the transform was applied, and its rows compared.
-    ``keeps_every_row``: False for a sink that upserts. ``compacted`` are topics. ``altered`` ranges
-    hold other records than those that were read, ``cut_off`` ones lie beyond the log's end.
+    """Input of the judgement.
+
+    ``expected``: the transform was applied, and its rows compared. ``keeps_every_row``: False for a
+    sink that upserts. ``compacted`` are topics. ``altered`` ranges hold other records than the run
+    read, ``cut_off`` ones lie beyond the log's end.
     """
 
     snapshot: Snapshot
@@ -162,9 +164,9 @@ class Evidence:
 
     @cached_property
     def unaccepted(self) -> Mapping[str, Counter[int]]:
-        """Offsets that were lost without an accepted loss, by what became of them and checkpoint:
-        those that hold other records now, and those beyond the log's end. Of a partition whose end
-        was accepted the ledger has no offset until the log reaches it again.
+        """Number of offsets lost without an accepted loss, by finding and checkpoint: replaced by
+        other records, or beyond the log's end. For a partition with an accepted end the ledger has
+        no offset until the log reaches it again.
         """
         head = self.snapshot.head
         marks = head.identity.marks
@@ -187,7 +189,7 @@ class _Gathered:
 
 
 class Findings:
-    """Differences, put together by kind and reason."""
+    """Differences, gathered by kind and reason."""
 
     def __init__(self) -> None:
         self._gathered: dict[tuple[FindingKind, str], _Gathered] = defaultdict(_Gathered)
@@ -207,23 +209,25 @@ class Findings:
             gathered.examples = sorted([*gathered.examples, *examples], key=_order)[:EXAMPLES_MAX]
 
     def say(self, kind: FindingKind, text: str, checkpoint: int | None = None) -> None:
-        """A whole sentence, which no number goes before."""
+        """Add a whole sentence, shown without a count."""
         self.add(kind, text, 1, checkpoint)
         self._gathered[kind, text].counted = False
 
     def all(self) -> Iterator[Finding]:
-        """In the order of :class:`FindingKind`."""
+        """Yield the findings in the order of :class:`FindingKind`."""
         order = list(FindingKind)
-        for (kind, text), each in sorted(
+        for (kind, text), gathered in sorted(
             self._gathered.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
         ):
-            numbers = tuple(sorted(each.checkpoints))
-            said = f"{each.count} {text}{_where(numbers)}" if each.counted else text
-            yield Finding(kind, said, each.count, numbers[:EXAMPLES_MAX], tuple(each.examples))
+            numbers = tuple(sorted(gathered.checkpoints))
+            message = f"{gathered.count} {text}{_where(numbers)}" if gathered.counted else text
+            yield Finding(
+                kind, message, gathered.count, numbers[:EXAMPLES_MAX], tuple(gathered.examples)
+            )
 
 
 def _order(example: Example) -> tuple[int, str, int, int]:
-    """Examples in the order of checkpoint and offset; what they lack comes first."""
+    """Sort key of examples: checkpoint, then offset; missing values come first."""
     numbers = (example.checkpoint, example.partition, example.offset)
     checkpoint, partition, offset = (-1 if number is None else number for number in numbers)
     return checkpoint, example.topic or "", partition, offset
@@ -232,15 +236,15 @@ def _order(example: Example) -> tuple[int, str, int, int]:
 def _where(checkpoints: tuple[int, ...]) -> str:
     if not checkpoints:
         return ""
-    named = ", ".join(map(str, checkpoints[:EXAMPLES_MAX]))
+    listed = ", ".join(map(str, checkpoints[:EXAMPLES_MAX]))
     more = len(checkpoints) - EXAMPLES_MAX
-    return f" (checkpoint {named}{f' and {more} more' if more > 0 else ''})"
+    return f" (checkpoint {listed}{f' and {more} more' if more > 0 else ''})"
 
 
 def judge(evidence: Evidence, findings: Findings) -> list[CheckpointAudit]:
-    """Every live checkpoint judged, oldest first; what is found goes to ``findings``."""
-    audited = [_checkpoint(each, evidence, findings) for each in evidence.snapshot.checkpoints]
-    live = {each.version for each in evidence.snapshot.checkpoints}
+    """Judge every live checkpoint, oldest first; differences are added to ``findings``."""
+    audited = [_checkpoint(c, evidence, findings) for c in evidence.snapshot.checkpoints]
+    live = {checkpoint.version for checkpoint in evidence.snapshot.checkpoints}
     for number, kinds in evidence.tallies.items():
         if number not in live:
             _stray(number, kinds, findings)
@@ -251,7 +255,7 @@ def judge(evidence: Evidence, findings: Findings) -> list[CheckpointAudit]:
 
 
 def _stray(number: int | None, kinds: Mapping[RowKind, Tally], findings: Findings) -> None:
-    """Rows that belong to no live checkpoint."""
+    """Add the rows without a live checkpoint."""
     for kind, tally in kinds.items():
         if number is None:
             findings.add(_KINDS[kind], _TEXTS[kind], tally.found, None, tally.examples)
@@ -259,17 +263,17 @@ def _stray(number: int | None, kinds: Mapping[RowKind, Tally], findings: Finding
             findings.add(FindingKind.FOREIGN, _STRAY, tally.found, number, tally.examples)
 
 
-def _checkpoint(each: Checkpoint, evidence: Evidence, findings: Findings) -> CheckpointAudit:
-    kinds = dict(evidence.tallies.get(each.version, {}))
-    records = records_of(each, evidence.coverage, kinds.values(), evidence.compacted)
-    own = _CheckpointCounts(each, evidence, kinds, records)
-    for kind, text, count, examples in own.differences():
-        findings.add(kind, text, count, each.version, examples)
-    return own.audited()
+def _checkpoint(checkpoint: Checkpoint, evidence: Evidence, findings: Findings) -> CheckpointAudit:
+    kinds = dict(evidence.tallies.get(checkpoint.version, {}))
+    records = records_of(checkpoint, evidence.coverage, kinds.values(), evidence.compacted)
+    counts = _CheckpointCounts(checkpoint, evidence, kinds, records)
+    for kind, text, difference, examples in counts.differences():
+        findings.add(kind, text, difference, checkpoint.version, examples)
+    return counts.audited()
 
 
 class _CheckpointCounts:
-    """One checkpoint's counts, and what they say."""
+    """Counts of one checkpoint, and the differences among them."""
 
     def __init__(
         self,
@@ -300,14 +304,14 @@ class _CheckpointCounts:
             yield FindingKind.MISCOUNTED, text, count, []
 
     def _miscounted_records(self) -> dict[str, int]:
-        """By what the ledger's counts of records differ from those that Kafka holds."""
+        """Return the differences between the ledger's counts of records and Kafka's."""
         counts, records = self._checkpoint.counts, self._records
         differing = {_BEYOND: records.beyond, _MORE_RECORDS: records.more}
         if records.as_counted:
             bad = sum(tally.bad for tally in self._kinds.values())
             skipped = sum(tally.skipped for tally in self._kinds.values())
             more = counts.dead_letters - bad
-            # rows that the sink has no form for are told only where rows are made and compared
+            # rows that the sink cannot store are found only if rows are expected and compared
             differing[_DEAD_LETTERS] = abs(more) if self._read_back else max(0, -more)
             differing[_SKIPPED] = abs(counts.tombstones - skipped)
         return differing
@@ -318,16 +322,16 @@ class _CheckpointCounts:
 
     @property
     def _changed(self) -> bool:
-        """Whether values are what differs: of fewer or more rows the checksum is another anyway."""
+        """True if only values differ: with fewer or more rows the checksum differs anyway."""
         return self._as_committed is False and self._found == self._checkpoint.counts.rows
 
     def _dead_letters(self) -> dict[str, int]:
-        """By what the dead letters differ from those that were committed."""
+        """Return the differences between the dead letters and the committed ones."""
         letters, counts = self._evidence.values.letters, self._checkpoint.counts
-        found = letters.found.get(self._checkpoint.version)
-        if found is None:
+        present = letters.found.get(self._checkpoint.version)
+        if present is None:
             return {}
-        if more := abs(found - counts.dead_letters):
+        if more := abs(present - counts.dead_letters):
             return {_LETTERS_COUNT: more}
         return {_LETTERS_CHANGED: int(_verdict(letters, self._checkpoint.version) is False)}
 
@@ -345,12 +349,16 @@ class _CheckpointCounts:
                 yield _KINDS[kind], _TEXTS[kind], _differing(kind, tally), tally.examples
 
     def _absence_proves_nothing(self) -> bool:
-        """Rows are replaced by newer ones, or none of the checkpoint's rows says what it is of."""
+        """Return whether an absent row proves nothing: newer rows replace older ones, or none of
+        the checkpoint's rows has lineage.
+        """
         untraced = self._kinds.get(RowKind.UNTRACED, Tally()).found
         return not self._evidence.keeps_every_row or 0 < untraced == self._found
 
     def _kafka_lost_them(self) -> bool:
-        """Kafka lost as many records of this checkpoint as there are rows without one."""
+        """Return whether Kafka lost as many records of this checkpoint as there are rows without
+        one.
+        """
         without = self._kinds.get(RowKind.NO_RECORD, Tally()).keys
         return self._records.holes is Holes.LOSS and without <= self._records.fewer
 
@@ -368,12 +376,12 @@ class _CheckpointCounts:
         return self._count(*(_FOREIGN - {RowKind.NO_RECORD} if lost else _FOREIGN))
 
     def _unexplained(self) -> int:
-        """Rows by which table and ledger differ, where no single row's difference says it: in what
-        Kafka no longer holds, and where every row agrees with Kafka.
+        """Return the row difference of table and ledger that no single row explains: in ranges that
+        Kafka no longer holds, or if every row agrees with Kafka.
         """
         duplicated = self._count(RowKind.DUPLICATED)
-        said = self._missing or duplicated or self._foreign
-        if said and not self._evidence.coverage.gone[self._checkpoint.version]:
+        explained = self._missing or duplicated or self._foreign
+        if explained and not self._evidence.coverage.gone[self._checkpoint.version]:
             return 0
         repaired = self._found + self._missing - duplicated - self._foreign
         more = repaired - self._checkpoint.counts.rows
@@ -427,7 +435,7 @@ def _verdict(proofs: Proofs, version: int) -> bool | None:
 
 
 def _differing(kind: RowKind, tally: Tally) -> int:
-    """Rows by which ``tally`` differs from what it should be."""
+    """Return the number of rows by which ``tally`` differs from the expectation."""
     if kind is RowKind.MISSING:
         return tally.expected - tally.found
     if kind is RowKind.DUPLICATED:
@@ -470,7 +478,7 @@ _AS_COMMITTED = (
 
 
 def proves(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[str]:
-    """What was compared: any difference there is named among the findings."""
+    """Yield the comparisons made; all their differences are among the findings."""
     snapshot, coverage = evidence.snapshot, evidence.coverage
     since, head = snapshot.since, snapshot.head.version
     yield f"That versions {since} to {head} of the ledger follow each other."
@@ -508,7 +516,7 @@ def _by_checksum(evidence: Evidence) -> Iterator[str]:
 def cannot_prove(
     evidence: Evidence, audited: Sequence[CheckpointAudit], last: int | None
 ) -> Iterator[str]:
-    """What would look the same if it were otherwise."""
+    """Yield the statements that the audit cannot prove."""
     snapshot, coverage = evidence.snapshot, evidence.coverage
     if last is not None:
         yield f"Anything of checkpoints before version {snapshot.since}: {last} were asked for."
@@ -541,21 +549,21 @@ def _of_rows(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator
         yield _NO_LINEAGE
         return
     yield _TRANSFORM
-    differing = [each for each in audited if each.differs]
-    by_record = [each for each in differing if each.missing or each.duplicated or each.foreign]
-    if by_record and all(each.as_committed for each in by_record):
+    differing = [c for c in audited if c.differs]
+    by_record = [c for c in differing if c.missing or c.duplicated or c.foreign]
+    if by_record and all(c.as_committed for c in by_record):
         yield _AS_COMMITTED
-    elif differing and all(each.rows_found == each.rows_counted for each in differing):
+    elif differing and all(c.rows_found == c.rows_counted for c in differing):
         yield _ALL_AS_COUNTED
 
 
-#: Stretches named in a report, and asked about; each is a plan of its own.
+#: Maximum number of repairs of each kind; each replay is planned separately.
 REPAIRS_MAX = 50
 
-#: Says why these checkpoints cannot be replayed, None if they can.
+#: Returns the reason why these checkpoints cannot be replayed, None if they can.
 Check = Callable[[Collection[int]], str | None]
 
-#: Of a ledger that is not what was committed nobody can tell which rows are rightful.
+#: Repair of a damaged ledger, which is no evidence of the rightful rows.
 LEDGER_FIRST = Repair(
     None,
     None,
@@ -577,9 +585,11 @@ _NOT_REPLAYABLE = (
 def repairs(
     audited: Sequence[CheckpointAudit], tallies: Tallies, newest: int, check: Check
 ) -> list[Repair]:
-    """At most :data:`REPAIRS_MAX` of each kind: replays first, then rows to delete by hand."""
+    """Return at most :data:`REPAIRS_MAX` repairs of each kind: replays, then rows to delete by
+    hand.
+    """
     replays = list(_replays(audited, check))[:REPAIRS_MAX]
-    live = {each.version for each in audited}
+    live = {checkpoint.version for checkpoint in audited}
     return (
         replays
         + [
@@ -597,21 +607,23 @@ def _strays(tallies: Tallies, live: set[int]) -> Iterator[int | None]:
 
 
 def _replays(audited: Sequence[CheckpointAudit], check: Check) -> Iterator[Repair]:
-    """Neighbours among the live checkpoints that need the same are one stretch."""
+    """Yield a repair per run of neighbouring live checkpoints with the same hindrance."""
     for hindrance, stretch in groupby(audited, _hindrance):
         if hindrance is None:
             continue
-        versions = [each.version for each in stretch]
-        gone = hindrance or check(versions)
+        versions = [checkpoint.version for checkpoint in stretch]
+        refusal = hindrance or check(versions)
         first, last = versions[0], versions[-1]
-        command = None if gone else f"eo replay {first} {last}"
-        yield Repair(first, last, command, refused=gone or None)
+        command = None if refusal else f"eo replay {first} {last}"
+        yield Repair(first, last, command, refused=refusal or None)
 
 
-def _hindrance(each: CheckpointAudit) -> str | None:
-    """None: needs no repair. Empty: nothing known that hinders a replay."""
-    if not each.differs:
+def _hindrance(checkpoint: CheckpointAudit) -> str | None:
+    """Return None without a need for repair, else the reason against a replay; empty if none is
+    known.
+    """
+    if not checkpoint.differs:
         return None
-    if each.holes is Holes.LOSS:
+    if checkpoint.holes is Holes.LOSS:
         return _NOT_REPLAYABLE
-    return _GONE if each.unreadable else ""
+    return _GONE if checkpoint.unreadable else ""

@@ -1,12 +1,12 @@
-"""A replay that is only looked at: the same records are read, with today's transform, and what
-comes of them is compared with the rows that are there. Nothing is published, and nothing can be.
+"""Preview of a replay: the records are read with the current transform, and the resulting rows are
+compared with the present ones. Nothing is committed, nor can be.
 
-1. **stage**: as a replay would, but in a folder that no recovery looks at, and without a manifest.
-2. **read**: the checkpoint's rows as they are in the table, in one snapshot of it, into a file.
-3. **compare** (:mod:`difference`): one Spark job.
+1. **stage**: as in a replay, but in a folder that no recovery reads, and without a manifest.
+2. **read**: write the checkpoint's present rows, from one snapshot of the table, into a file.
+3. **compare**: one Spark job.
 
-One checkpoint after the other, and the files of each are gone before the next. The figures are
-those of a replay that is applied now: the ledger must not move between plan and preview.
+Checkpoints are previewed one after the other, and each one's files are removed before the next. The
+figures are those of a replay applied now: the ledger must not move between plan and preview.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from eo_pipeline.storage.paths import Place, remove_tree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Where a row came from, if the pipeline writes lineage.
+#: Columns of a row's record, if the pipeline writes lineage.
 RECORD = ("_eo_topic", "_eo_partition", "_eo_offset")
 
 _PARTS = 10
 
-#: Characters of a value in an example.
+#: Maximum number of characters of a value in an example.
 _SHOWN = 120
 
 _KINDS = ("changed", "added", "removed")
@@ -67,8 +67,8 @@ _SUMS = ("before", "after", *_KINDS, "told")
 
 @dataclass(frozen=True)
 class RowExample:
-    """One row of a ``kind``: its ``key``, and the values ``before`` and ``after`` as texts; of a
-    changed one only those that differ. None: there is no such row.
+    """One example row of a ``kind``: its ``key``, and its values ``before`` and ``after`` as texts;
+    only the differing ones of a changed row. None: the row does not exist on that side.
     """
 
     kind: str
@@ -77,16 +77,16 @@ class RowExample:
     after: Mapping[str, str | None] | None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Rows ``before`` and ``after``; how many of them are ``added``, ``removed`` and ``changed``.
+    """Numbers of rows ``before`` and ``after``, and of ``added``, ``removed`` and ``changed`` ones.
 
-    ``columns`` says how often each column changed, in the ``told`` ones of the changed rows: where
-    several rows of one key changed, nobody can say which became which.
+    ``columns`` counts the changes of each column in the ``told`` ones of the changed rows: if
+    several rows of one key changed, old and new rows cannot be matched.
     """
 
     before: int = 0
@@ -103,7 +103,7 @@ class Difference:
         return self.before - self.removed - self.changed
 
     def plus(self, more: Difference) -> Difference:
-        """Of other rows too."""
+        """Return the sum of two differences."""
         sums = {name: getattr(self, name) + getattr(more, name) for name in _SUMS}
         columns = Counter(self.columns) + Counter(more.columns)
         return Difference(**sums, columns=columns, examples=(*self.examples, *more.examples))
@@ -111,8 +111,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The columns of two states of a table that can be compared, each side's in one form; why the
-    others cannot.
+    """Comparable columns of two states of a table, in a common form; and the reasons for the
+    others.
     """
 
     before: Mapping[str, Column]
@@ -121,20 +121,22 @@ class Compared:
 
     @classmethod
     def of(cls, before: StructType, after: StructType, own_forms: Sequence[str] = ()) -> Compared:
-        """``own_forms`` are columns whose values ``before`` has in the store's own spelling."""
-        there = {f.name.lower(): f for f in before}
+        """Match the columns. ``own_forms`` are columns of ``before`` in the store's own
+        representation.
+        """
+        remaining = {f.name.lower(): f for f in before}
         olds, news, left_out = dict[str, Column](), dict[str, Column](), dict[str, str]()
         for new in after:
             if new.name == CHECKPOINT_COLUMN or new.name.startswith(LAYOUT_PREFIX):
                 continue
-            old = there.pop(new.name.lower(), None)
+            old = remaining.pop(new.name.lower(), None)
             own_form = old is not None and old.name in own_forms
             pair = _pair(old, new, own_form)
             if pair is None:
                 left_out[new.name] = "the store keeps a form of its own of such values"
             else:
                 olds[new.name], news[new.name] = pair
-        for old in there.values():
+        for old in remaining.values():
             if old.name != CHECKPOINT_COLUMN:
                 left_out[old.name] = "the result has no such column; the store fills it, or null"
         return cls(olds, news, left_out)
@@ -143,44 +145,48 @@ class Compared:
 def _pair(
     old: StructField | None, new: StructField, own_form: bool
 ) -> tuple[Column, Column] | None:
-    """Both sides of one column, so that equal values are equal; None: that cannot be told."""
-    mine, kind = column(new.name), new.dataType
-    if old is None:  # the store will add it
-        return _plain(F.lit(None).cast(kind), kind), _plain(mine, kind)
-    held, known = column(old.name), old.dataType
-    is_json = isinstance(kind, StructType) and kind.names == [JSON_FIELD]
-    if is_json and isinstance(known, StringType):
-        return _canonical(held), _canonical(mine[JSON_FIELD])
+    """Return both sides of a column in a form in which equal values are equal; None if
+    impossible.
+    """
+    new_values, new_type = column(new.name), new.dataType
+    if old is None:  # the store will add the column
+        return _plain(F.lit(None).cast(new_type), new_type), _plain(new_values, new_type)
+    old_values, old_type = column(old.name), old.dataType
+    is_json = isinstance(new_type, StructType) and new_type.names == [JSON_FIELD]
+    if is_json and isinstance(old_type, StringType):
+        return _canonical(old_values), _canonical(new_values[JSON_FIELD])
     if own_form:
         return None
-    if known.simpleString() == kind.simpleString():  # whether there may be nulls says nothing
-        return _plain(held, known), _plain(mine, kind)
-    nested = isinstance(known, StructType | MapType) or isinstance(kind, StructType | MapType)
-    one_text = isinstance(known, StringType) != isinstance(kind, StringType)
-    if nested or one_text or isinstance(known, ArrayType) != isinstance(kind, ArrayType):
+    if old_type.simpleString() == new_type.simpleString():  # nullability is irrelevant
+        return _plain(old_values, old_type), _plain(new_values, new_type)
+    nested = isinstance(old_type, StructType | MapType) or isinstance(
+        new_type, StructType | MapType
+    )
+    one_text = isinstance(old_type, StringType) != isinstance(new_type, StringType)
+    if nested or one_text or isinstance(old_type, ArrayType) != isinstance(new_type, ArrayType):
         return None
-    if isinstance(known, NumericType) != isinstance(kind, NumericType):
+    if isinstance(old_type, NumericType) != isinstance(new_type, NumericType):
         return None
-    return _plain(held, known), _plain(mine.try_cast(known), known)
+    return _plain(old_values, old_type), _plain(new_values.try_cast(old_type), old_type)
 
 
 def _plain(column: Column, kind: DataType) -> Column:
-    """Something that Spark can group by: it does not do so by maps."""
+    """Return a column that Spark can group by; maps become JSON."""
     if "map<" not in kind.simpleString():
         return column
     return F.when(column.isNotNull(), F.to_json(F.struct(column)))
 
 
 def _canonical(text: Column) -> Column:
-    """JSON with its fields in one order, whoever wrote it."""
+    """Return JSON with its fields in a canonical order."""
     return F.coalesce(F.to_json(F.try_parse_json(text)), text)
 
 
 def difference(
     before: DataFrame, after: DataFrame, compared: Compared, key: Sequence[str]
 ) -> Difference:
-    """What becomes of the rows ``before`` if those ``after`` take their place. Without a ``key``
-    a row is known by all its values.
+    """Compare the rows ``before`` with the rows ``after`` that would replace them. Without a
+    ``key`` rows are matched by all their values.
     """
     names = list(compared.after)
     key = list(key) or names
@@ -193,12 +199,12 @@ def difference(
 
 
 def _side(
-    rows: DataFrame, columns: Mapping[str, Column], names: list[str], key: list[str], **one: int
+    rows: DataFrame, columns: Mapping[str, Column], names: list[str], key: list[str], **counts: int
 ) -> DataFrame:
-    """Key and row as structs whose fields are numbered: names may be anything."""
+    """Return key and row as structs with numbered fields, since names may be arbitrary."""
     fields = [columns[name].alias(f"c{n}") for n, name in enumerate(names)]
     keys = [columns[name].alias(f"k{n}") for n, name in enumerate(key)]
-    marks = [F.lit(value).cast("bigint").alias(name) for name, value in one.items()]
+    marks = [F.lit(value).cast("bigint").alias(name) for name, value in counts.items()]
     return rows.select(F.struct(*keys).alias("key"), F.struct(*fields).alias("row"), *marks)
 
 
@@ -206,14 +212,14 @@ def _summary(sides: list[DataFrame], names: list[str]) -> DataFrame:
     equal = sides[0].union(sides[1]).groupBy("key", "row").agg(F.sum("b"), F.sum("a"))
     equal = equal.toDF("key", "row", "b", "a")
     b, a, zero = F.col("b"), F.col("a"), F.lit(0).cast("bigint")
-    each = equal.withColumns({"gone": F.greatest(b - a, zero), "new": F.greatest(a - b, zero)})
+    by_row = equal.withColumns({"gone": F.greatest(b - a, zero), "new": F.greatest(a - b, zero)})
     gone, new = F.col("gone"), F.col("new")
-    by_key = each.groupBy("key").agg(
+    by_key = by_row.groupBy("key").agg(
         *(F.sum(name).alias(name) for name in ("b", "a", "gone", "new")),
         F.max(F.when(gone > 0, F.col("row"))).alias("was"),
         F.max(F.when(new > 0, F.col("row"))).alias("is"),
     )
-    told = (gone == 1) & (new == 1)
+    matched = (gone == 1) & (new == 1)
     changed = F.least(gone, new)
     sums = {
         "before": b,
@@ -221,13 +227,13 @@ def _summary(sides: list[DataFrame], names: list[str]) -> DataFrame:
         "changed": changed,
         "added": new - changed,
         "removed": gone - changed,
-        "told": told.cast("bigint"),
+        "told": matched.cast("bigint"),
     }
     differs = [~F.col(f"was.c{n}").eqNullSafe(F.col(f"is.c{n}")) for n in range(len(names))]
-    sums |= {f"c{n}": (told & each).cast("bigint") for n, each in enumerate(differs)}
+    sums |= {f"c{n}": (matched & change).cast("bigint") for n, change in enumerate(differs)}
     example = F.struct("key", "was", "is")
     shown = {
-        "changed": F.when(told, example),
+        "changed": F.when(matched, example),
         "added": F.when(gone < new, example),
         "removed": F.when(new < gone, example),
     }
@@ -240,20 +246,20 @@ def _summary(sides: list[DataFrame], names: list[str]) -> DataFrame:
 
 
 def _with_texts(summed: DataFrame, sums: Mapping[str, Column]) -> DataFrame:
-    """The examples' values as short texts, so that no line is long."""
+    """Shorten the examples' values to texts, which bounds the length of a line."""
     examples = []
     for kind in _KINDS:
-        found = summed.schema[f"{kind}_example"].dataType
-        assert isinstance(found, StructType)
-        for side in found:
+        struct = summed.schema[f"{kind}_example"].dataType
+        assert isinstance(struct, StructType)
+        for side in struct:
             assert isinstance(side.dataType, StructType)
             texts = [
                 _text(F.col(f"{kind}_example")[side.name][f.name], f.dataType).alias(f.name)
                 for f in side.dataType
             ]
-            whole = F.col(f"{kind}_example")[side.name]
+            value = F.col(f"{kind}_example")[side.name]
             examples.append(
-                F.when(whole.isNotNull(), F.struct(*texts)).alias(f"{kind}_{side.name}")
+                F.when(value.isNotNull(), F.struct(*texts)).alias(f"{kind}_{side.name}")
             )
     return summed.select(*sums, *examples)
 
@@ -292,20 +298,20 @@ def _example(kind: str, line: Mapping[str, Any], names: list[str], key: list[str
     )
 
 
-#: Of a checkpoint without rows, nothing else is known of the table's columns.
+#: Columns of a checkpoint without rows; the table's others are unknown.
 NO_COLUMNS = pa.schema([(CHECKPOINT_COLUMN, pa.int64())])
 
 
 @dataclass(frozen=True)
 class CheckpointPreview:
-    """What a replay of ``checkpoint`` would make of its rows, by ``counts`` of the new ones."""
+    """Preview of one ``checkpoint``: the ``counts`` of the new rows, and the difference."""
 
     checkpoint: Checkpoint
     counts: Counts
     rows: Difference
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "version": self.checkpoint.version,
             **difference_json(self.rows),
@@ -316,8 +322,8 @@ class CheckpointPreview:
 
 @dataclass(frozen=True)
 class ReplayPreview:
-    """What applying ``plan`` would do. Rows are known by the columns ``key``, or by all their
-    values if there is none; ``left_out`` are columns that were not compared, and why.
+    """Preview of applying ``plan``. Rows are matched by the columns ``key``, or by all their values
+    without one; ``left_out`` has the columns that were not compared, and the reasons.
     """
 
     plan: ReplayPlan
@@ -327,12 +333,14 @@ class ReplayPreview:
 
     @property
     def rows(self) -> Difference:
-        """Of all checkpoints."""
-        return reduce(Difference.plus, (each.rows for each in self.checkpoints), Difference())
+        """Difference of all checkpoints together."""
+        return reduce(
+            Difference.plus, (checkpoint.rows for checkpoint in self.checkpoints), Difference()
+        )
 
     @property
     def by(self) -> str:
-        """How rows are known, in words."""
+        """Description of how rows are matched."""
         if self.key == RECORD:
             return "by the record they came from"
         return f"by {', '.join(self.key)}" if self.key else "by all their values"
@@ -345,18 +353,18 @@ class ReplayPreview:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             **difference_json(self.rows),
             "key": list(self.key),
             "not_compared": self.left_out,
-            "checkpoints": [each.to_json() for each in self.checkpoints],
-            "examples": [each.to_json() for each in self.rows.examples],
+            "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
+            "examples": [example.to_json() for example in self.rows.examples],
         }
 
 
 def difference_json(rows: Difference) -> dict[str, Any]:
-    """The figures, as plain values."""
+    """Return the figures as plain values."""
     names = ("before", "after", "added", "removed", "changed", "unchanged")
     return {name: getattr(rows, name) for name in names} | {"columns": dict(rows.columns)}
 
@@ -367,27 +375,27 @@ def preview_replay(
     """See :meth:`eo_pipeline.pipeline.Pipeline.preview_replay`."""
     refuse_stale(steps.pipeline, plan.head, steps.session.head())
     plan.check(steps)
-    found, known, left_out = [], tuple(key), dict[str, str]()
+    previews, used_key, left_out = [], tuple(key), dict[str, str]()
     with scratch(staging) as files:
         for number, checkpoint in enumerate(plan.checkpoints, start=1):
             steps.say(
                 f"looking at checkpoint {checkpoint.version}, {number} of {len(plan.checkpoints)}"
             )
-            look = _Look(steps, files, checkpoint, tuple(key))
+            comparer = _CheckpointComparer(steps, files, checkpoint, tuple(key))
             entry = replay_entry(plan.head, checkpoint, steps.run_id, {})
-            with look.attempt(entry) as attempt:
-                counts, rows, known, without = look.compared(entry, attempt)
-            found.append(CheckpointPreview(checkpoint, counts, rows))
-            left_out |= without
+            with comparer.attempt(entry) as attempt:
+                counts, rows, used_key, missing = comparer.compared(entry, attempt)
+            previews.append(CheckpointPreview(checkpoint, counts, rows))
+            left_out |= missing
     newest, went_back = look_again(steps.session, plan.head)
     if went_back:
         raise stale(steps.pipeline, plan.head, steps.session.entry(newest))
-    return ReplayPreview(plan, known, tuple(found), left_out)
+    return ReplayPreview(plan, used_key, tuple(previews), left_out)
 
 
 @dataclass(frozen=True)
-class _Look:
-    """At one ``checkpoint``, with ``files`` meanwhile."""
+class _CheckpointComparer:
+    """Compares one ``checkpoint``, with temporary ``files``."""
 
     steps: Steps
     files: Scratch
@@ -396,26 +404,28 @@ class _Look:
 
     @contextmanager
     def attempt(self, entry: LedgerEntry) -> Iterator[Attempt]:
-        """Where the new rows wait: not where attempts are looked for. Gone afterwards."""
+        """Yield a temporary folder for the new rows, which no recovery reads."""
         folder = self.files.place / str(self.checkpoint.version)
         if isinstance(folder, Path):
             folder.mkdir()
         try:
             yield Attempt(folder, entry.id, entry.ledger_id, folder)
         finally:
-            with suppress(OSError):  # a cancelled job may write for a moment more
+            with suppress(OSError):  # a cancelled job may still write for a moment
                 remove_tree(folder)
             self._before.unlink(missing_ok=True)
 
     @property
     def _before(self) -> Path:
-        """The rows that are there."""
+        """File of the present rows."""
         return self.files.folder / f"before-{self.checkpoint.version}.parquet"
 
     def compared(
         self, entry: LedgerEntry, attempt: Attempt
     ) -> tuple[Counts, Difference, tuple[str, ...], dict[str, str]]:
-        """The new rows' counts; the difference, by which columns, and without which."""
+        """Return the new rows' counts, the difference, the key columns, and the columns
+        left out.
+        """
         steps, version = self.steps, self.checkpoint.version
         spark = steps.spark()
         reach(CrashPoint.STAGING)
@@ -428,11 +438,13 @@ class _Look:
         own_forms = [field.name for field in schema if is_own_form(field)]
         try:
             with staging_settings(spark):
-                held = self.files.seen(self._before) if schema.names else self._before
-                old = _read(spark, held, schema, is_empty=not schema.names)
-                # the files of a table that is laid out lie in folders
-                made = staged.rows
-                new = _read(spark, attempt.rows_folder(), made.schema, is_empty=not made.files)
+                file = self.files.seen(self._before) if schema.names else self._before
+                old = _read(spark, file, schema, is_empty=not schema.names)
+                # a partitioned or clustered layout has subfolders
+                staged_rows = staged.rows
+                new = _read(
+                    spark, attempt.rows_folder(), staged_rows.schema, is_empty=not staged_rows.files
+                )
                 compared = Compared.of(old.schema, new.schema, own_forms)
                 key = self._key(compared)
                 rows = difference(old, new, compared, key)
@@ -442,10 +454,10 @@ class _Look:
         return counts, rows, key, dict(compared.left_out)
 
     def _key(self, compared: Compared) -> tuple[str, ...]:
-        """What was asked for, else the record, if rows say from which they are.
+        """Return the requested key, or else the record's columns if rows have them.
 
         Raises:
-            ConfigError: the result has no such column, or it cannot be compared.
+            ConfigError: the result lacks a key column, or it cannot be compared.
         """
         absent = [name for name in self.key if name not in compared.after]
         if absent:
@@ -459,18 +471,18 @@ class _Look:
 
 
 def _read(spark: SparkSession, place: Place, schema: pa.Schema, *, is_empty: bool) -> DataFrame:
-    """Parquet files; no rows, if there is none that holds some."""
+    """Read Parquet files; return no rows if there are none."""
     if is_empty:
-        # not before there are rows: it takes its time
+        # here, because the import is slow and rarely needed
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        known = schema if schema.names else NO_COLUMNS
-        return spark.createDataFrame([], from_arrow_schema(known, prefer_timestamp_ntz=True))
+        columns = schema if schema.names else NO_COLUMNS
+        return spark.createDataFrame([], from_arrow_schema(columns, prefer_timestamp_ntz=True))
     return as_written(spark, place)
 
 
 def _write(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Schema:
-    """``batches`` as one Parquet file, a batch in memory at a time. Returns the columns."""
+    """Write ``batches`` as one Parquet file, one batch in memory at a time. Return the columns."""
     schema: pa.Schema | None = None
     writer: pq.ParquetWriter | None = None
     try:
@@ -478,15 +490,15 @@ def _write(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Schema:
             if writer is None:
                 schema = batch.schema
                 writer = pq.ParquetWriter(path, schema)
-            writer.write_batch(_in(batch, schema))
+            writer.write_batch(_with_columns(batch, schema))
     finally:
         if writer is not None:
             writer.close()
     return schema if schema is not None else pa.schema([])
 
 
-def _in(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
-    """``batch`` in the columns of the first one; files of a lake may lack some."""
+def _with_columns(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
+    """Return ``batch`` in the columns of the first one; files of a lake may lack some."""
     assert schema is not None
     if batch.schema == schema:
         return batch

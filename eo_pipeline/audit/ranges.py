@@ -1,7 +1,7 @@
-"""Which of the checkpoints' ranges Kafka still holds: pure, no I/O but the file of ranges.
+"""Step 2: ranges of the checkpoints that Kafka still holds. Pure, no I/O but the file of ranges.
 
-Rows of a range that is gone can be proved neither right nor wrong. What is left is disjoint, so
-that every record Kafka holds belongs to exactly one checkpoint.
+Rows of a missing range can be proved neither right nor wrong. The remaining ranges are disjoint, so
+that every record in Kafka belongs to exactly one checkpoint.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _REWRITTEN = "a later checkpoint read these offsets again"
 
 
 class Region(IntEnum):
-    """What Kafka can say of a range. A number: Spark aggregates texts by sorting them."""
+    """Kafka's evidence about a range. A number, because Spark aggregates texts by sorting them."""
 
     READABLE = 1
-    COMPACTED = 2  # readable, and a record that is absent proves nothing
+    COMPACTED = 2  # readable, but an absent record proves nothing
     GONE = 3
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of one checkpoint's range, never empty; ``cause`` says why it cannot be read."""
+    """A non-empty piece of a checkpoint's range; ``cause`` is the reason if it cannot be read."""
 
     checkpoint: int
     range: OffsetRange
@@ -50,25 +50,25 @@ class Part:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the log, which held it, ends before it."""
+        """True if the log was truncated before this range, which it held."""
         return self.cause == _TRUNCATED
 
 
-#: A range that a checkpoint, given by its version, read.
+#: Version of a checkpoint, and a range that it read.
 ReadRange = tuple[int, OffsetRange]
 
 
 def parts(
-    found: Sequence[Checkpoint],
+    checkpoints: Sequence[Checkpoint],
     cluster: Cluster,
     source: KafkaSource,
     altered: Collection[ReadRange] = (),
 ) -> Iterator[Part]:
-    """Every range of ``found``, cut where Kafka's bounds or a newer checkpoint cut it; those that
-    were ``altered`` hold other records now.
+    """Cut the ranges of the checkpoints at Kafka's bounds and at newer checkpoints; ``altered``
+    ranges hold other records now.
     """
     newer: dict[TopicPartition, int] = {}
-    for checkpoint in sorted(found, key=lambda each: each.version, reverse=True):
+    for checkpoint in sorted(checkpoints, key=lambda c: c.version, reverse=True):
         for r in checkpoint.entry.ranges:
             cause = _cause(r, checkpoint.entry.topic_ids, cluster, source)
             if (checkpoint.version, r) in altered:
@@ -76,26 +76,32 @@ def parts(
             if cause is not None:
                 yield Part(checkpoint.version, r, cause)
                 continue
-            bounds, taken = cluster.bounds[r.topic_partition], newer.get(r.topic_partition)
-            yield from _cut(checkpoint.version, r, bounds, taken)
-            newer[r.topic_partition] = min(r.start, taken if taken is not None else r.start)
+            bounds, newer_start = cluster.bounds[r.topic_partition], newer.get(r.topic_partition)
+            yield from _cut(checkpoint.version, r, bounds, newer_start)
+            newer[r.topic_partition] = min(
+                r.start, newer_start if newer_start is not None else r.start
+            )
 
 
 def _cause(
     r: OffsetRange, topic_ids: Mapping[str, str], cluster: Cluster, source: KafkaSource
 ) -> str | None:
-    """Why nothing at all of ``r`` can be read, or None."""
+    """Return the reason if nothing of ``r`` can be read, or None."""
     if not source.matches(r.topic):
         return _UNSUBSCRIBED
     if r.topic_partition not in cluster.bounds:
         return _VANISHED
-    known, present = topic_ids.get(r.topic), cluster.topic_ids.get(r.topic)
-    return _RECREATED if known is not None and known != present else None
+    topic_id, present_id = topic_ids.get(r.topic), cluster.topic_ids.get(r.topic)
+    return _RECREATED if topic_id is not None and topic_id != present_id else None
 
 
-def _cut(checkpoint: int, r: OffsetRange, bounds: Bounds, taken: int | None) -> Iterator[Part]:
-    """``r`` from left to right: below the beginning, readable, read again later, past the end."""
-    stop = r.end if taken is None else min(r.end, max(r.start, taken))
+def _cut(
+    checkpoint: int, r: OffsetRange, bounds: Bounds, newer_start: int | None
+) -> Iterator[Part]:
+    """Cut ``r`` from left to right: below the beginning, readable, open, truncated, read again
+    later.
+    """
+    stop = r.end if newer_start is None else min(r.end, max(r.start, newer_start))
     cuts = (
         (r.start, min(stop, bounds.beginning), _EXPIRED),
         (max(r.start, bounds.beginning), min(stop, bounds.end), None),
@@ -110,8 +116,8 @@ def _cut(checkpoint: int, r: OffsetRange, bounds: Bounds, taken: int | None) -> 
 
 @dataclass
 class Coverage:
-    """What Kafka can say of the checkpoints: offsets ``readable`` and ``gone`` of each, why they
-    are gone, and the ``spans`` to read, one a Kafka partition.
+    """Kafka's coverage of the checkpoints: offsets ``readable`` and ``gone`` of each, the causes,
+    and the ``spans`` to read, one per Kafka partition.
     """
 
     readable: Counter[int] = field(default_factory=Counter)
@@ -121,7 +127,7 @@ class Coverage:
     _bounds: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
     def counted(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """``parts``, counted as they pass."""
+        """Count ``parts`` while yielding them."""
         for part in parts:
             self._count(part)
             yield part
@@ -145,8 +151,8 @@ class Coverage:
         )
 
 
-#: A range once for each block of offsets it touches: a join on the block is an equality, and
-#: meets few ranges however many checkpoints a partition has seen.
+#: Ranges, repeated for each block of offsets they touch: a join on the block is an equality, and
+#: matches few ranges, however many checkpoints a partition has.
 RANGES = pa.schema(
     [
         ("topic", pa.string()),
@@ -162,14 +168,16 @@ RANGES = pa.schema(
 _ROWS_A_GROUP = 100_000
 
 
-def block_size(found: Iterable[Checkpoint]) -> int:
-    """The mean span of a range: then there are at most three times as many blocks as ranges."""
-    spans = [r.span for each in found for r in each.entry.ranges]
+def block_size(checkpoints: Iterable[Checkpoint]) -> int:
+    """Return the mean span of a range, so that there are at most three times as many blocks as
+    ranges.
+    """
+    spans = [r.span for checkpoint in checkpoints for r in checkpoint.entry.ranges]
     return max(1, sum(spans) // max(1, len(spans)))
 
 
 def write_ranges(parts: Iterable[Part], path: Path, block: int, compacted: set[str]) -> None:
-    """``parts`` as Parquet, a bounded number of rows in memory."""
+    """Write ``parts`` as Parquet, with a bounded number of rows in memory."""
     rows = (row for part in parts for row in _blocks(part, block, compacted))
     with pq.ParquetWriter(path, RANGES) as writer:
         while page := list(islice(rows, _ROWS_A_GROUP)):

@@ -1,4 +1,4 @@
-"""What an audit found: values only, for people and programs to look at."""
+"""Result of an audit: plain values for people and programs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 
-#: The most examples a finding names.
+#: Maximum number of examples of a finding.
 EXAMPLES_MAX = 20
 
-#: The most checkpoints a report lists; beyond it those that differ come first.
+#: Maximum number of checkpoints in a report; above it only differing ones are listed.
 CHECKPOINTS_LISTED_MAX = 1_000
 
 
 class FindingKind(StrEnum):
-    """What is wrong, or (the last four) only worth saying."""
+    """Kind of a finding: a failure, or (the last four) a remark."""
 
     LEDGER = "ledger"  # entries do not follow each other
     UNSETTLED = "unsettled"  # the ledger kept going back while the table was read
@@ -28,9 +28,9 @@ class FindingKind(StrEnum):
     DEAD_LETTERS = "dead_letters"  # the dead letters are not those that were committed
     MISCOUNTED = "miscounted"  # the ledger counted another number of rows or records
     LOST = "lost"  # Kafka lost records it should still hold
-    UNPROVED = "unproved"  # there is nothing left to compare with
+    UNPROVED = "unproved"  # no evidence remains
     COMPACTED = "compacted"  # compaction took records since they were read
-    ACCEPTED_LOSS = "accepted_loss"  # a hole that somebody accepted, once and for all
+    ACCEPTED_LOSS = "accepted_loss"  # a hole that was accepted
     NOT_OURS = "not_ours"  # rows without lineage, of another writer
 
     @property
@@ -49,20 +49,20 @@ _REMARKS = frozenset(
 
 
 class Holes(StrEnum):
-    """Why a checkpoint's ranges hold fewer records than offsets."""
+    """Reason why a checkpoint's ranges hold fewer records than offsets."""
 
     NONE = "none"
     MARKERS = "markers"  # of transactions, or aborted records: there were no more when it was read
     COMPACTION = "compaction"
     LOSS = "loss"
-    UNKNOWN = "unknown"  # Kafka could not be asked for all of it
+    UNKNOWN = "unknown"  # not all of the range can be read
 
 
 @dataclass(frozen=True, order=True)
 class Example:
-    """One record that differs: rows ``expected`` by today's transform, and ``found``.
+    """One differing record: rows ``expected`` by the current transform, and rows ``found``.
 
-    A coordinate is None if the row has none.
+    A coordinate is None if the row lacks it.
     """
 
     topic: str | None
@@ -81,7 +81,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of difference, for one reason, in all checkpoints together.
+    """Differences of one kind and reason, in all checkpoints together.
 
     ``count`` is rows, or records for LOST and COMPACTED, or entries for LEDGER and ACCEPTED_LOSS.
     ``checkpoints`` (the first :data:`EXAMPLES_MAX`) and ``examples`` are bounded.
@@ -100,13 +100,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckpointAudit:
-    """One live checkpoint: what the ledger counted, and what is there now.
+    """Result of one live checkpoint: the ledger's counts, and the present ones.
 
     ``written_by`` is the version that wrote its rows last: itself or a replay. ``offsets`` is the
     span of its ranges, ``unreadable`` the part of it that Kafka no longer holds. Records, dead
-    letters and expected rows are those of the rest; None where they could not be counted.
-    ``as_committed`` is True if a checksum proves that its rows hold what was committed, False if
-    they do not, None if there is none to tell; ``dead_letters_found`` are those that are there now.
+    letters and expected rows are those of the rest; None if unknown. ``as_committed`` is True if a
+    checksum proves that its rows hold the committed values, False if it disproves that, None
+    without a checksum; ``dead_letters_found`` is the present number of dead letters.
     """
 
     version: int
@@ -132,10 +132,10 @@ class CheckpointAudit:
 
 @dataclass(frozen=True)
 class Repair:
-    """What would put the differences right: a ``command``, or a ``condition`` for rows to delete
-    by hand, or neither, and then ``refused`` says why not.
+    """Remedy of differences: a ``command``, or a ``condition`` of rows to delete by hand, or else
+    the reason ``refused``.
 
-    ``first`` and ``last`` are the live checkpoints concerned; None for rows that belong to none.
+    ``first`` and ``last`` are the live checkpoints concerned; None for rows of none.
     """
 
     first: int | None
@@ -150,16 +150,18 @@ class Repair:
             return f"{where}: by hand, once you know where they came from"
         if self.first is None and self.refused is not None:
             return self.refused
-        one = self.first == self.last
-        which = f"checkpoint {self.first}" if one else f"checkpoints {self.first} to {self.last}"
+        is_single = self.first == self.last
+        which = (
+            f"checkpoint {self.first}" if is_single else f"checkpoints {self.first} to {self.last}"
+        )
         if self.refused is None:
             return f"`{self.command}` writes the rows of {which} again"
         return f"no replay can repair {which}: {self.refused}"
 
 
 def delete_condition(checkpoint: int | None, newest: int) -> str:
-    """The rows with a number that is no live checkpoint, as a SQL condition; None: no number,
-    and numbers below 0 or above ``newest`` stand for all of those.
+    """Return the SQL condition of the rows whose checkpoint is not live; None: rows without a
+    number. Numbers below 0 or above ``newest`` stand for all of those.
     """
     if checkpoint is None:
         return f"{CHECKPOINT_COLUMN} IS NULL AND _eo_offset IS NOT NULL"
@@ -172,9 +174,9 @@ def delete_condition(checkpoint: int | None, newest: int) -> str:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit saw, up to ``head``.
+    """Result of an audit up to ``head``.
 
-    ``last`` is how many live checkpoints were looked at, None for all. ``findings`` are failures,
+    ``last`` is the requested number of live checkpoints, None for all. ``findings`` are failures,
     ``remarks`` are not. ``checkpoints`` has at most :data:`CHECKPOINTS_LISTED_MAX` of them;
     ``totals`` counts all. ``proves`` and ``cannot_prove`` are sentences. ``seconds`` per phase.
     """
@@ -194,11 +196,11 @@ class AuditReport:
 
     @property
     def passed(self) -> bool:
-        """True if nothing that could be compared differs."""
+        """True if no comparison found a difference."""
         return not self.findings
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; seconds are rounded to tenths."""
+        """Return plain values; seconds are rounded to tenths."""
         return {
             "pipeline": self.pipeline,
             "table": self.table,
@@ -206,11 +208,11 @@ class AuditReport:
             "version": self.head.version,
             "transaction_id": self.head.transaction_id,
             "last": self.last,
-            "findings": [asdict(each) for each in self.findings],
-            "remarks": [asdict(each) for each in self.remarks],
-            "checkpoints": [asdict(each) for each in self.checkpoints],
+            "findings": [asdict(finding) for finding in self.findings],
+            "remarks": [asdict(remark) for remark in self.remarks],
+            "checkpoints": [asdict(checkpoint) for checkpoint in self.checkpoints],
             "totals": dict(self.totals),
-            "repairs": [{**asdict(each), "text": str(each)} for each in self.repairs],
+            "repairs": [{**asdict(repair), "text": str(repair)} for repair in self.repairs],
             "proves": list(self.proves),
             "cannot_prove": list(self.cannot_prove),
             "seconds": {phase: round(spent, 1) for phase, spent in self.seconds.items()},
@@ -219,8 +221,8 @@ class AuditReport:
     def __str__(self) -> str:
         checked = f"Audit of {self.pipeline!r} ({self.table}), version {self.head.version}"
         lines = [f"{checked}: {'passed' if self.passed else 'FAILED'}"]
-        lines += [str(each) for each in (*self.findings, *self.remarks)]
-        lines += [f"Repair: {each}" for each in self.repairs]
-        lines += [f"Proved: {each}" for each in self.proves]
-        lines += [f"Not proved: {each}" for each in self.cannot_prove]
+        lines += [str(finding) for finding in (*self.findings, *self.remarks)]
+        lines += [f"Repair: {repair}" for repair in self.repairs]
+        lines += [f"Proved: {text}" for text in self.proves]
+        lines += [f"Not proved: {text}" for text in self.cannot_prove]
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What ledger and table held when an audit looked: all it judges by."""
+"""Snapshot of ledger and table, the only input of the judgement."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from eo_pipeline.operations.plan import look_again
 from eo_pipeline.sinks.capabilities import whole_lineage
 from eo_pipeline.sinks.session import SinkSession
 
-#: Times the table is read again because the ledger went back meanwhile.
+#: Maximum number of reads of the table if the ledger goes back meanwhile.
 READS_MAX = 3
 
-#: Rows in one row group of the table's lineage; what waits in memory.
+#: Rows per row group of the table's lineage; the maximum kept in memory.
 _ROWS_A_GROUP = 200_000
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The ledger up to ``head``, and where the table's rows came from.
+    """Ledger up to ``head``, and the lineage of the table's rows.
 
-    ``checkpoints`` are the live ones to audit, oldest first, of the versions from ``since`` on;
-    ``holes`` are the losses accepted among these, ``contiguity_errors`` what is wrong with them.
-    ``is_damaged``: entries are missing or were changed, so that nothing can be advised by them.
-    ``newest`` is the newest version once the table had been read: rows of versions after ``head``
-    up to there belong to runs that went on meanwhile. ``settled`` is False if the ledger went back
-    every time. ``rows`` is the number of rows read, None if the sink ``refused`` to read them.
+    ``checkpoints`` are the live ones to audit, oldest first, from version ``since`` on; ``holes``
+    are the losses accepted among these, ``contiguity_errors`` their inconsistencies.
+    ``is_damaged``: entries are missing or were changed, so that no repair can be derived from them.
+    ``newest`` is the newest version after the table was read: rows of versions between ``head`` and
+    ``newest`` belong to concurrent runs. ``settled`` is False if the ledger went back on every
+    attempt. ``rows`` is the number of rows read, None if the sink ``refused`` to read them.
     """
 
     head: LedgerEntry
@@ -60,10 +60,10 @@ def take_snapshot(
     rows: Path,
     progress: Callable[[str], None],
 ) -> Snapshot:
-    """The ledger, the table's lineage into the Parquet file ``rows``, and the ledger again.
+    """Read the ledger, write the table's lineage into the Parquet file ``rows``, and read the
+    ledger again.
 
-    Once more from the start if a rewind or replay came in between: rows and ledger would not
-    speak of the same table.
+    Repeat after a rewind or replay in between, since rows and ledger would not match.
     """
     for _ in range(READS_MAX):
         snapshot = _ledger(session, head(), last)
@@ -83,18 +83,18 @@ def _ledger(session: SinkSession, head: LedgerEntry, last: int | None) -> Snapsh
     while True:
         since = max(head.floor, head.version + 1 - stretch)
         entries = [e for e in session.history(since) if e.version <= head.version]
-        found = checkpoints(entries)
-        if since == head.floor or (last is not None and len(found) >= last):
+        live = checkpoints(entries)
+        if since == head.floor or (last is not None and len(live) >= last):
             break
         stretch *= 2
-    found = found if last is None else found[-last:]
-    if last is not None and found:
-        since = found[0].version
+    live = live if last is None else live[-last:]
+    if last is not None and live:
+        since = live[0].version
         entries = [e for e in entries if e.version >= since]
     return Snapshot(
         head=head,
         since=since,
-        checkpoints=tuple(found),
+        checkpoints=tuple(live),
         holes=tuple(e for e in live_branch(entries) if e.operation is Operation.ACCEPT_LOSS),
         contiguity_errors=tuple(_contiguity_errors(entries, since, head)),
         is_damaged=any(damages(entries, since)),
@@ -117,22 +117,24 @@ def _read_rows(session: SinkSession, since: int, path: Path) -> tuple[int | None
 
 
 def _write(batches: Iterable[pa.RecordBatch], path: Path) -> int:
-    """``batches`` as one Parquet file, gathered into row groups. Returns the number of rows."""
-    rows, waiting, held = 0, [], 0
+    """Write ``batches`` as one Parquet file, gathered into row groups. Return the number of
+    rows.
+    """
+    rows, waiting, waiting_rows = 0, [], 0
     with pq.ParquetWriter(path, whole_lineage()) as writer:
         for batch in batches:
-            waiting.append(_whole(batch))
-            held += batch.num_rows
-            if held >= _ROWS_A_GROUP:
+            waiting.append(_with_all_columns(batch))
+            waiting_rows += batch.num_rows
+            if waiting_rows >= _ROWS_A_GROUP:
                 writer.write_table(pa.Table.from_batches(waiting))
-                rows, waiting, held = rows + held, [], 0
+                rows, waiting, waiting_rows = rows + waiting_rows, [], 0
         writer.write_table(pa.Table.from_batches(waiting, whole_lineage()))
-    return rows + held
+    return rows + waiting_rows
 
 
-def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``batch`` with all columns of lineage; those that the table lacks are null."""
+def _with_all_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return ``batch`` with all columns of lineage; missing ones are null."""
     absent = {f.name: pa.nulls(batch.num_rows, f.type) for f in whole_lineage()}
-    given = {name: batch.column(name) for name in batch.schema.names if name in absent}
-    arrays = [(absent | given)[f.name].cast(f.type) for f in whole_lineage()]
+    present = {name: batch.column(name) for name in batch.schema.names if name in absent}
+    arrays = [(absent | present)[f.name].cast(f.type) for f in whole_lineage()]
     return pa.RecordBatch.from_arrays(arrays, schema=whole_lineage())

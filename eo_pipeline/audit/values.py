@@ -1,7 +1,7 @@
-"""What the rows hold, against the checksums that were made when they were staged.
+"""Compare the rows' values with the checksums made when they were staged.
 
-Kafka is not asked: this proves rows whose records are long gone, whatever the transform is today.
-The rows are read from the store a part at a time, so that no more than a part waits on the disk.
+This needs no Kafka: it proves rows whose records no longer exist, whatever the transform is now.
+Rows are read from the store in parts, so that only one part at a time needs disk space.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from eo_pipeline.spark import SPARK_ERRORS, as_written, interruptible, job_error
 from eo_pipeline.staging.scratch import Scratch
 from eo_pipeline.storage.paths import Place
 
-#: Why nothing can be said of some rows.
+#: Reasons why rows cannot be compared.
 NOT_MADE = "no checksum was made when they were written"
 REPLACED = "rows replace each other by key here"
 
-#: ``SinkSession.values``, or the same of dead letters.
+#: ``SinkSession.values`` or ``SinkSession.dead_letter_values``.
 _Read = Callable[[int], Iterator[pa.RecordBatch]]
 
-#: Bytes of rows, as Arrow has them, in one part; each costs a small job.
+#: Bytes of one part in Arrow's format; each part costs a small job.
 PART_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """What checksums say of checkpoints: of ``as_committed`` ones that they hold what was staged,
-    of ``changed`` ones that they do not, and why of the others nothing can be said.
-    ``found`` is the number of rows of each checkpoint, ``columns`` are those compared.
+    """Results of the checksums, by checkpoint: ``as_committed`` ones hold the staged values,
+    ``changed`` ones do not, ``unknown`` counts the others by reason. ``found`` is the number of
+    rows of each checkpoint, ``columns`` are those compared.
     """
 
     as_committed: frozenset[int] = frozenset()
@@ -55,7 +55,7 @@ class Proofs:
 
 @dataclass(frozen=True)
 class _Summed:
-    """Rows of one checkpoint, in one part or more."""
+    """Sums over the rows of one checkpoint, of one part or several."""
 
     rows: int = 0
     sums: checksum.Sums = checksum.NO_ROWS
@@ -65,109 +65,110 @@ class _Summed:
 
 
 class ValueSums:
-    """Checksums of the rows of some ``checkpoints``, made of ``batches`` that hold them.
+    """Checksums of the rows of some checkpoints, computed from ``batches``.
 
-    ``asked`` gives each checkpoint's stored checksum; without one its rows are only counted.
+    ``stored`` has each checkpoint's stored checksum; without one its rows are only counted.
     """
 
     def __init__(
-        self, spark: SparkSession, pipeline: str, asked: Mapping[int, Checksum | None]
+        self, spark: SparkSession, pipeline: str, stored: Mapping[int, Checksum | None]
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
-        self._asked = asked
-        self._found: dict[int, _Summed] = defaultdict(_Summed)
-        self._why: dict[int, str] = {}
+        self._stored = stored
+        self._sums: dict[int, _Summed] = defaultdict(_Summed)
+        self._incomparable: dict[int, str] = {}
 
     def add(self, batches: Iterable[pa.RecordBatch], files: Scratch) -> None:
-        """Read all of ``batches``; ``files`` that are made of them are gone afterwards.
+        """Sum up all of ``batches``; temporary ``files`` are removed afterwards.
 
         Raises:
             SparkJobError: the job failed.
         """
-        for part in _parts(self._mine(batches), files.folder):
+        for part in _parts(self._selected_rows(batches), files.folder):
             self._add_part(files.seen(part))
             files.remove(part)
 
     def proofs(self) -> Proofs:
-        """What was found, against what was asked."""
-        verdicts = {number: self._verdict(number) for number in self._asked}
-        why: dict[str, int] = defaultdict(int)
+        """Return the results of comparing the sums with the stored checksums."""
+        verdicts = {number: self._verdict(number) for number in self._stored}
+        reasons: dict[str, int] = defaultdict(int)
         for verdict in verdicts.values():
             if isinstance(verdict, str):
-                why[verdict] += 1
-        compared = [c for n, c in self._asked.items() if c and not isinstance(verdicts[n], str)]
+                reasons[verdict] += 1
+        compared = [c for n, c in self._stored.items() if c and not isinstance(verdicts[n], str)]
         return Proofs(
             frozenset(n for n, verdict in verdicts.items() if verdict is True),
             frozenset(n for n, verdict in verdicts.items() if verdict is False),
-            dict(why),
-            {number: self._found[number].rows for number in self._asked},
-            tuple(sorted({name for each in compared for name in each.columns})),
+            dict(reasons),
+            {number: self._sums[number].rows for number in self._stored},
+            tuple(sorted({name for stored in compared for name in stored.columns})),
         )
 
     def _verdict(self, number: int) -> bool | str:
-        asked = self._asked[number]
-        if asked is None:
+        stored = self._stored[number]
+        if stored is None:
             return NOT_MADE
-        if asked.algorithm != checksum.ALGORITHM:
-            return f"their checksums are by rules ({asked.algorithm}) that this release has not"
-        if number in self._why:
-            return self._why[number]
-        found = self._found[number]
-        return checksum.digest(found.sums) == asked.digest
+        if stored.algorithm != checksum.ALGORITHM:
+            return f"their checksums are by rules ({stored.algorithm}) that this release has not"
+        if number in self._incomparable:
+            return self._incomparable[number]
+        return checksum.digest(self._sums[number].sums) == stored.digest
 
-    def _mine(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers = pa.array(list(self._asked), pa.int64())
+    def _selected_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = pa.array(list(self._stored), pa.int64())
         for batch in batches:
             if CHECKPOINT_COLUMN in batch.schema.names:
                 number = batch.column(CHECKPOINT_COLUMN).cast(pa.int64())
-                mine = batch.filter(pc.is_in(number, numbers))
-                if mine.num_rows:
-                    yield mine
+                selected = batch.filter(pc.is_in(number, numbers))
+                if selected.num_rows:
+                    yield selected
 
     def _add_part(self, part: Place) -> None:
-        alike: dict[str, list[int]] = defaultdict(list)
-        for number, asked in self._asked.items():
-            alike[repr(asked and sorted(asked.columns.items()))].append(number)
+        by_columns: dict[str, list[int]] = defaultdict(list)
+        for number, stored in self._stored.items():
+            by_columns[repr(stored and sorted(stored.columns.items()))].append(number)
         try:
             with staging_settings(self._spark):
                 frame = as_written(self._spark, part)
-                for numbers in alike.values():
-                    own = F.col(CHECKPOINT_COLUMN).isin(*numbers)
-                    self._add_alike(numbers, frame if len(alike) == 1 else frame.where(own))
+                for numbers in by_columns.values():
+                    selected = F.col(CHECKPOINT_COLUMN).isin(*numbers)
+                    self._add_group(
+                        numbers, frame if len(by_columns) == 1 else frame.where(selected)
+                    )
         except SPARK_ERRORS as error:
             job = f"Pipeline {self._pipeline!r}: the audit's Spark job over values"
             raise job_error(self._spark, error, job) from error
 
-    def _add_alike(self, numbers: Sequence[int], frame: DataFrame) -> None:
-        """Rows of checkpoints with checksums of the same columns."""
-        asked, hashed, why = self._asked[numbers[0]], F.lit(0).cast("bigint"), None
-        if asked is not None and asked.algorithm == checksum.ALGORITHM:
-            found = {f.name: (checksum.column(f.name), f.dataType) for f in frame.schema}
+    def _add_group(self, numbers: Sequence[int], frame: DataFrame) -> None:
+        """Add the rows of checkpoints whose checksums have the same columns."""
+        stored, hashed, reason = self._stored[numbers[0]], F.lit(0).cast("bigint"), None
+        if stored is not None and stored.algorithm == checksum.ALGORITHM:
+            columns = {f.name: (checksum.column(f.name), f.dataType) for f in frame.schema}
             try:
-                hashed = checksum.row_hash(asked.columns, found)
+                hashed = checksum.row_hash(stored.columns, columns)
             except checksum.NotComparableError as error:
-                why = f"of the columns that their checksums are made of, {error}"
+                reason = f"of the columns that their checksums are made of, {error}"
         rows = frame.select(CHECKPOINT_COLUMN, hashed.alias("hash")).groupBy(CHECKPOINT_COLUMN)
         summed = rows.agg(F.count(F.lit(1)).alias("rows"), *checksum.sums(F.col("hash")))
         for line in interruptible(self._spark, summed.toArrow).to_pylist():
             version = line[CHECKPOINT_COLUMN]
-            self._found[version] = self._found[version].plus(line)
-            if why is not None:
-                self._why[version] = why
+            self._sums[version] = self._sums[version].plus(line)
+            if reason is not None:
+                self._incomparable[version] = reason
 
 
 def _parts(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
-    """A file for each part of the rows: a part ends where it is large enough,
-    and where the columns become others.
+    """Write the rows into part files. A part ends when it is large enough, or when the columns
+    change.
     """
     for schema, group in groupby(batches, lambda batch: batch.schema):
-        alike = iter(group)
-        for first in alike:
+        same_columns = iter(group)
+        for first in same_columns:
             part = folder / f"values-{new_transaction_id()}.parquet"
             with pq.ParquetWriter(part, schema) as writer:
                 written = 0
-                for batch in chain([first], alike):
+                for batch in chain([first], same_columns):
                     writer.write_batch(batch)
                     written += batch.nbytes
                     if written >= PART_BYTES:
@@ -177,21 +178,21 @@ def _parts(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Values:
-    """What checksums say of the live checkpoints' rows, and of their dead letters."""
+    """Results of the checksums of the live checkpoints' rows and dead letters."""
 
     rows: Proofs = Proofs()
     letters: Proofs = Proofs()
 
 
 def not_compared(checkpoints: Sequence[Checkpoint], reason: str) -> Values:
-    """Nothing is said of them."""
+    """Return the result without a comparison, for ``reason``."""
     return Values(Proofs(unknown={reason: len(checkpoints)}) if checkpoints else Proofs())
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look at what the table and the dead letters hold; ``files`` are for meanwhile.
-    Spark is asked for only if there is something to compare.
+class ValueReader:
+    """Reads the values of the table and the dead letters; ``files`` are temporary. Spark is started
+    only if there are checksums to compare.
     """
 
     session: SinkSession
@@ -200,7 +201,7 @@ class Look:
     files: Scratch
 
     def values(self, checkpoints: Sequence[Checkpoint], *, keeps_every_row: bool) -> Values:
-        """Of these live checkpoints.
+        """Compare the values of these live checkpoints.
 
         Raises:
             SparkJobError: a job failed.
@@ -218,14 +219,14 @@ class Look:
         )
 
     def _proofs(
-        self, asked: dict[int, Checksum | None], read: _Read, *, count: bool = False
+        self, stored: dict[int, Checksum | None], read: _Read, *, count: bool = False
     ) -> Proofs:
-        """``count``: also of checkpoints without a checksum the rows are counted."""
-        if not any(asked.values()) and not (count and asked):
-            return Proofs(unknown={NOT_MADE: len(asked)} if asked else {})
+        """Compare with checksums. ``count``: also count rows of checkpoints without a checksum."""
+        if not any(stored.values()) and not (count and stored):
+            return Proofs(unknown={NOT_MADE: len(stored)} if stored else {})
         try:
-            sums = ValueSums(self.spark(), self.pipeline, asked)
-            sums.add(read(min(asked)), self.files)
+            sums = ValueSums(self.spark(), self.pipeline, stored)
+            sums.add(read(min(stored)), self.files)
         except RefusedError as error:
-            return Proofs(unknown={str(error): len(asked)})
+            return Proofs(unknown={str(error): len(stored)})
         return sums.proofs()

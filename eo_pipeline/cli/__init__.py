@@ -1,4 +1,4 @@
-"""The command line ``eo``: the pipelines of YAML documents, looked at, run and taken back."""
+"""The command line ``eo``: inspects, runs and rewinds the pipelines of YAML documents."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import gc
 
 
 def main() -> None:
-    """The script ``eo``.
+    """Entry point of the script ``eo``.
 
-    Importing makes some hundred thousand objects, and all of them stay: to look through them for
-    garbage again and again, and once more at the end, is a quarter of a command that finds nothing
-    to do. So that is left until they are there, and they are never looked at again.
+    Imports create some hundred thousand objects that are never freed. Searching them for garbage,
+    repeatedly and once more at the end, takes a quarter of a command without work. So the collector
+    is off during imports and ignores these objects afterwards.
     """
     gc.disable()
     from eo_pipeline.cli.app import main as commands

@@ -19,25 +19,25 @@ from eo_pipeline.cli.output import (
     Output,
     causes,
     end_by_signal,
+    engine_log,
     error_json,
     exit_code,
     interrupted_code,
     note,
-    telling,
 )
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.runs.interruption import notes
 from eo_pipeline.spark.class_archive import lacking
 
-#: Whether JSON was asked for; an error must know it also where the options could not be read.
+#: Key of --json in the context, known to errors even if the options could not be parsed.
 _AS_JSON = "eo.json"
 _VERBOSE = "eo.verbose"
 _VERBOSE_OPTIONS = frozenset({"-v", "--verbose"})
 
 
-#: Commands by their names, and the module of each: imported when it is called, since imports are
-#: most of a command that finds nothing to do.
-_HOMES = {
+#: Module of each command, imported when the command is called: imports take most of the time of a
+#: command without work.
+_MODULES = {
     "status": "inspect",
     "watch": "monitor",
     "metrics": "monitor",
@@ -71,13 +71,13 @@ class _Commands(TyperGroup):
     """A group whose errors are one sentence, or one JSON object, and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        for name in _HOMES:
+        for name in _MODULES:
             self.get_command(ctx, name)
-        return list(_HOMES)
+        return list(_MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _HOMES:
-            self.list_commands(ctx)  # which of them was meant
+        if cmd_name not in _MODULES:
+            self.list_commands(ctx)  # so that typer can suggest a name
         elif cmd_name not in self.commands:
             self.add_command(_command(cmd_name))
         return super().get_command(ctx, cmd_name)
@@ -85,13 +85,13 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_AS_JSON] = "--json" in args
         ctx.meta[_VERBOSE] = not _VERBOSE_OPTIONS.isdisjoint(args)
-        # before or after the command, as people write it
-        return super().parse_args(ctx, [each for each in args if each not in _VERBOSE_OPTIONS])
+        # allowed before and after the command
+        return super().parse_args(ctx, [arg for arg in args if arg not in _VERBOSE_OPTIONS])
 
     def invoke(self, ctx: Any) -> Any:
-        with telling(verbose=ctx.meta[_VERBOSE]):
+        with engine_log(verbose=ctx.meta[_VERBOSE]):
             ended = self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
-            if process_is_ours() and lacking():  # it is through, and has said all
+            if process_is_ours() and lacking():  # the command has ended and printed its output
                 from eo_pipeline.spark.server.archive_maker import renew
 
                 renew(lacking())
@@ -101,12 +101,12 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except EoPipelineError as error:
-            _tell(error, as_json)
+            _print_error(error, as_json)
             for cause in causes(error) if verbose else ():
                 note(cause)
             raise typer.Exit(exit_code(error)) from error
         except KeyboardInterrupt as interruption:
-            _tell_what_stands(interruption, as_json)
+            _print_notes(interruption, as_json)
             raise typer.Exit(interrupted_code(interruption)) from interruption
         except typer.TyperException as error:
             if not as_json:
@@ -117,28 +117,30 @@ class _Commands(TyperGroup):
 
 
 def _command(name: str) -> Any:
-    """What typer makes of the function ``name`` of its module, or of the module's own commands."""
-    module = import_module(f"eo_pipeline.cli.{_HOMES[name]}")
-    made = typer.Typer()
+    """Return typer's command for the function ``name`` of its module, or for the module's
+    own app.
+    """
+    module = import_module(f"eo_pipeline.cli.{_MODULES[name]}")
+    group = typer.Typer()
     if hasattr(module, "app"):
-        made.add_typer(module.app, name=name, epilog=EPILOG)
+        group.add_typer(module.app, name=name, epilog=EPILOG)
     else:
-        made.command(name, epilog=EPILOG)(getattr(module, name.replace("-", "_")))
-    made.callback()(lambda: None)  # so that one command is a group of one
-    return cast(TyperGroup, get_command(made)).commands[name]
+        group.command(name, epilog=EPILOG)(getattr(module, name.replace("-", "_")))
+    group.callback()(lambda: None)  # typer makes no group of a single command without a callback
+    return cast(TyperGroup, get_command(group)).commands[name]
 
 
-def _tell_what_stands(interruption: KeyboardInterrupt, as_json: bool) -> None:
-    """What a run left behind; a command that only looks has nothing to say."""
+def _print_notes(interruption: KeyboardInterrupt, as_json: bool) -> None:
+    """Print the notes about unfinished work of an interrupted run; other commands have none."""
     for sentence in notes(interruption):
         if as_json:
-            told = {"kind": "Interrupted", "message": sentence, "retryable": True}
-            Output(as_json=True).line({"error": told})
+            error = {"kind": "Interrupted", "message": sentence, "retryable": True}
+            Output(as_json=True).line({"error": error})
         else:
             note(sentence)
 
 
-def _tell(error: EoPipelineError, as_json: bool) -> None:
+def _print_error(error: EoPipelineError, as_json: bool) -> None:
     if as_json:
         Output(as_json=True).line(error_json(error))
     else:
@@ -158,12 +160,12 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         python = ".".join(map(str, sys.version_info[:3]))
         versions = {name: version(name) for name in ("eo-pipeline", "pyspark", "confluent-kafka")}
-        named = ", ".join(f"{name} {number}" for name, number in versions.items())
-        Output().say(f"{named}, Python {python}")
+        text = ", ".join(f"{name} {number}" for name, number in versions.items())
+        Output().say(f"{text}, Python {python}")
         raise typer.Exit
 
 
@@ -190,7 +192,7 @@ def _of_all_commands(
 
 
 def main() -> None:
-    """The script ``eo``."""
+    """Entry point of the script ``eo``."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
             signal.signal(number, end_by_signal)
@@ -199,7 +201,7 @@ def main() -> None:
         with sent_again():
             app(prog_name="eo")
     finally:
-        # all is said: whoever signals again ends what is left, and is shown no traceback of it
+        # the output is complete: a further signal ends the process without a traceback
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""``eo as-of``: the table as it stood at a version."""
+"""``eo as-of``: the table as of a version."""
 
 from __future__ import annotations
 
@@ -23,58 +23,57 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What rows are written as."""
+    """Output format of rows."""
 
     CSV = "csv"
     JSON = "json"
     PARQUET = "parquet"
 
 
-def format_of(asked: Format | None, file: Path | None) -> Format:
-    """What was ``asked`` for, or what the file's name says.
+def format_of(option: Format | None, file: Path | None) -> Format:
+    """Return the format of ``option``, or else of the file's suffix.
 
     Raises:
-        ConfigError: neither says it; or Parquet is to go into a pipe.
+        ConfigError: neither selects one; or Parquet is to go into a pipe.
     """
     suffix = file.suffix.removeprefix(".") if file else ""
-    named = {"jsonl": "json", "ndjson": "json"}.get(suffix, suffix)
-    if asked is None and named not in set(Format):
+    suffix_format = {"jsonl": "json", "ndjson": "json"}.get(suffix, suffix)
+    if option is None and suffix_format not in set(Format):
         raise ConfigError("--format csv, json or parquet: the file's name does not say which")
-    found = asked or Format(named)
-    if found is Format.PARQUET and file is None:
+    chosen = option or Format(suffix_format)
+    if chosen is Format.PARQUET and file is None:
         raise ConfigError("--format parquet needs a file: --output FILE")
-    return found
+    return chosen
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], form: Format, file: Path | None) -> int:
-    """Write all of ``batches`` into ``file``, or to stdout. A file is there whole or not at all.
-    Returns the number of rows.
+    """Write all of ``batches`` into ``file``, atomically, or to stdout. Return the number of rows.
 
     Raises:
         SetupError: the file cannot be written.
     """
     if file is None:
-        return _written(batches, form, sys.stdout.buffer)
+        return _write(batches, form, sys.stdout.buffer)
     try:
-        with _whole_or_not_at_all(file) as opened:
-            return _written(batches, form, opened)
+        with _atomic_file(file) as opened:
+            return _write(batches, form, opened)
     except OSError as error:
         raise SetupError(f"{file} cannot be written: {error}") from error
 
 
 @contextmanager
-def _whole_or_not_at_all(file: Path) -> Iterator[IO[bytes]]:
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
+def _atomic_file(file: Path) -> Iterator[IO[bytes]]:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with aside.open("wb") as opened:
+        with temporary.open("wb") as opened:
             yield opened
-        aside.replace(file)
+        temporary.replace(file)
     finally:
         with suppress(FileNotFoundError):
-            aside.unlink()
+            temporary.unlink()
 
 
-def _written(batches: Iterable[pa.RecordBatch], form: Format, file: IO[bytes]) -> int:
+def _write(batches: Iterable[pa.RecordBatch], form: Format, file: IO[bytes]) -> int:
     write: dict[Format, Callable[[Iterable[pa.RecordBatch], IO[bytes]], int]] = {
         Format.CSV: _csv,
         Format.JSON: _json_lines,
@@ -94,11 +93,11 @@ def _json_lines(batches: Iterable[pa.RecordBatch], file: IO[bytes]) -> int:
 
 
 def _csv(batches: Iterable[pa.RecordBatch], file: IO[bytes]) -> int:
-    # here, because a command that writes nothing need not wait for it
+    # here, because only commands that write rows need it
     from pyarrow import csv
 
     rows, writer = 0, None
-    for batch in _alike(batches):
+    for batch in _with_equal_columns(batches):
         flat = _flat(batch, shown=file.isatty())
         writer = writer or csv.CSVWriter(file, flat.schema)
         writer.write_batch(flat)
@@ -113,21 +112,21 @@ def _parquet(batches: Iterable[pa.RecordBatch], file: IO[bytes]) -> int:
     import pyarrow.parquet as pq
 
     rows, writer = 0, None
-    for batch in _alike(batches):
+    for batch in _with_equal_columns(batches):
         writer = writer or pq.ParquetWriter(file, batch.schema)
         writer.write_batch(batch)
         rows += batch.num_rows
     if writer is None:
-        writer = pq.ParquetWriter(file, pa.schema([]))  # no rows, and no columns to tell
+        writer = pq.ParquetWriter(file, pa.schema([]))  # without rows the columns are unknown
     writer.close()
     return rows
 
 
-def _alike(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All in the columns of the first.
+def _with_equal_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, and check that all have the columns of the first.
 
     Raises:
-        ConfigError: there are others.
+        ConfigError: a batch has other columns.
     """
     first: pa.Schema | None = None
     for batch in batches:
@@ -141,8 +140,8 @@ def _alike(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _flat(batch: pa.RecordBatch, *, shown: bool) -> pa.RecordBatch:
-    """With what CSV has no form for as text: nested values and bytes. ``shown`` on a terminal it
-    has nothing that the terminal obeys; anybody else gets the values.
+    """Replace nested values and bytes by texts, which CSV can hold. ``shown`` on a terminal, texts
+    are escaped too; elsewhere they are unchanged.
     """
     import pyarrow as pa
 
@@ -170,13 +169,15 @@ def _as_json(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value that JSON has nothing for: times as ISO 8601, bytes in hexadecimal digits."""
+    """Return a value without a JSON form as text: times as ISO 8601, bytes as hexadecimal
+    digits.
+    """
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-#: Characters of a value that a table on a terminal shows.
+#: Maximum number of characters of a value in a table on a terminal.
 _SHOWN_MAX = 40
 
 _At = Annotated[str, typer.Argument(help="A version, or a time: 2026-01-31T12:00Z.")]
@@ -216,60 +217,61 @@ def as_of(
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     writes = form is not None or file is not None
-    wanted = format_of(form, file) if writes else None
-    with pipeline.as_of(version_or_time(at), what_is_left=what_is_left) as found:
-        for sentence in found.missing:
-            note(f"not all of it is left: {sentence}")
+    row_format = format_of(form, file) if writes else None
+    with pipeline.as_of(version_or_time(at), what_is_left=what_is_left) as view:
+        for reason in view.missing:
+            note(f"not all of it is left: {reason}")
         if sql:
-            _show_sql(output, found)
-        elif wanted is not None:
-            rows = write_rows(found.batches(), wanted, file)
-            note(f"{_said(found, rows)}, into {file or 'stdout'}")
+            _show_sql(output, view)
+        elif row_format is not None:
+            rows = write_rows(view.batches(), row_format, file)
+            note(f"{_summary(view, rows)}, into {file or 'stdout'}")
         elif count:
-            _show_count(output, found)
+            _show_count(output, view)
         else:
-            _show_rows(output, found, first)
+            _show_rows(output, view, first)
 
 
-def _said(found: AsOf, rows: int) -> str:
-    when = instant(found.entry.committed_at)
+def _summary(view: AsOf, rows: int) -> str:
+    when = instant(view.entry.committed_at)
     return (
-        f"{found.pipeline} as of version {found.version} ({when}): {counted(rows, 'row')}; "
-        f"{found.how}"
+        f"{view.pipeline} as of version {view.version} ({when}): {counted(rows, 'row')}; {view.how}"
     )
 
 
-def _show_sql(output: Output, found: AsOf) -> None:
-    if not found.queries:
-        raise PastGoneError(found.pipeline, found.version, "there is no SQL for this store", "")
+def _show_sql(output: Output, view: AsOf) -> None:
+    if not view.queries:
+        raise PastGoneError(view.pipeline, view.version, "there is no SQL for this store", "")
     if output.as_json:
-        output.document(found.to_json())
-    for engine, query in found.queries.items():
-        output.say(f"-- {engine}: {found.pipeline} as of version {found.version}; {found.how};")
-        output.say(f"-- as the ledger was at version {found.head.version}")
+        output.document(view.to_json())
+    for engine, query in view.queries.items():
+        output.say(f"-- {engine}: {view.pipeline} as of version {view.version}; {view.how};")
+        output.say(f"-- as the ledger was at version {view.head.version}")
         output.say(f"{query};")
 
 
-def _show_count(output: Output, found: AsOf) -> None:
-    rows = found.count()
+def _show_count(output: Output, view: AsOf) -> None:
+    rows = view.count()
     if output.as_json:
-        output.document(found.to_json() | {"rows": rows})
-    output.say(_said(found, rows))
+        output.document(view.to_json() | {"rows": rows})
+    output.say(_summary(view, rows))
 
 
-def _show_rows(output: Output, found: AsOf, first: int) -> None:
-    """Some of them, after all were counted: part of a table must not be taken for it."""
-    rows = found.count()
-    shown = found.first(first)
+def _show_rows(output: Output, view: AsOf, first: int) -> None:
+    """Show the first rows, and the number of all: part of a table must not be taken for all
+    of it.
+    """
+    rows = view.count()
+    shown = view.first(first)
     if output.as_json:
-        plain = [{name: _plain(value) for name, value in row.items()} for row in shown]
-        output.document(found.to_json() | {"rows": rows, "first": plain})
+        values = [{name: _plain(value) for name, value in row.items()} for row in shown]
+        output.document(view.to_json() | {"rows": rows, "first": values})
     elif shown:
         names = list(shown[0])
         output.table(names, [_cells(row, names) for row in shown])
         output.say()
     some = f"; {len(shown):,} of them shown" if len(shown) < rows else ""
-    output.say(_said(found, rows) + some)
+    output.say(_summary(view, rows) + some)
 
 
 def _plain(value: Any) -> Any:

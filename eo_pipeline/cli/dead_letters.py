@@ -1,4 +1,4 @@
-"""``eo dead-letters``: the records that were set aside, looked at and read again."""
+"""``eo dead-letters``: inspect and re-read dead letters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from eo_pipeline.cli.options import (
     choose,
 )
 from eo_pipeline.cli.output import EPILOG, Output, counted, instant, number
-from eo_pipeline.cli.run import apply_replay, keep_promises
+from eo_pipeline.cli.run import apply_replay, recover_first
 from eo_pipeline.cli.views import short_ranges
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.pipeline import Pipeline
 
-#: Reasons that are named; of the others only how many records there are is told.
+#: Maximum number of reasons listed; records of other reasons are only counted.
 _REASONS_MAX = 10
 
 _LIST = ("version", "dead letters", "records", "committed", "ranges")
@@ -46,23 +46,23 @@ def list_dead_letters(files: Files = None, name: Name = None, as_json: AsJson = 
     """List checkpoints with dead letters, their number and reasons."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    found = pipeline.dead_letters()
-    reasons, untold = _reasons(pipeline) if found else (Counter[str](), None)
+    checkpoints = pipeline.dead_letters()
+    reasons, unknown = _reasons(pipeline) if checkpoints else (Counter[str](), None)
     if as_json:
-        each = [_checkpoint_json(checkpoint) for checkpoint in found]
-        document = {"pipeline": pipeline.name, "checkpoints": each, "reasons": dict(reasons)}
-        output.document(document | ({"untold": untold} if untold else {}))
-    if not found:
+        rows = [_checkpoint_json(checkpoint) for checkpoint in checkpoints]
+        document = {"pipeline": pipeline.name, "checkpoints": rows, "reasons": dict(reasons)}
+        output.document(document | ({"untold": unknown} if unknown else {}))
+    if not checkpoints:
         output.say(f"{pipeline.name}: no record is set aside")
         return
-    output.table(_LIST, [_row(checkpoint) for checkpoint in found])
+    output.table(_LIST, [_row(checkpoint) for checkpoint in checkpoints])
     output.say()
     for reason, count in reasons.most_common(_REASONS_MAX):
         output.say(f"{number(count)}  {reason}")
     if more := sum(reasons.values()) - sum(n for _, n in reasons.most_common(_REASONS_MAX)):
         output.say(f"{number(more)}  for other reasons")
-    if untold:
-        output.say(untold)
+    if unknown:
+        output.say(unknown)
 
 
 @app.command(epilog=EPILOG)
@@ -78,14 +78,14 @@ def show(
     pipeline = choose(files, name).pipeline
     rows = pipeline.dead_letter_rows(version or 0)
     wanted = (row for row in rows if version is None or row.checkpoint == version)
-    found = list(islice(wanted, count))
+    letters = list(islice(wanted, count))
     if as_json:
-        output.document({"pipeline": pipeline.name, "dead_letters": [r.to_json() for r in found]})
-    elif not found:
+        output.document({"pipeline": pipeline.name, "dead_letters": [r.to_json() for r in letters]})
+    elif not letters:
         output.say(f"{pipeline.name}: no such record is set aside")
     table = [
         (str(r.checkpoint), r.topic, str(r.partition), str(r.offset), r.error, r.value or "")
-        for r in found
+        for r in letters
     ]
     if table:
         output.table(_SHOW, table)
@@ -109,9 +109,9 @@ def redrive(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    keep_promises(pipeline, dry_run)
+    recover_first(pipeline, dry_run)
     plan = pipeline.plan_redrive(versions or None, accept_compacted=accept_compacted)
-    before = sum(each.counts.dead_letters for each in plan.checkpoints)
+    before = sum(checkpoint.counts.dead_letters for checkpoint in plan.checkpoints)
     report = apply_replay(output, plan, "redrive", reason=reason, dry_run=dry_run, yes=yes)
     if report:
         after = sum(entry.counts.dead_letters for entry in report.entries)
@@ -120,7 +120,7 @@ def redrive(
 
 
 def _reasons(pipeline: Pipeline) -> tuple[Counter[str], str | None]:
-    """How many records were set aside for each reason; or why nobody can tell."""
+    """Return the number of dead letters by reason; or the reason why it is unknown."""
     try:
         return Counter(row.error for row in pipeline.dead_letter_rows()), None
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""`eo doctor`: everything a pipeline needs, one line each, with its remedy."""
+"""`eo doctor`: checks of a pipeline's requirements, with remedies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from eo_pipeline.storage.paths import BucketPath
 _Timeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds to wait for Kafka, a Spark server, and a store.")
 ]
-#: A store that answers may take as long.
+#: Minimum timeout of a request, which a working store may need.
 _REQUEST_S_MIN = 1.0
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "red", State.SKIPPED: "dim"}
 
@@ -49,19 +49,19 @@ def doctor(
     """
     output = Output(as_json)
     machine = list(_shown(output, iter([java(), packages()])))
-    found: dict[str, list[Check]] = {}
+    results: dict[str, list[Check]] = {}
     for document in _documents(output, machine, files, name):
         output.say(f"\n{document.name} ({document.path})", "bold")
-        found[document.name] = list(_shown(output, _checks(document, timeout)))
+        results[document.name] = list(_shown(output, _checks(document, timeout)))
     passed = not any(
-        check.state is State.FAIL for checks in (machine, *found.values()) for check in checks
+        check.state is State.FAIL for checks in (machine, *results.values()) for check in checks
     )
     if as_json:
         output.document(
             {
                 "passed": passed,
                 "machine": [check.to_json() for check in machine],
-                "pipelines": {n: [c.to_json() for c in checks] for n, checks in found.items()},
+                "pipelines": {n: [c.to_json() for c in checks] for n, checks in results.items()},
             }
         )
     if not passed:
@@ -69,24 +69,26 @@ def doctor(
 
 
 def _documents(output: Output, machine: list[Check], files: Files, name: Name) -> list[Document]:
-    """A machine is worth a look also before there is a pipeline."""
+    """Return the documents; an error becomes a failed check, since the machine is checked even
+    without a pipeline.
+    """
     try:
         return documents(files, name)
     except EoPipelineError as error:
-        wrong = fail("documents", str(error), "Correct the file; docs/configuration.md has all.")
-        machine += _shown(output, iter([wrong]))
+        failure = fail("documents", str(error), "Correct the file; docs/configuration.md has all.")
+        machine += _shown(output, iter([failure]))
         return []
 
 
 def _checks(document: Document, timeout: float) -> Iterator[Check]:
-    """One after the other; none stops the next."""
+    """Yield all checks of a pipeline; a failed one does not stop the next."""
     try:
         pipeline = load(document)
     except EoPipelineError as error:
         yield fail("document", str(error), "Correct the file; docs/configuration.md has all.")
         return
     yield ok("document", f"valid; transform {document.fields.get('transform') or 'none'}")
-    pipeline = _impatient(pipeline, timeout)
+    pipeline = _with_timeout(pipeline, timeout)
     yield from spark_checks(pipeline, timeout)
     kafka = kafka_checks(pipeline.source)
     yield from kafka
@@ -101,33 +103,33 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
         yield examined("next", lambda: losses(pipeline), "See above.")
 
 
-def _impatient(pipeline: Pipeline, timeout: float) -> Pipeline:
-    """The pipeline, waiting for Kafka and for stores no longer than a doctor should."""
+def _with_timeout(pipeline: Pipeline, timeout: float) -> Pipeline:
+    """Return the pipeline with its timeouts of Kafka and stores limited to ``timeout``."""
     source, sink, staging = pipeline.source, pipeline.sink, pipeline.staging
-    storage = _soon(pipeline.storage, timeout)
-    if isinstance(own := getattr(sink, "storage", None), Storage):
-        sink = sink.model_copy(update={"storage": _soon(own, timeout)})
+    storage = _limited(pipeline.storage, timeout)
+    if isinstance(sink_storage := getattr(sink, "storage", None), Storage):
+        sink = sink.model_copy(update={"storage": _limited(sink_storage, timeout)})
     if isinstance(staging, BucketPath):
         staging = storage.place(str(staging))
-    wait = min(source.request_timeout, timeout)
-    changed = {
-        "source": source.model_copy(update={"request_timeout": wait}),
+    request_timeout = min(source.request_timeout, timeout)
+    limited = {
+        "source": source.model_copy(update={"request_timeout": request_timeout}),
         "storage": storage,
         "sink": sink,
         "staging": staging,
     }
-    return pipeline.model_copy(update=changed)
+    return pipeline.model_copy(update=limited)
 
 
-def _soon(storage: Storage, timeout: float) -> Storage:
-    """``storage``, but that a store is given up after ``timeout``, all its tries together."""
-    one = max(_REQUEST_S_MIN, timeout / RETRIED_FOR)
-    wait = min(storage.request_timeout, one)
-    return storage.model_copy(update={"request_timeout": wait})
+def _limited(storage: Storage, timeout: float) -> Storage:
+    """Return ``storage`` with a total time limit of ``timeout`` for all tries of a request."""
+    per_try = max(_REQUEST_S_MIN, timeout / RETRIED_FOR)
+    request_timeout = min(storage.request_timeout, per_try)
+    return storage.model_copy(update={"request_timeout": request_timeout})
 
 
 def _shown(output: Output, checks: Iterator[Check]) -> Iterator[Check]:
-    """Each check as soon as it is made."""
+    """Print each check as soon as it is done."""
     for check in checks:
         output.styled(_line(check))
         if check.remedy and check.state is not State.OK:
@@ -136,7 +138,7 @@ def _shown(output: Output, checks: Iterator[Check]) -> Iterator[Check]:
 
 
 def _line(check: Check) -> Text:
-    said = check.said.replace("\n", "\n" + " " * 23)
+    message = check.message.replace("\n", "\n" + " " * 23)
     return Text.assemble(
-        (f"{check.state.value:<9}", _STYLES[check.state]), f"{check.name:<14}{said}"
+        (f"{check.state.value:<9}", _STYLES[check.state]), f"{check.name:<14}{message}"
     )

@@ -1,4 +1,4 @@
-"""`eo fork`: a new pipeline that begins where an old one stood."""
+"""`eo fork`: a new pipeline that starts at a version of an existing one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def fork(
     output = Output(as_json)
     chosen = choose(files, name)
     forked = _forked(chosen.document, new_name, table, sink)
-    load(forked)  # a wrong name or sink is told as this document's
+    load(forked)  # reports a wrong name or sink as an error of this document
     _writable(write)
     plan = chosen.pipeline.plan_fork(
         version_or_time(at),
@@ -81,11 +81,11 @@ def fork(
     plan.apply(reason=reason, asked_by=user())
     if write is not None:
         write.write_text(forked.text())
-    _tell(output, plan, write)
+    _show_result(output, plan, write)
 
 
 def _forked(document: Document, name: str, table: str | None, sink: list[str] | None) -> Document:
-    """The document of the new pipeline, with the old one's templates."""
+    """Return the document of the new pipeline, with the old one's templates."""
     changes: dict[str, Any] = pairs(sink, "--sink")
     if table is not None:
         changes["table"] = table
@@ -110,7 +110,7 @@ def _writable(path: Path | None) -> None:
         raise ConfigError(f"the folder of {path} does not exist")
 
 
-def _tell(output: Output, plan: ForkPlan, written: Path | None) -> None:
+def _show_result(output: Output, plan: ForkPlan, written: Path | None) -> None:
     if output.as_json:
         path = str(written) if written else None
         output.document({**plan.to_json(), "fork": plan.fork, "document": path})

@@ -1,4 +1,4 @@
-"""`eo init`: a pipeline document from what is in a topic."""
+"""`eo init`: a pipeline document inferred from the records of a topic."""
 
 from __future__ import annotations
 
@@ -36,134 +36,139 @@ def registry_format(
     client: Mapping[str, str],
     values: Sequence[bytes | None],
 ) -> dict[str, Any]:
-    """The fields by which ``source`` reads so, in the format of the subject's latest schema; with
-    the message that the sampled ``values`` name, if that is one and not the first.
+    """Return the source fields of a topic with a schema registry, in the format of the subject's
+    latest schema; with the message that the sampled ``values`` name, if it is only one and not the
+    first.
 
     Raises:
-        RegistryUnavailableError: the registry does not answer, or does not let us in.
+        RegistryUnavailableError: the registry does not answer, or denies access.
         ConfigError: it has no schema whose fields can become columns.
-        SetupError: the packages it takes are not installed.
+        SetupError: the required packages are not installed.
     """
     registry: dict[str, Any] = {"url": url}
     if subject:
         registry["subject"] = subject
     if client:
         registry["client"] = dict(client)
-    asked = KafkaSource(**expanded({**source, "value_format": "json", "registry": registry}))
-    assert asked.registry is not None
-    schema_type = type_of_latest(asked.registry, asked.subject)
+    probe = KafkaSource(**expanded({**source, "value_format": "json", "registry": registry}))
+    assert probe.registry is not None
+    schema_type = type_of_latest(probe.registry, probe.subject)
     value_format = format_of_type(schema_type)
     if value_format is None:
         raise ConfigError(
-            f"the latest schema of {asked.subject} is {schema_type}, which is unknown"
+            f"the latest schema of {probe.subject} is {schema_type}, which is unknown"
         )
-    found = {"value_format": value_format, "registry": registry}
-    latest = RegistryClient(asked.registry, schema_type).latest(asked.subject)
+    fields = {"value_format": value_format, "registry": registry}
+    latest = RegistryClient(probe.registry, schema_type).latest(probe.subject)
     if message := message_of(schema_type, latest.text, values):
-        found["message"] = message
-    latest_reader(asked.registry, asked.subject, schema_type, message)
-    return found
+        fields["message"] = message
+    latest_reader(probe.registry, probe.subject, schema_type, message)
+    return fields
 
 
 def message_of(schema_type: str, text: str, values: Sequence[bytes | None]) -> str:
-    """What ``message`` has to say where all that ``values`` name is one, and not the first of the
-    schema ``text``; empty: nothing.
+    """Return the ``message`` field: the only message that ``values`` name, unless it is the first
+    of the schema ``text``; empty for none.
     """
     if schema_type != PROTOBUF:
         return ""
     from eo_pipeline.formats.protobuf import Protobuf, messages_named
 
-    named = messages_named(text, values)
-    return named[0] if len(named) == 1 and Protobuf(named[0]).indexes(text) != (0,) else ""
+    messages = messages_named(text, values)
+    return messages[0] if len(messages) == 1 and Protobuf(messages[0]).indexes(text) != (0,) else ""
 
 
 def registry_policies(sample: InferredSchema) -> dict[str, Any]:
-    """The source's fields that follow from the sample."""
-    found: dict[str, Any] = {"start": "earliest"}
-    if _others(sample):
-        found["on_bad_record"] = "dead_letter"
+    """Return the source fields that follow from the sample."""
+    fields: dict[str, Any] = {"start": "earliest"}
+    if _unframed(sample):
+        fields["on_bad_record"] = "dead_letter"
     if sample.tombstones:
-        found["tombstones"] = "skip"
-    return found
+        fields["tombstones"] = "skip"
+    return fields
 
 
 def registry_remarks(sample: InferredSchema, source: Mapping[str, Any]) -> list[str]:
-    """What the sample held, in sentences."""
+    """Return the remarks about the sample."""
     subject = KafkaSource.model_validate(source).subject
     sentences = [
         f"{number(sample.records)} records were looked at: {number(sample.framed)} begin as a "
-        f"schema registry's do, {number(_others(sample))} do not, {number(sample.tombstones)} are "
-        "without a value.",
+        f"schema registry's do, {number(_unframed(sample))} do not, {number(sample.tombstones)} "
+        "are without a value.",
         f"The columns are those of the latest schema of {subject}.",
     ]
-    if _others(sample):
+    if _unframed(sample):
         sentences.append("What cannot be read goes to the dead-letter table.")
     if sample.tombstones:
         sentences.append("Records without a value are skipped and counted.")
     return sentences
 
 
-def _others(sample: InferredSchema) -> int:
-    """Values without the number of a schema in front; producers may put that into a header."""
+def _unframed(sample: InferredSchema) -> int:
+    """Return the number of values without a leading schema id; producers may put it into a
+    header.
+    """
     return sample.records - sample.tombstones - sample.framed
 
 
-#: The fields of a source, and sentences for people.
-Found = tuple[dict[str, Any], list[str]]
+#: Source fields, and remarks about them.
+KeyFields = tuple[dict[str, Any], list[str]]
 
-NOTHING: Found = ({}, [])
+NOTHING: KeyFields = ({}, [])
 
 
-def json_keys(keys: InferredSchema, values: InferredSchema) -> Found:
-    """The fields for keys that are all JSON objects; none for others, which stay bytes."""
+def json_keys(keys: InferredSchema, values: InferredSchema) -> KeyFields:
+    """Return the fields of keys that are all JSON objects; none otherwise, so that keys
+    stay bytes.
+    """
     columns = keys.columns()
-    of_values = {name.lower() for name in values.columns()}
-    taken = of_values.intersection(f"key_{name}".lower() for name in columns)
+    value_columns = {name.lower() for name in values.columns()}
+    taken = value_columns.intersection(f"key_{name}".lower() for name in columns)
     if not columns or keys.bad or taken:
         return NOTHING
     schema = keys.ddl(not_null=False).replace("$", r"\$")
-    said = f"All {number(keys.good)} keys are JSON objects: their fields are columns key_<name>."
-    return {"key_format": "json", "key_schema": schema}, [said]
+    remark = f"All {number(keys.good)} keys are JSON objects: their fields are columns key_<name>."
+    return {"key_format": "json", "key_schema": schema}, [remark]
 
 
-def registry_keys(source: Mapping[str, Any], sampled: Sequence[bytes | None]) -> Found:
-    """The fields for ``sampled`` keys whose schemas the registry of ``source`` has; none if it has
-    none.
+def registry_keys(source: Mapping[str, Any], sampled: Sequence[bytes | None]) -> KeyFields:
+    """Return the fields of ``sampled`` keys whose schemas the registry of ``source`` has; none if
+    it has none.
 
     Raises:
-        RegistryUnavailableError: the registry does not answer, or does not let us in.
-        SetupError: the packages it takes are not installed.
+        RegistryUnavailableError: the registry does not answer, or denies access.
+        SetupError: the required packages are not installed.
     """
-    asked, keys = KafkaSource(**expanded(dict(source))), infer_schema(sampled)
-    if asked.registry is None or len(asked.topics) != 1:
+    probe, keys = KafkaSource(**expanded(dict(source))), infer_schema(sampled)
+    if probe.registry is None or len(probe.topics) != 1:
         return NOTHING
-    subject = KEY.subject(asked.topics[0])
+    subject = KEY.subject(probe.topics[0])
     try:
-        kind = type_of_latest(asked.registry, subject)
+        schema_type = type_of_latest(probe.registry, subject)
     except ConfigError:
         return NOTHING  # there is no such subject
-    key_format = format_of_type(kind)
+    key_format = format_of_type(schema_type)
     if key_format not in get_args(KafkaSource.model_fields["key_format"].annotation):
-        return {}, [f"The registry has {subject}, {kind}; keys of that kind stay bytes."]
+        return {}, [f"The registry has {subject}, {schema_type}; keys of that kind stay bytes."]
     if not keys.framed:
         return {}, [
             f"The registry has {subject}, but of {number(keys.records)} keys none begins with the "
             "number of a schema: keys stay bytes."
         ]
     try:
-        latest = RegistryClient(asked.registry, kind, part=KEY).latest(subject)
-        message = message_of(kind, latest.text, sampled)
-        taken = _names_of_both(asked, subject, kind, message)
+        latest = RegistryClient(probe.registry, schema_type, part=KEY).latest(subject)
+        message = message_of(schema_type, latest.text, sampled)
+        taken = _shared_columns(probe, subject, schema_type, message)
     except ConfigError as error:
         return {}, [f"Keys stay bytes: {error}."]
     if taken:
         return {}, [f"Keys stay bytes: keys and values both have a column {', '.join(taken)}."]
-    found = {"key_format": key_format} | ({"key_message": message} if message else {})
-    return found, [f"The keys' columns are those of {subject}."]
+    fields = {"key_format": key_format} | ({"key_message": message} if message else {})
+    return fields, [f"The keys' columns are those of {subject}."]
 
 
-def _names_of_both(source: KafkaSource, subject: str, kind: str, message: str) -> list[str]:
-    """Columns that keys and values would both have."""
+def _shared_columns(source: KafkaSource, subject: str, kind: str, message: str) -> list[str]:
+    """Return the columns that keys and values would share."""
     assert source.registry is not None
     key = latest_reader(source.registry, subject, kind, message, part=KEY)
     value = latest_reader(
@@ -172,15 +177,15 @@ def _names_of_both(source: KafkaSource, subject: str, kind: str, message: str) -
     names = kind_of(kind, message).field_names(key.text)
     plain = is_plain(kind, key.text)
     columns = {(name if plain else f"{source.key_prefix}{name}").lower() for name in names}
-    of_value = kind_of(source.schema_type, source.message).field_names(value.text)
-    return [name for name in of_value if name.lower() in columns]
+    value_columns = kind_of(source.schema_type, source.message).field_names(value.text)
+    return [name for name in value_columns if name.lower() in columns]
 
 
 _WIDTH = 98
 
 
 class _Block(str):
-    """A text of several lines, written below each other."""
+    """A text of several lines, written as a YAML block."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -195,7 +200,7 @@ _Dumper.add_representer(_Block, _block)
 
 
 def document_text(values: Mapping[str, Any], remarks: Iterable[str]) -> str:
-    """``values`` as YAML, the schema one field a line, below ``remarks`` as comments."""
+    """Return ``values`` as YAML, with one schema field per line, below ``remarks`` as comments."""
     source = dict(values["source"])
     for name in ("value_schema", "key_schema"):
         if isinstance(source.get(name), str):
@@ -254,7 +259,7 @@ _SchemaFile = Annotated[
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
 
-#: A text that names a variable instead of holding a secret.
+#: Reference to a variable.
 _VARIABLE = re.compile(r"\$\{(\w+)")
 
 
@@ -281,49 +286,53 @@ def init(
     for what was not given. With --registry the columns follow the latest schema there.
     """
     output = Output(as_json)
-    bootstrap = bootstrap or _asked(output, "--bootstrap", "Kafka's bootstrap servers (host:port)")
-    topics = topics or [_asked(output, "--topic", "Topic")]
-    kind = sink or _asked(output, "--sink", f"Sink ({', '.join(sink_names())})")
-    name = name or _name_of(topics[0])
+    bootstrap = bootstrap or _prompt(output, "--bootstrap", "Kafka's bootstrap servers (host:port)")
+    topics = topics or [_prompt(output, "--topic", "Topic")]
+    kind = sink or _prompt(output, "--sink", f"Sink ({', '.join(sink_names())})")
+    name = name or _default_name(topics[0])
     path = out or Path("pipelines", f"{name}.yaml")
     _refuse_existing(path, force)
     source: dict[str, Any] = {"bootstrap_servers": bootstrap, "topics": topics}
     if client:
         source["client"] = pairs(client, "--client")
     target = _sink(output, kind, name, bootstrap, pairs(settings, "--set"))
-    read = sample(KafkaSource(**expanded(source), value_format="raw"), records)
-    inferred = infer_schema(read.values)
+    sampled = sample(KafkaSource(**expanded(source), value_format="raw"), records)
+    inferred = infer_schema(sampled.values)
     if registry:
         login = pairs(registry_client, "--registry-client")
-        found = registry_format(source, registry, subject, login, read.values)
-        found |= registry_policies(inferred)
-        of_keys, more = registry_keys(source | found, read.keys)
+        fields = registry_format(source, registry, subject, login, sampled.values)
+        fields |= registry_policies(inferred)
+        key_fields, key_remarks = registry_keys(source | fields, sampled.keys)
     else:
-        found = _format(inferred, not_null=not_null)
-        of_keys, more = json_keys(infer_schema(read.keys), inferred)
+        fields = _format(inferred, not_null=not_null)
+        key_fields, key_remarks = json_keys(infer_schema(sampled.keys), inferred)
     values: dict[str, Any] = {
         "name": name,
-        "source": source | found | of_keys,
+        "source": source | fields | key_fields,
         "sink": target,
     }
     unset = _unset_variables(values)
     if not unset:
         Pipeline.from_config(expanded(values))
-    remarks = registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, read)
-    remarks += more
+    remarks = (
+        registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, sampled)
+    )
+    remarks += key_remarks
     values["sink"] = begun_here(values, path.parent)["sink"]
-    text = document_text(_kept(values, inferred, schema_file, path, force, not_null), remarks)
+    text = document_text(
+        _with_schema_file(values, inferred, schema_file, path, force, not_null), remarks
+    )
     _write(path, text, target)
-    _tell(output, path, values, inferred, read, unset, remarks)
+    _show_result(output, path, values, inferred, sampled, unset, remarks)
 
 
-def _asked(output: Output, option: str, question: str, *, secret: bool = False) -> str:
+def _prompt(output: Output, option: str, question: str, *, secret: bool = False) -> str:
     if output.as_json or not sys.stdin.isatty():
         raise ConfigError(f"{option} is missing")
     return str(typer.prompt(question, hide_input=secret))
 
 
-def _name_of(topic: str) -> str:
+def _default_name(topic: str) -> str:
     name = re.sub(r"[^a-z0-9_-]", "_", topic.lower()).lstrip("_-")[:63]
     if not name:
         raise ConfigError(f"the topic {topic!r} makes no pipeline's name: give --name")
@@ -336,23 +345,23 @@ def _refuse_existing(path: Path, force: bool) -> None:
 
 
 def _sink(
-    output: Output, kind: str, name: str, bootstrap: str, given: Mapping[str, str]
+    output: Output, kind: str, name: str, bootstrap: str, options: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The sink's configuration: what was given, and every field it cannot do without."""
+    """Return the sink's configuration: the given settings, and all required fields."""
     defaults = {
         "table": re.sub(r"\W", "_", name),
         "path": f".eo/tables/{name}",
         "bootstrap_servers": bootstrap,
     }
     fields = sink_class(kind).model_fields
-    settings: dict[str, Any] = {"type": kind, **given}
+    settings: dict[str, Any] = {"type": kind, **options}
     for field, info in fields.items():
-        if not info.is_required() or field in given:
+        if not info.is_required() or field in options:
             continue
         if _is_secret(info):
             settings[field] = f"${{EO_{re.sub(r'[^A-Z0-9]', '_', f'{name}_{field}'.upper())}}}"
         else:
-            settings[field] = defaults.get(field) or _asked(
+            settings[field] = defaults.get(field) or _prompt(
                 output, f"--set {field}=...", f"The sink's {field}"
             )
     return settings
@@ -363,21 +372,21 @@ def _is_secret(info: FieldInfo) -> bool:
 
 
 def _format(inferred: InferredSchema, *, not_null: bool) -> dict[str, Any]:
-    """The source's fields that follow from the sample."""
-    found: dict[str, Any] = {"value_format": "raw"}
+    """Return the source fields that follow from the sample."""
+    fields: dict[str, Any] = {"value_format": "raw"}
     if inferred.columns():
         # a field may be called $ref, which must not become a variable
         schema = inferred.ddl(not_null=not_null).replace("$", r"\$")
-        found = {"value_format": "json", "value_schema": schema}
-    found["start"] = "earliest"
+        fields = {"value_format": "json", "value_schema": schema}
+    fields["start"] = "earliest"
     if inferred.columns() and inferred.bad:
-        found["on_bad_record"] = "dead_letter"
+        fields["on_bad_record"] = "dead_letter"
     if inferred.tombstones:
-        found["tombstones"] = "skip"
-    return found
+        fields["tombstones"] = "skip"
+    return fields
 
 
-def _kept(
+def _with_schema_file(
     values: dict[str, Any],
     inferred: InferredSchema,
     file: Path | None,
@@ -385,23 +394,25 @@ def _kept(
     force: bool,
     not_null: bool,
 ) -> dict[str, Any]:
-    """``values`` with the schema in a ``file`` of its own, if one is asked for and there is one."""
+    """Return ``values`` with the schema in the separate ``file``, if requested and if there is a
+    schema.
+    """
     if file is None or "value_schema" not in values["source"]:
         return values
     _refuse_existing(file, force)
     _write_text(file, inferred.ddl(not_null=not_null) + "\n")
-    named = {"file": os.path.relpath(file, document.parent)}
-    return {**values, "source": {**values["source"], "value_schema": named}}
+    reference = {"file": os.path.relpath(file, document.parent)}
+    return {**values, "source": {**values["source"], "value_schema": reference}}
 
 
 def _unset_variables(value: Any) -> list[str]:
-    """Environment variables that the document needs and that are not set here."""
-    named = sorted(set(_VARIABLE.findall(repr(value))))
-    return [name for name in named if name not in os.environ]
+    """Return the environment variables that the document needs and that are not set."""
+    variables = sorted(set(_VARIABLE.findall(repr(value))))
+    return [name for name in variables if name not in os.environ]
 
 
 def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
-    """What the sample held, in sentences."""
+    """Return the remarks about the sample."""
     partitions = len(read.cluster.bounds)
     sentences = [
         f"{number(inferred.records)} records of {partitions} partitions were looked at: "
@@ -430,18 +441,18 @@ def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
 
 
 def _write(path: Path, text: str, sink: Mapping[str, Any]) -> None:
-    """Secrets that were given in so many words are for the owner's eyes."""
+    """Write the document; clear-text secrets make it readable by its owner only."""
     fields = sink_class(sink["type"]).model_fields
-    plain = [
+    secrets = [
         field
         for field, info in fields.items()
         if _is_secret(info) and not _VARIABLE.search(str(sink.get(field, "${")))
     ]
-    _write_text(path, text, mode=0o600 if plain else 0o644)
-    if plain:
+    _write_text(path, text, mode=0o600 if secrets else 0o644)
+    if secrets:
         note(
-            f"{path} now holds sink.{', sink.'.join(plain)} as it was given. To keep it out of the "
-            "file, write ${NAME} there and set that variable."
+            f"{path} now holds sink.{', sink.'.join(secrets)} as it was given. To keep it out of "
+            "the file, write ${NAME} there and set that variable."
         )
 
 
@@ -454,7 +465,7 @@ def _write_text(path: Path, text: str, mode: int = 0o644) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell(
+def _show_result(
     output: Output,
     path: Path,
     values: Mapping[str, Any],

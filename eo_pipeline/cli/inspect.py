@@ -45,7 +45,7 @@ from eo_pipeline.operations.status import Status
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.pipeline_schema import document_schema
 
-#: Entries one poll of `--follow` takes.
+#: Maximum number of entries per poll of `--follow`.
 _PER_POLL = 1_000
 
 _Count = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only the newest N.")]
@@ -59,26 +59,26 @@ _Every = Annotated[float, typer.Option(min=0.05, help="Polling interval of --fol
 def status(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
     """Show the state of each pipeline: version, lag, rows, the last commit and its age."""
     output = Output(as_json)
-    looked = [_look(document) for document in documents(files, name)]
-    stati = [found for found in looked if isinstance(found, Status)]
-    failed = [found for found in looked if not isinstance(found, Status)]
+    results = [_status_of(document) for document in documents(files, name)]
+    statuses = [result for result in results if isinstance(result, Status)]
+    failed = [result for result in results if not isinstance(result, Status)]
     if as_json:
         output.document(
-            [f.to_json() if isinstance(f, Status) else _failed_json(*f) for f in looked]
+            [f.to_json() if isinstance(f, Status) else _failed_json(*f) for f in results]
         )
-    elif stati:
-        output.table(STATUS_COLUMNS, [status_row(each) for each in stati])
-    for each in stati:
-        show_obstacles(output, each)
-    for named, error in failed:
+    elif statuses:
+        output.table(STATUS_COLUMNS, [status_row(state) for state in statuses])
+    for state in statuses:
+        show_obstacles(output, state)
+    for pipeline, error in failed:
         if not as_json:
-            note(f"{named}: {error}")
+            note(f"{pipeline}: {error}")
     if failed:
         raise typer.Exit(exit_code(failed[0][1]))
 
 
-def _look(document: Document) -> Status | tuple[str, EoPipelineError]:
-    """One pipeline that cannot be asked must not hide the others."""
+def _status_of(document: Document) -> Status | tuple[str, EoPipelineError]:
+    """Return the status, or the error: one unreachable pipeline must not hide the others."""
     try:
         return load(document).status()
     except EoPipelineError as error:
@@ -106,41 +106,44 @@ def checkpoints(
     entries = list(with_state(pipeline.newest(count)))
     if follow:
         for entry, live in entries:
-            _one(output, entry, live)
+            _print_entry(output, entry, live)
         _follow(output, pipeline, entries[-1][0] if entries else None, every)
     if as_json:
         output.document(
-            {"pipeline": pipeline.name, "checkpoints": [entry_json(*each) for each in entries]}
+            {
+                "pipeline": pipeline.name,
+                "checkpoints": [entry_json(entry, live) for entry, live in entries],
+            }
         )
         return
-    output.table(ENTRY_COLUMNS, [entry_row(*each) for each in entries])
+    output.table(ENTRY_COLUMNS, [entry_row(entry, live) for entry, live in entries])
 
 
-def _one(output: Output, entry: LedgerEntry, live: bool) -> None:
+def _print_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
     if output.as_json:
         output.line(entry_json(entry, live))
     output.say(entry_line(entry) + ("" if live else "  (dead)"))
 
 
-def _follow(output: Output, pipeline: Pipeline, known: LedgerEntry | None, every: float) -> None:
-    """Until interrupted. A server that is away for a while is waited for."""
+def _follow(output: Output, pipeline: Pipeline, newest: LedgerEntry | None, every: float) -> None:
+    """Print new entries until interrupted, also across outages of the store."""
     while True:
         try:
-            fresh = pipeline.following(known.id if known else None, _PER_POLL)
+            entries = pipeline.following(newest.id if newest else None, _PER_POLL)
         except EoPipelineError as error:
             if not error.retryable:
                 raise
             note(str(error))
-            fresh = []
-        if fresh is None:
+            entries = []
+        if entries is None:
             raise LedgerBehindError(
                 f"Pipeline {pipeline.name!r}: the ledger no longer holds version "
-                f"{known.version if known else START_VERSION}; it was replaced by an older one. "
+                f"{newest.version if newest else START_VERSION}; it was replaced by an older one. "
                 "`eo doctor` says more."
             )
-        for entry in fresh:
-            _one(output, entry, live=True)
-            known = entry
+        for entry in entries:
+            _print_entry(output, entry, live=True)
+            newest = entry
         time.sleep(every)
 
 
@@ -148,7 +151,7 @@ def show(version: Version, files: Files = None, name: Name = None, as_json: AsJs
     """Show one version in full: counts, ranges, offsets, topic ids, remarks."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    history = _from(pipeline, version)
+    history = _history_from(pipeline, version)
     live = history[0] in live_branch(history)
     if as_json:
         output.document(entry_json(history[0], live))
@@ -156,8 +159,8 @@ def show(version: Version, files: Files = None, name: Name = None, as_json: AsJs
         show_entry(output, history[0], live)
 
 
-def _from(pipeline: Pipeline, version: int) -> list[LedgerEntry]:
-    """The ledger from exactly ``version`` to the head."""
+def _history_from(pipeline: Pipeline, version: int) -> list[LedgerEntry]:
+    """Return the ledger from exactly ``version`` to the head."""
     history = pipeline.history(version)
     if history:
         refuse_unkept(history[-1], version)
@@ -179,9 +182,9 @@ def diff(
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     low, high = sorted((first, second))
-    history = _from(pipeline, low)
+    history = _history_from(pipeline, low)
     if history[-1].version < high:
-        _from(pipeline, high)
+        _history_from(pipeline, high)
     between = list(islice(history, high - low + 1))
     live = {entry.version for entry in live_branch(history)}
     if as_json:
@@ -191,10 +194,10 @@ def diff(
 
 
 def _moved(old: LedgerEntry, new: LedgerEntry) -> dict[TopicPartition, tuple[int | None, ...]]:
-    """Where the two stand, for the partitions where they differ; None: not known there."""
+    """Return both offsets of the partitions where they differ; None: no offset in that version."""
     both = sorted(old.offsets.keys() | new.offsets.keys())
-    found = {tp: (old.offsets.get(tp), new.offsets.get(tp)) for tp in both}
-    return {tp: pair for tp, pair in found.items() if pair[0] != pair[1]}
+    offsets = {tp: (old.offsets.get(tp), new.offsets.get(tp)) for tp in both}
+    return {tp: pair for tp, pair in offsets.items() if pair[0] != pair[1]}
 
 
 def _new_topics(old: LedgerEntry, new: LedgerEntry) -> dict[str, list[str | None]]:
@@ -255,15 +258,15 @@ def _or_dash(offset: int | None) -> str:
 def plan(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
     """Show what the next run would read. Changes nothing, starts no Spark."""
     output = Output(as_json)
-    found = choose(files, name).pipeline.plan_run()
+    run_plan = choose(files, name).pipeline.plan_run()
     if as_json:
-        output.document(found.to_json())
+        output.document(run_plan.to_json())
     else:
-        show_run_plan(output, found)
+        show_run_plan(output, run_plan)
 
 
 class What(StrEnum):
-    """Looking back, or ahead."""
+    """Direction of `eo schema`: the past, or the next run."""
 
     HISTORY = "history"
     DIFF = "diff"
@@ -310,12 +313,12 @@ def _show_history(output: Output, pipeline: Pipeline, *, as_json: bool) -> None:
         output.document({"pipeline": pipeline.name, **document})
     elif not (values or keys):
         output.say(f"{pipeline.name}: no checkpoint was read with a schema of a registry")
-    told: dict[str, Sequence[ReaderChange | WrittenChange]]
-    told = {"value": values, "key": keys, "table": written}
+    changes_by_table: dict[str, Sequence[ReaderChange | WrittenChange]]
+    changes_by_table = {"value": values, "key": keys, "table": written}
     rows = [
-        (str(c.entry.version), of, c.schema, instant(c.entry.committed_at), str(c))
-        for of, found in told.items()
-        for c in found
+        (str(c.entry.version), column_source, c.schema, instant(c.entry.committed_at), str(c))
+        for column_source, changes in changes_by_table.items()
+        for c in changes
     ]
     rows.sort(key=lambda row: int(row[0]))
     output.table(("since version", "of", "schema", "committed", "changed"), rows)
@@ -329,16 +332,16 @@ def _show_next(output: Output, pipeline: Pipeline, *, as_json: bool) -> None:
         output.say(f"{pipeline.name}: there is no registry; the document says what the columns are")
     else:
         for reader in readers:
-            _say_next(output, pipeline.name, reader)
+            _describe_next(output, pipeline.name, reader)
     rows = [
-        (str(each.change), each.policy.value, _MEANS[each.policy])
+        (str(decision.change), decision.policy.value, _MEANS[decision.policy])
         for reader in readers
-        for each in reader.decided
+        for decision in reader.decided
     ]
     output.table(("changed", "policy", "means"), rows)
 
 
-def _say_next(output: Output, name: str, reader: NextReader) -> None:
+def _describe_next(output: Output, name: str, reader: NextReader) -> None:
     if not reader.decided:
         output.say(f"{name}: {reader}; the next run changes nothing")
         return

@@ -47,11 +47,11 @@ _Once = Annotated[bool, typer.Option("--once", help="Show the state once and exi
 
 COLUMNS = ("pipeline", "version", "kind", "lag", "rows", "rows/s", "committed", "age", "state")
 
-#: How often a screen is drawn anew, a second: ages grow while nothing else happens.
-_DRAWN_A_SECOND = 2
+#: Redraws of the screen per second, because ages grow between polls.
+_REDRAWS_A_SECOND = 2
 
-#: Characters of a sentence in a cell; `eo status` has all of it.
-_SENTENCE = 160
+#: Maximum number of characters of a sentence in a cell; `eo status` shows all of it.
+_SENTENCE_MAX = 160
 
 
 def watch(
@@ -67,43 +67,43 @@ def watch(
     Ctrl-C ends it. --once looks once, with the exit code of the first pipeline that fails.
     """
     output = Output(as_json)
-    watched = [_Watched(document) for document in documents(files, name)]
-    with muted():  # what is wrong has a place of its own
+    watched = [_WatchedPipeline(document) for document in documents(files, name)]
+    with muted():  # errors have a column of their own
         if not once:
-            _go_on(output, watched, every)
-        for looking in [each.begin_look() for each in watched]:
-            looking.join()
+            _poll_forever(output, watched, every)
+        for thread in [pipeline.begin_poll() for pipeline in watched]:
+            thread.join()
         _show(output, watched)
-    failed = next((each.error for each in watched if each.error), None)
+    failed = next((pipeline.error for pipeline in watched if pipeline.error), None)
     if failed:
         raise typer.Exit(exit_code(failed))
 
 
 @dataclass
-class _Watched:
-    """One pipeline, and what the last look at it found. One look at a time."""
+class _WatchedPipeline:
+    """One pipeline and the result of its last poll. Polls do not overlap."""
 
     document: Document
     status: Status | None = None
-    #: What the last look failed with; None if it did not.
+    #: Error of the last poll; None if it succeeded.
     error: EoPipelineError | None = None
-    #: What an earlier one failed with, and when.
+    #: Time and message of the latest error, kept after later successes.
     last_error: str = ""
     _pipeline: Pipeline | None = None
-    _looking: threading.Thread | None = None
-    _asked_at: float = field(default_factory=time.monotonic)
+    _thread: threading.Thread | None = None
+    _polled_at: float = field(default_factory=time.monotonic)
 
-    def begin_look(self) -> threading.Thread:
-        """Begin the next look, unless one is under way. In a thread of its own: one whose store is
-        away holds up no other, and not the end of the command either.
+    def begin_poll(self) -> threading.Thread:
+        """Begin the next poll, unless one is running. It has a thread of its own, so that an
+        unreachable store delays neither other pipelines nor the end of the command.
         """
-        if self._looking is None or not self._looking.is_alive():
-            self._asked_at = time.monotonic()
-            self._looking = threading.Thread(target=self._look, daemon=True)
-            self._looking.start()
-        return self._looking
+        if self._thread is None or not self._thread.is_alive():
+            self._polled_at = time.monotonic()
+            self._thread = threading.Thread(target=self._poll, daemon=True)
+            self._thread.start()
+        return self._thread
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             self._pipeline = self._pipeline or load(self.document)
             self.status, self.error = self._pipeline.status(), None
@@ -112,7 +112,7 @@ class _Watched:
             self.last_error = f"{instant(datetime.now(UTC))}: {_sentence(str(error))}"
 
     def row(self) -> list[Cell]:
-        """Below :data:`COLUMNS`."""
+        """Return the cells below :data:`COLUMNS`."""
         state = self._state()
         if self.status is None:
             return [self.document.name, *["-"] * 7, state]
@@ -134,17 +134,17 @@ class _Watched:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As `eo status` has it, and the speed of the last commit, and the last error."""
-        found: dict[str, Any] = {"pipeline": self.document.name}
+        """Return the fields of `eo status`, the speed of the last commit, and the last error."""
+        fields: dict[str, Any] = {"pipeline": self.document.name}
         if self.status is not None:
-            found = {**self.status.to_json(), "rows_per_second": _speed(self.status)}
-        now = error_json(self.error) if self.error else {"error": None}
-        return {**found, **now, "last_error": self.last_error or None}
+            fields = {**self.status.to_json(), "rows_per_second": _speed(self.status)}
+        error = error_json(self.error) if self.error else {"error": None}
+        return {**fields, **error, "last_error": self.last_error or None}
 
     def _state(self) -> Text:
         if self.error is not None:
             return Text(_sentence(str(self.error)), "red")
-        waited = time.monotonic() - self._asked_at
+        waited = time.monotonic() - self._polled_at
         if self.status is None:
             return Text(f"asking for {waited:.0f} s", "dim")
         if obstacle := next(iter((*self.status.blocked, *self.status.losses)), None):
@@ -158,7 +158,9 @@ class _Watched:
 
 
 def _speed(status: Status) -> float | None:
-    """Rows a second of the last commit, if it made rows and the ledger knows its times."""
+    """Return rows per second of the last commit; None without rows or without times in the
+    ledger.
+    """
     head = status.head
     if head is None or not head.counts.rows or not (head.committed_at and head.started_at):
         return None
@@ -168,19 +170,21 @@ def _speed(status: Status) -> float | None:
 
 def _sentence(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SENTENCE else f"{line[: _SENTENCE - 3]}..."
+    return line if len(line) <= _SENTENCE_MAX else f"{line[: _SENTENCE_MAX - 3]}..."
 
 
-def _go_on(output: Output, watched: Sequence[_Watched], every: float) -> NoReturn:
-    """Look every so many seconds, until somebody interrupts."""
+def _poll_forever(output: Output, watched: Sequence[_WatchedPipeline], every: float) -> NoReturn:
+    """Poll every ``every`` seconds until interrupted."""
     with _screen(output) as screen:
         while True:
-            for each in watched:
-                each.begin_look()
+            for pipeline in watched:
+                pipeline.begin_poll()
             until = time.monotonic() + every
             while screen is not None and time.monotonic() < until:
-                screen.update(as_table(COLUMNS, [each.row() for each in watched]), refresh=True)
-                time.sleep(min(every, 1 / _DRAWN_A_SECOND))
+                screen.update(
+                    as_table(COLUMNS, [pipeline.row() for pipeline in watched]), refresh=True
+                )
+                time.sleep(min(every, 1 / _REDRAWS_A_SECOND))
             if screen is None:
                 time.sleep(every)
                 _show(output, watched)
@@ -188,7 +192,7 @@ def _go_on(output: Output, watched: Sequence[_Watched], every: float) -> NoRetur
 
 @contextmanager
 def _screen(output: Output) -> Iterator[Live | None]:
-    """The terminal's other screen; None where there is no terminal."""
+    """Yield the terminal's alternate screen; None without a terminal."""
     if not output.is_live():
         yield None
         return
@@ -198,13 +202,13 @@ def _screen(output: Output) -> Iterator[Live | None]:
         yield screen
 
 
-def _show(output: Output, watched: Sequence[_Watched]) -> None:
+def _show(output: Output, watched: Sequence[_WatchedPipeline]) -> None:
     if output.as_json:
         at = datetime.now(UTC).isoformat()
-        output.line({"at": at, "pipelines": [each.to_json() for each in watched]})
+        output.line({"at": at, "pipelines": [pipeline.to_json() for pipeline in watched]})
         return
     output.say(f"{instant(datetime.now(UTC))}")
-    output.table(COLUMNS, [each.row() for each in watched])
+    output.table(COLUMNS, [pipeline.row() for pipeline in watched])
 
 
 _LOOPBACK = "127.0.0.1"
@@ -246,8 +250,8 @@ def metrics(
             f"Metrics take a package that is not installed ({error}): {to_install('metrics')}"
         ) from error
     output = Output()
-    found = documents(files, name)
-    observed = [Observed(each.name, functools.partial(load, each), note) for each in found]
+    listed = documents(files, name)
+    observed = [Observed(doc.name, functools.partial(load, doc), note) for doc in listed]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PipelineMetrics(observed))
     if textfile is not None:
@@ -266,8 +270,8 @@ def metrics(
         raise SetupError(
             f"{host}:{port} cannot be listened on: {error}. Name another --port."
         ) from error
-    for each in observed:
-        keep_looking(each, every)
+    for pipeline in observed:
+        keep_looking(pipeline, every)
     output.say(f"http://{host}:{server.server_port}/metrics")
     try:
         thread.join()
@@ -275,12 +279,12 @@ def metrics(
         server.shutdown()
 
 
-#: Ledger entries one request takes.
+#: Maximum number of ledger entries per request.
 _PER_REQUEST = 1_000
 
 
 class By(StrEnum):
-    """What a line sums up."""
+    """Grouping of the sums."""
 
     OPERATION = "operation"
     DAY = "day"
@@ -317,34 +321,36 @@ def costs(
     From the ledger: what was rewound since was paid for all the same.
     """
     output, after = Output(as_json), _moment(since)
-    found = {
+    by_pipeline = {
         document.name: _spent(load(document), _KEYS[by], after)
         for document in documents(files, name)
     }
     if as_json:
-        output.document([_json(pipeline, by, sums) for pipeline, sums in found.items()])
+        output.document([_json(pipeline, by, sums) for pipeline, sums in by_pipeline.items()])
         return
     rows = [
         (pipeline, key, *_row(spent))
-        for pipeline, sums in found.items()
+        for pipeline, sums in by_pipeline.items()
         for key, spent in sums.items()
     ]
     output.table(("pipeline", by.value, *_COLUMNS), rows)
-    if any(spent.measured < spent.versions for sums in found.values() for spent in sums.values()):
+    if any(
+        spent.measured < spent.versions for sums in by_pipeline.values() for spent in sums.values()
+    ):
         output.say("\n-, ≥: not all of these versions say it; see docs/monitoring.md, Costs")
 
 
 def _moment(text: str | None) -> datetime | None:
-    found = None if text is None else version_or_time(text)
-    if isinstance(found, int):
+    moment = None if text is None else version_or_time(text)
+    if isinstance(moment, int):
         raise ConfigError(f"--since takes a time such as 2026-01-31T12:00Z, not {text}")
-    return found
+    return moment
 
 
 def _spent(
     pipeline: Pipeline, key: Callable[[LedgerEntry], str], since: datetime | None
 ) -> dict[str, Spent]:
-    """Sums by ``key`` in the order they come in the ledger, the total last."""
+    """Return the sums by ``key``, in the ledger's order, and the total as the last one."""
     sums: defaultdict[str, Spent] = defaultdict(Spent)
     total = Spent()
     for entry in _entries(pipeline):
@@ -355,10 +361,10 @@ def _spent(
 
 
 def _entries(pipeline: Pipeline) -> Iterator[LedgerEntry]:
-    known = None
-    while fresh := pipeline.following(known, _PER_REQUEST):
-        yield from fresh
-        known = fresh[-1].id
+    last = None
+    while entries := pipeline.following(last, _PER_REQUEST):
+        yield from entries
+        last = entries[-1].id
 
 
 def _json(pipeline: str, by: By, sums: dict[str, Spent]) -> dict[str, Any]:
@@ -369,7 +375,7 @@ def _json(pipeline: str, by: By, sums: dict[str, Spent]) -> dict[str, Any]:
 
 
 def _row(spent: Spent) -> list[Cell]:
-    """One row below :data:`_COLUMNS`."""
+    """Return the cells below :data:`_COLUMNS`."""
     return [
         number(spent.versions),
         number(spent.records),
@@ -377,12 +383,12 @@ def _row(spent: Spent) -> list[Cell]:
         size(spent.bytes_in),
         size(spent.bytes_out) if spent.measured else "-",
         duration(spent.wall),
-        _known(spent.cpu.total_seconds(), spent.measured, spent.versions),
-        _known(spent.spark_cpu.total_seconds(), spent.spark_measured, spent.versions),
+        _measured_duration(spent.cpu.total_seconds(), spent.measured, spent.versions),
+        _measured_duration(spent.spark_cpu.total_seconds(), spent.spark_measured, spent.versions),
     ]
 
 
-def _known(seconds: float, measured: int, versions: int) -> str:
+def _measured_duration(seconds: float, measured: int, versions: int) -> str:
     if not measured:
         return "-"
     return f"{'' if measured == versions else '≥ '}{duration(seconds)}"
@@ -397,7 +403,7 @@ def report(out: _Out = None, last: _Last = 200, files: Files = None, name: Name 
 
     It is one file that asks for nothing else: mail it, or keep it beside an incident's report.
     """
-    # here, because it takes a template engine
+    # here, because it imports a template engine
     from eo_pipeline.monitoring.report import page
 
     output = Output()
@@ -424,7 +430,7 @@ def report(out: _Out = None, last: _Last = 200, files: Files = None, name: Name 
 
 
 def _status(pipeline: Pipeline) -> tuple[Status | None, str]:
-    """The history is worth a look, too, while Kafka is away."""
+    """Return the status, or the error: the history is shown even while Kafka is unreachable."""
     try:
         return pipeline.status(), ""
     except EoPipelineError as error:

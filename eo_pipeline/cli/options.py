@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their texts mean."""
+"""Options shared by several commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ RunId = Annotated[
 
 
 def version_or_time(text: str) -> int | datetime:
-    """``7``, or a moment with its time zone: ``2026-01-31T12:00Z``.
+    """Parse ``7``, or a time with its zone: ``2026-01-31T12:00Z``.
 
     Raises:
-        ConfigError: neither of the two.
+        ConfigError: the text is neither of the two.
     """
     if text.isascii() and text.isdigit():
         return int(text)
@@ -65,30 +65,30 @@ def version_or_time(text: str) -> int | datetime:
     return moment
 
 
-def pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
-    """``["key=value", ...]`` as a mapping.
+def pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
+    """Parse ``["key=value", ...]`` into a mapping.
 
     Raises:
-        ConfigError: one of them has no ``=``. What it holds is not shown: it may be a secret.
+        ConfigError: an item has no ``=``. The message omits the item, which may be a secret.
     """
-    found = {}
-    for text in given or ():
+    values = {}
+    for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise ConfigError(f"{option} takes key=value")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def user() -> str:
-    """Who asks, for the ledger; empty if the system does not know."""
+    """Return the user's name for the ledger; empty if the system does not know it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # which one depends on Python's version
         return ""
 
 
-#: Files or folders, separated as in PATH.
+#: Variable with files or folders, separated as in PATH.
 VARIABLE = "EO_PIPELINES"
 
 _SUFFIXES = (".yaml", ".yml")
@@ -105,42 +105,42 @@ class Chosen:
 
 
 def choose(files: Sequence[Path] | None, name: str | None) -> Chosen:
-    """The one pipeline a command works on.
+    """Return the one pipeline that a command works on.
 
     Raises:
-        ConfigError: there is none or several of them, or its document is not valid.
+        ConfigError: there is none, there are several, or the document is not valid.
     """
-    found = documents(files, name)
-    if len(found) > 1:
-        names = ", ".join(sorted(document.name for document in found))
+    chosen = documents(files, name)
+    if len(chosen) > 1:
+        names = ", ".join(sorted(document.name for document in chosen))
         raise ConfigError(f"there are several pipelines: {names}. Choose one with --pipeline.")
-    return Chosen(found[0], load(found[0]))
+    return Chosen(chosen[0], load(chosen[0]))
 
 
 def documents(files: Sequence[Path] | None, name: str | None) -> list[Document]:
-    """Every document, or those of the pipeline ``name``; at least one.
+    """Return all documents, or the one of the pipeline ``name``; at least one.
 
     Raises:
-        ConfigError: there is none, two have one name, or a file is not YAML.
+        ConfigError: there is none, two have the same name, or a file is not YAML.
     """
-    paths = list(files or _from_the_environment() or _in_the_working_directory())
-    found = [document for path in paths for document in _at(path)]
-    if not found:
+    paths = list(files or _paths_from_environment() or _paths_in_working_directory())
+    listed = [document for path in paths for document in _documents_at(path)]
+    if not listed:
         where = ", ".join(map(str, paths)) or f"{Path.cwd()}"
         raise ConfigError(
             f"no pipeline document in {where}. Name one with --file or {VARIABLE}; `eo init` "
             "writes one."
         )
-    by_name = _by_name(found)
+    by_name = _by_name(listed)
     if name is None:
-        return found
+        return listed
     if name not in by_name:
         raise ConfigError(f"no pipeline {name!r}; there are {', '.join(sorted(by_name))}")
     return [by_name[name]]
 
 
 def load(document: Document) -> Pipeline:
-    """The pipeline, with its transform imported.
+    """Return the pipeline, with its transform imported.
 
     Raises:
         ConfigError: the document is not valid; the message names the file and every wrong field.
@@ -149,9 +149,9 @@ def load(document: Document) -> Pipeline:
     return Pipeline.from_document(document)
 
 
-def _by_name(found: Sequence[Document]) -> dict[str, Document]:
+def _by_name(listed: Sequence[Document]) -> dict[str, Document]:
     by_name: dict[str, Document] = {}
-    for document in found:
+    for document in listed:
         other = by_name.setdefault(document.name, document)
         if other is not document:
             raise ConfigError(
@@ -160,12 +160,12 @@ def _by_name(found: Sequence[Document]) -> dict[str, Document]:
     return by_name
 
 
-def _from_the_environment() -> list[Path]:
-    named = os.environ.get(VARIABLE, "")
-    return [Path(part) for part in named.split(os.pathsep) if part]
+def _paths_from_environment() -> list[Path]:
+    value = os.environ.get(VARIABLE, "")
+    return [Path(part) for part in value.split(os.pathsep) if part]
 
 
-def _in_the_working_directory() -> list[Path]:
+def _paths_in_working_directory() -> list[Path]:
     folder = Path("pipelines")
     if folder.is_dir() and list(_yaml_files(folder)):
         return [folder]
@@ -174,7 +174,7 @@ def _in_the_working_directory() -> list[Path]:
     return sorted(_dagster_documents(Path()))
 
 
-def _at(path: Path) -> Iterator[Document]:
+def _documents_at(path: Path) -> Iterator[Document]:
     if not path.is_dir():
         yield from documents_in(path)
         return
@@ -188,15 +188,15 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 def _dagster_documents(root: Path) -> list[Path]:
-    """Every defs.yaml below ``root``, outside hidden folders and virtual environments."""
-    found = []
-    for folder, below, files in os.walk(root):
-        below[:] = sorted(name for name in below if not _foreign(Path(folder, name)))
-        found += [Path(folder, name) for name in files if name in _DAGSTER]
-    return found
+    """Return every defs.yaml below ``root``, outside hidden folders and virtual environments."""
+    documents = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = sorted(name for name in subfolders if not _is_excluded(Path(folder, name)))
+        documents += [Path(folder, name) for name in files if name in _DAGSTER]
+    return documents
 
 
-def _foreign(folder: Path) -> bool:
+def _is_excluded(folder: Path) -> bool:
     return folder.name.startswith(".") or (folder / "pyvenv.cfg").exists()
 
 

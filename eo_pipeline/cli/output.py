@@ -1,4 +1,4 @@
-"""What goes to the terminal: tables or JSON on stdout, progress and errors on stderr."""
+"""Terminal output: tables or JSON on stdout, progress and errors on stderr."""
 
 from __future__ import annotations
 
@@ -37,28 +37,30 @@ from eo_pipeline.errors import (
 from eo_pipeline.progress import Phase
 
 _ENGINE = "eo_pipeline"
-#: What librdkafka says by itself; silent unless somebody sets its level.
+#: Logger of librdkafka's own messages; silent by default.
 _KAFKA = "eo_pipeline.kafka"
 
-#: A line with ``-v``.
+#: Format of a line with ``-v``.
 _VERBOSE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def note(text: str) -> None:
-    """A sentence on stderr."""
+    """Print a sentence on stderr."""
     console = Console(stderr=True, markup=False, highlight=False, emoji=False)
     console.print(printable(text), soft_wrap=True)
 
 
-class _Lines(logging.Handler):
-    """A line for each record; where something live shows the phases, only of the others."""
+class _StderrHandler(logging.Handler):
+    """Prints log records on stderr; records of phases are left out while a live display
+    shows them.
+    """
 
     def __init__(self, *, verbose: bool) -> None:
         super().__init__(logging.DEBUG)
         self.setFormatter(logging.Formatter(_VERBOSE if verbose else None))
-        self._from = logging.DEBUG if verbose else logging.INFO
+        self._level = logging.DEBUG if verbose else logging.INFO
         self._verbose = verbose
-        #: that go on, the one that spoke last at the end
+        #: Running phases; the last element logged last.
         self.phases: list[Phase] = []
         self.shows_phases = False
         self.is_muted = False
@@ -66,78 +68,78 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         phase: Phase | None = getattr(record, "phase", None)
         if phase is not None:
-            going_on = [each for each in self.phases if each is not phase and not each.has_ended]
-            self.phases = [*going_on, phase]
+            running = [other for other in self.phases if other is not phase and not other.has_ended]
+            self.phases = [*running, phase]
         shown = self.shows_phases and hasattr(record, "phase") and not self._verbose
-        if record.levelno >= self._from and not shown and not self.is_muted:
+        if record.levelno >= self._level and not shown and not self.is_muted:
             note(self.format(record))
 
 
-_lines: _Lines | None = None
+_handler: _StderrHandler | None = None
 
 
 @contextmanager
-def telling(*, verbose: bool) -> Iterator[None]:
-    """Within, stderr has what the engine logs; with ``verbose`` all of it, librdkafka's too."""
-    global _lines
-    logger, kafka, _lines = logging.getLogger(_ENGINE), logging.getLogger(_KAFKA), None
+def engine_log(*, verbose: bool) -> Iterator[None]:
+    """Print the engine's log on stderr; with ``verbose`` all levels, including librdkafka's."""
+    global _handler
+    logger, kafka, _handler = logging.getLogger(_ENGINE), logging.getLogger(_KAFKA), None
     levels = logger.level, kafka.level
-    _lines = _Lines(verbose=verbose)
-    logger.addHandler(_lines)
+    _handler = _StderrHandler(verbose=verbose)
+    logger.addHandler(_handler)
     logger.setLevel(logging.DEBUG)
     kafka.setLevel(logging.DEBUG if verbose else logging.NOTSET)
     try:
         yield
     finally:
-        logger.removeHandler(_lines)
+        logger.removeHandler(_handler)
         logger.setLevel(levels[0])
         kafka.setLevel(levels[1])
 
 
 @contextmanager
-def phases_are_shown() -> Iterator[None]:
-    """Within, something live shows :func:`now`."""
-    if _lines is not None:
-        _lines.shows_phases = True
+def showing_phases() -> Iterator[None]:
+    """Mark that a live display shows :func:`current_phase`."""
+    if _handler is not None:
+        _handler.shows_phases = True
     try:
         yield
     finally:
-        if _lines is not None:
-            _lines.shows_phases = False
+        if _handler is not None:
+            _handler.shows_phases = False
 
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """Within, nothing is said."""
-    if _lines is not None:
-        _lines.is_muted = True
+    """Suppress the log lines."""
+    if _handler is not None:
+        _handler.is_muted = True
     yield
 
 
-def now() -> str:
-    """What goes on just now, and how far it is; empty if nothing does."""
-    phases = _lines.phases if _lines else []
-    return next((str(each) for each in reversed(phases) if not each.has_ended), "")
+def current_phase() -> str:
+    """Return the running phase and its progress; empty if there is none."""
+    phases = _handler.phases if _handler else []
+    return next((str(phase) for phase in reversed(phases) if not phase.has_ended), "")
 
 
 def causes(error: EoPipelineError) -> list[str]:
-    """What an error came from, the nearest first, a line each and without secrets."""
-    found, cause = [], error.__cause__
+    """Return the causes of an error, nearest first, one line each and without secrets."""
+    lines, cause = [], error.__cause__
     while cause is not None:
-        found.append(
+        lines.append(
             scrubbed(f"because of {type(cause).__module__}.{type(cause).__qualname__}: {cause}")
         )
         cause = cause.__cause__ or cause.__context__
-    return found
+    return lines
 
 
-#: Wide enough that a table which is piped is never folded or cut.
+#: Width of a piped table, wide enough never to fold or cut it.
 _PIPED_WIDTH = 10_000
 
-#: What a cell may hold; a Text has a colour, which only a terminal shows.
+#: Content of a cell; a Text has a colour, which only a terminal shows.
 Cell = str | Text
 
-#: Columns whose cells stand at the right.
+#: Right-aligned columns.
 NUMBERS = frozenset(
     {
         "version",
@@ -157,43 +159,43 @@ NUMBERS = frozenset(
 )
 
 
-class _Now(ProgressColumn):
-    """What goes on; before anything does, the task's title."""
+class _PhaseColumn(ProgressColumn):
+    """Column of the current phase; before the first one, of the task's title."""
 
     def render(self, task: Task) -> Text:
-        return Text(now() or task.description)
+        return Text(current_phase() or task.description)
 
 
 class Output:
-    """One command's output. With ``as_json`` stdout holds JSON alone."""
+    """Output of one command. With ``as_json`` stdout holds JSON alone."""
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self._stdout = sys.stdout
 
     def is_live(self) -> bool:
-        """Whether stdout is a terminal that may be drawn on."""
+        """Return whether stdout is a terminal that can be drawn on."""
         return not self.as_json and _console().is_terminal
 
     def document(self, value: Any) -> None:
-        """The one JSON document of a command."""
+        """Print the only JSON document of a command."""
         self._write(json.dumps(value, indent=2))
 
     def line(self, value: Any) -> None:
-        """One JSON line of a command that prints several, at once."""
+        """Print one JSON line of a command that prints several, immediately."""
         self._write(json.dumps(value))
 
     def say(self, text: str = "", style: str = "") -> None:
-        """A sentence on stdout, never folded; nothing with ``--json``."""
+        """Print a sentence on stdout, never folded; nothing with ``--json``."""
         self.styled(Text(printable(text), style))
 
     def styled(self, text: Text) -> None:
-        """The same with colours of its own."""
+        """Print a text with its own colours on stdout; nothing with ``--json``."""
         if not self.as_json:
             _console().print(_shown(text), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """A table without a frame; nothing with ``--json``."""
+        """Print a table without a frame; nothing with ``--json``."""
         if self.as_json:
             return
         table = as_table(columns, rows)
@@ -209,44 +211,45 @@ class Output:
 
     @contextmanager
     def progress(self, title: str, total: int | None) -> Iterator[Progress]:
-        """A bar on stderr if that is a terminal, and what goes on; its one task counts records.
+        """Show a bar and the current phase on stderr, if that is a terminal; its one task counts
+        records.
 
-        Where it is none the log's lines say what goes on.
+        Otherwise log lines report the phases.
         """
         notes = Console(stderr=True)
         quiet = self.as_json or not notes.is_terminal
         with (
             Progress(
-                *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _Now()),
+                *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _PhaseColumn()),
                 console=notes,
                 transient=True,
                 disable=quiet,
                 # above the bar on a terminal; into its own file where stdout is one
                 redirect_stdout=sys.stdout.isatty(),
             ) as progress,
-            nullcontext() if quiet else phases_are_shown(),
+            nullcontext() if quiet else showing_phases(),
         ):
             progress.add_task(title, total=total)
             yield progress
 
     @contextmanager
     def busy(self, title: str) -> Iterator[None]:
-        """What goes on just now, on stderr if that is a terminal."""
+        """Show the current phase on stderr, if that is a terminal."""
         notes = Console(stderr=True)
         if self.as_json or not notes.is_terminal:
             yield
             return
-        columns = SpinnerColumn(), TimeElapsedColumn(), _Now()
+        columns = SpinnerColumn(), TimeElapsedColumn(), _PhaseColumn()
         with (
             Progress(*columns, console=notes, transient=True, redirect_stdout=False) as progress,
-            phases_are_shown(),
+            showing_phases(),
         ):
             progress.add_task(title, total=None)
             yield
 
     @contextmanager
     def nothing_else_on_stdout(self) -> Iterator[None]:
-        """With ``--json``: what others print (a console sink its rows) goes to stderr."""
+        """With ``--json``, redirect prints of others (the rows of a console sink) to stderr."""
         with redirect_stdout(sys.stderr) if self.as_json else nullcontext():
             yield
 
@@ -256,7 +259,7 @@ class Output:
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """A table without a frame."""
+    """Return a table without a frame."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         number = column in NUMBERS
@@ -267,7 +270,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
 
 
 def _shown(cell: Cell, *, in_a_line: bool = False) -> Text:
-    """``cell`` with nothing that a terminal obeys: it may be of a record."""
+    """Return ``cell`` without terminal control characters, which a record may contain."""
     text = cell if isinstance(cell, Text) else Text("")
     plain = printable(cell.plain if isinstance(cell, Text) else cell)
     if in_a_line:
@@ -276,17 +279,17 @@ def _shown(cell: Cell, *, in_a_line: bool = False) -> Text:
 
 
 def number(value: int) -> str:
-    """``336,776``."""
+    """Format as ``336,776``."""
     return f"{value:,}"
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 row``, ``2 rows``."""
+    """Format as ``1 row``, ``2 rows``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def size(count: int) -> str:
-    """``1.2 MB``: powers of ten, as disks and clouds are sold."""
+    """Format as ``1.2 MB``, in powers of ten as disks and clouds are sold."""
     left = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if left < 1_000:
@@ -296,13 +299,13 @@ def size(count: int) -> str:
 
 
 def instant(moment: datetime | None) -> str:
-    """``2026-01-31 12:00:00Z``; a dash for None."""
+    """Format as ``2026-01-31 12:00:00Z``; a dash for None."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if moment else "-"
 
 
 def duration(spent: timedelta | float | None) -> str:
-    """In the two largest units that count: ``0.4 s``, ``3 min 20 s``, ``2 d 4 h``; a dash for
-    None. A number is seconds.
+    """Format in the two largest units that count: ``0.4 s``, ``3 min 20 s``, ``2 d 4 h``; a dash
+    for None. A number is seconds.
     """
     if spent is None:
         return "-"
@@ -324,7 +327,7 @@ def _console() -> Console:
 
 
 class ExitCode(IntEnum):
-    """How a command ended. docs/cli.md and ``eo --help`` list them."""
+    """Exit codes, as listed by docs/cli.md and ``eo --help``."""
 
     FINE = 0
     FAILED = 1
@@ -344,7 +347,7 @@ EPILOG = (
 
 
 def exit_code(error: EoPipelineError) -> ExitCode:
-    """The code a command ends with that met ``error``."""
+    """Return the exit code of a command that failed with ``error``."""
     if isinstance(error, ConfigError | SetupError):
         return ExitCode.USAGE
     if isinstance(error, DataLossError):
@@ -353,25 +356,25 @@ def exit_code(error: EoPipelineError) -> ExitCode:
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal that ends a command as Ctrl-C does: libraries know what to do with that."""
+    """Interruption by a signal that ends a command as Ctrl-C does, since libraries handle that."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def end_by_signal(number: int, _: object) -> NoReturn:
-    """The handler of signals that shall end a command."""
+    """Handle a signal that ends a command."""
     raise Signalled(number)
 
 
 def interrupted_code(interruption: KeyboardInterrupt) -> int:
-    """128 and the signal's number, as shells have it: 130 after Ctrl-C."""
+    """Return 128 plus the signal's number, as shells do: 130 after Ctrl-C."""
     number = interruption.number if isinstance(interruption, Signalled) else signal.SIGINT
     return 128 + number
 
 
 def error_json(error: EoPipelineError) -> dict[str, Any]:
-    """``{"error": {"kind", "message", "retryable"}}``."""
+    """Return ``{"error": {"kind", "message", "retryable"}}``."""
     return {
         "error": {
             "kind": type(error).__name__,
@@ -382,11 +385,11 @@ def error_json(error: EoPipelineError) -> dict[str, Any]:
 
 
 def approve(output: Output, question: str, *, yes: bool) -> None:
-    """Return if it was approved; the plan was shown before.
+    """Ask for approval of the plan that was shown before.
 
     Raises:
-        ConfigError: there is nobody to ask.
-        typer.Exit: the answer was no.
+        ConfigError: there is no terminal to ask on.
+        typer.Exit: the user declined.
     """
     if yes:
         return
@@ -401,7 +404,7 @@ def approve(output: Output, question: str, *, yes: bool) -> None:
 
 
 def reason_for(output: Output, reason: str) -> str:
-    """The reason, asked for on a terminal if it was not given.
+    """Return the reason; ask for it on a terminal if it is missing.
 
     Raises:
         ConfigError: there is none.

@@ -40,7 +40,7 @@ from eo_pipeline.runs.report import CheckpointReport
 if TYPE_CHECKING:
     from eo_pipeline.audit import ReplayPreview, RowExample
 
-#: Rows that are shown of each kind.
+#: Maximum number of example rows per kind.
 _EXAMPLES_MAX = 3
 
 _COLUMNS = ("version", "rows", "rows then", "changed", "added", "removed", "dead letters")
@@ -61,52 +61,52 @@ Key = Annotated[
 def show_preview(
     output: Output, pipeline: Pipeline, plan: ReplayPlan, key: Sequence[str]
 ) -> ReplayPreview:
-    """Show the plan, then what it would change; with ``--json`` one document of both."""
+    """Show the plan and its preview; with ``--json`` one document of both."""
     show_change(output, plan)
     with output.busy(f"preview {plan.pipeline}"), output.nothing_else_on_stdout():
-        found = pipeline.preview_replay(plan, key=key)
+        preview = pipeline.preview_replay(plan, key=key)
     if output.as_json:
-        output.document(plan.to_json() | {"preview": found.to_json()})
-        return found
+        output.document(plan.to_json() | {"preview": preview.to_json()})
+        return preview
     output.say()
-    output.table(_COLUMNS, [_row(each) for each in found.to_json()["checkpoints"]])
-    output.say(str(found), "bold")
-    rows = found.rows
-    for column, count in sorted(rows.columns.items(), key=lambda each: -each[1]):
+    output.table(_COLUMNS, [_row(checkpoint) for checkpoint in preview.to_json()["checkpoints"]])
+    output.say(str(preview), "bold")
+    rows = preview.rows
+    for column, count in sorted(rows.columns.items(), key=lambda item: -item[1]):
         output.say(f"{column} changes in {number(count)} of {number(rows.told)}")
     if rows.changed > rows.told:
         output.say(
             f"of {number(rows.changed - rows.told)} changed rows the columns are not told: several "
             "rows of one key changed"
         )
-    for column, reason in found.left_out.items():
+    for column, reason in preview.left_out.items():
         output.say(f"{column} is not compared: {reason}")
     for kind in ("changed", "added", "removed"):
-        some = [each for each in rows.examples if each.kind == kind]
-        for example in some[:_EXAMPLES_MAX]:
-            output.say(_in_words(example, keyed=bool(found.key)))
+        examples = [example for example in rows.examples if example.kind == kind]
+        for example in examples[:_EXAMPLES_MAX]:
+            output.say(_example_line(example, keyed=bool(preview.key)))
     output.say("Nothing was changed: --preview")
-    return found
+    return preview
 
 
-def _row(each: dict[str, object]) -> list[str]:
+def _row(fields: dict[str, object]) -> list[str]:
     names = ("before", "after", "changed", "added", "removed")
-    figures = [number(count) for n in names if isinstance(count := each[n], int)]
-    then, now = each["dead_letters"] if isinstance(each["dead_letters"], list) else (0, 0)
+    figures = [number(count) for n in names if isinstance(count := fields[n], int)]
+    then, now = fields["dead_letters"] if isinstance(fields["dead_letters"], list) else (0, 0)
     letters = f"{number(then)} -> {number(now)}" if then != now else number(now)
-    return [str(each["version"]), *figures, letters]
+    return [str(fields["version"]), *figures, letters]
 
 
-def _in_words(example: RowExample, *, keyed: bool) -> str:
-    """``changed  id 7: delayed false -> true``."""
-    known = ", ".join(f"{name} {value}" for name, value in example.key.items())
+def _example_line(example: RowExample, *, keyed: bool) -> str:
+    """Format as ``changed  id 7: delayed false -> true``."""
+    identity = ", ".join(f"{name} {value}" for name, value in example.key.items())
     if example.before is not None and example.after is not None:
         pairs = zip(example.before.items(), example.after.values(), strict=True)
         changes = ", ".join(f"{name} {_shown(was)} -> {_shown(now)}" for (name, was), now in pairs)
-        return f"changed  {known}: {changes}"
+        return f"changed  {identity}: {changes}"
     values = example.after or example.before or {}
     rest = ", ".join(f"{n} {_shown(v)}" for n, v in values.items() if n not in example.key)
-    return f"{example.kind:<7}  {known}: {rest}" if keyed else f"{example.kind:<7}  {known}"
+    return f"{example.kind:<7}  {identity}: {rest}" if keyed else f"{example.kind:<7}  {identity}"
 
 
 def _shown(value: str | None) -> str:
@@ -139,7 +139,7 @@ def run(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    with _reported(output, f"run {pipeline.name}", None) as on_checkpoint:
+    with _reporting(output, f"run {pipeline.name}", None) as on_checkpoint:
         done = pipeline.run(
             run_id=run_id, on_checkpoint=on_checkpoint, max_checkpoints=max_checkpoints
         )
@@ -162,17 +162,18 @@ def run(
 
 
 @contextmanager
-def _reported(
+def _reporting(
     output: Output, title: str, total: int | None
 ) -> Iterator[Callable[[CheckpointReport], None]]:
-    """Say each checkpoint as it is committed, and move the bar on.
+    """Print each checkpoint as it is committed, and advance the bar.
 
-    ``total`` records; a run learns it from its first checkpoint.
+    Args:
+        total: number of records; a run learns it from its first checkpoint.
     """
     with output.progress(title, total) as progress, output.nothing_else_on_stdout():
         task = progress.task_ids[0]
 
-        def say(report: CheckpointReport) -> None:
+        def report_checkpoint(report: CheckpointReport) -> None:
             if output.as_json:
                 output.line({"checkpoint": report_json(report)})
             output.say(report_line(report))
@@ -182,7 +183,7 @@ def _reported(
             spans = sum(r.span for r in report.entry.ranges)
             progress.advance(task, report.entry.counts.records if total else spans)
 
-        yield say
+        yield report_checkpoint
 
 
 def rewind(
@@ -201,12 +202,12 @@ def rewind(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    keep_promises(pipeline, dry_run)
+    recover_first(pipeline, dry_run)
     plan = pipeline.plan_rewind(version_or_time(to), accept_compacted=accept_compacted)
-    if _only_planned(output, plan, dry_run):
+    if _show_plan(output, plan, dry_run):
         return
     approve(output, f"Rewind {plan.pipeline} to version {plan.target.version}?", yes=yes)
-    _tell(output, plan.apply(reason=reason, asked_by=user()))
+    _show_result(output, plan.apply(reason=reason, asked_by=user()))
 
 
 def replay(
@@ -231,7 +232,7 @@ def replay(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    keep_promises(pipeline, dry_run or preview)
+    recover_first(pipeline, dry_run or preview)
     plan = _plan_replay(pipeline, version, last, also, accept_compacted=accept_compacted)
     if preview:
         show_preview(output, pipeline, plan, key or ())
@@ -242,12 +243,12 @@ def replay(
 def apply_replay(
     output: Output, plan: ReplayPlan, verb: str, *, reason: str, dry_run: bool, yes: bool
 ) -> ChangeReport | None:
-    """Show what is planned and, if it is approved, do it and tell; None for a dry run."""
-    if _only_planned(output, plan, dry_run):
+    """Show the plan and, if approved, apply it and report; return None for a dry run."""
+    if _show_plan(output, plan, dry_run):
         return None
-    many = counted(len(plan.checkpoints), "checkpoint")
-    approve(output, f"{verb.capitalize()} {many} of {plan.pipeline}?", yes=yes)
-    with _reported(output, f"{verb} {plan.pipeline}", plan.records) as on_checkpoint:
+    amount = counted(len(plan.checkpoints), "checkpoint")
+    approve(output, f"{verb.capitalize()} {amount} of {plan.pipeline}?", yes=yes)
+    with _reporting(output, f"{verb} {plan.pipeline}", plan.records) as on_checkpoint:
         report = plan.apply(reason=reason, asked_by=user(), on_checkpoint=on_checkpoint)
     if output.as_json:
         output.line({verb: report.to_json()})
@@ -255,9 +256,9 @@ def apply_replay(
     return report
 
 
-def keep_promises(pipeline: Pipeline, dry_run: bool) -> None:
-    """Commit what a run that died had promised, and say so; a plan made before that would be of a
-    ledger that is gone by the time it is applied. A dry run changes nothing, this neither.
+def recover_first(pipeline: Pipeline, dry_run: bool) -> None:
+    """Commit the staged batches of a run that died, and report them. A plan made before that would
+    be of an outdated ledger. A dry run changes nothing, so it skips this.
     """
     if not dry_run:
         pipeline.recover(on_checkpoint=lambda report: note(report_line(report)))
@@ -274,12 +275,12 @@ def _plan_replay(
     if not also:
         return pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
     stretch = pipeline.plan_replay(version, last, accept_compacted=accept_compacted)
-    versions = {*(each.version for each in stretch.checkpoints), *also}
+    versions = {*(checkpoint.version for checkpoint in stretch.checkpoints), *also}
     return pipeline.plan_replay(versions=versions, accept_compacted=accept_compacted)
 
 
-def _only_planned(output: Output, plan: ChangePlan, dry_run: bool) -> bool:
-    """Show the plan; True if that was all that was wanted."""
+def _show_plan(output: Output, plan: ChangePlan, dry_run: bool) -> bool:
+    """Show the plan; return True for a dry run."""
     if dry_run and output.as_json:
         output.document(plan.to_json())
     if isinstance(plan, RereadingPlan):
@@ -291,7 +292,7 @@ def _only_planned(output: Output, plan: ChangePlan, dry_run: bool) -> bool:
     return dry_run
 
 
-def _tell(output: Output, report: ChangeReport) -> None:
+def _show_result(output: Output, report: ChangeReport) -> None:
     if output.as_json:
         output.document(report.to_json())
     for entry in report.entries:
@@ -311,10 +312,10 @@ def accept_loss(
     """Skip records that Kafka no longer has. The gap is recorded in the ledger."""
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    keep_promises(pipeline, dry_run)
+    recover_first(pipeline, dry_run)
     plan = pipeline.plan_accept_loss(topics or None)
     show_losses(output, plan.losses)
-    if _only_planned(output, plan, dry_run):
+    if _show_plan(output, plan, dry_run):
         return
     reason = reason_for(output, reason)
     approve(output, f"Let {pipeline.name} go on without these records?", yes=yes)
@@ -336,7 +337,7 @@ def adopt(
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
     plan = pipeline.plan_adopt()
-    if _only_planned(output, plan, dry_run):
+    if _show_plan(output, plan, dry_run):
         return
     reason = reason_for(output, reason)
     approve(output, f"Let {pipeline.name} go on from what the sink holds now?", yes=yes)
@@ -359,8 +360,8 @@ def set_aside(
     output = Output(as_json)
     plan = choose(files, name).pipeline.plan_set_aside()
     output.say(str(plan), "bold")
-    for each in plan.damages:
-        output.say(str(each))
+    for damage in plan.damages:
+        output.say(str(damage))
     if dry_run:
         output.say("Nothing was changed: --dry-run")
     else:

@@ -1,7 +1,7 @@
-"""What is in a topic, from some of its values: a Spark schema for JSON. Pure, no I/O.
+"""Spark schema of JSON values, inferred from a sample of a topic.
 
-A guess that is too wide costs a cast later; one that is too narrow makes good records bad ones.
-So whatever does not agree is a STRING, into which Spark reads any JSON value.
+A type that is too wide costs a cast later; one that is too narrow turns good records into bad ones.
+So values of different types become a STRING, into which Spark reads any JSON value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BIGINT, DECIMAL, DOUBLE = "BIGINT", "DECIMAL(38,0)", "DOUBLE"
 _BIGINT_MAX = 2**63 - 1
 _DECIMAL_MAX = 10**38 - 1
 
-#: Two scalar types that one wider type holds.
+#: Wider type of two scalar types.
 _WIDER = {
     frozenset({BIGINT, DOUBLE}): DOUBLE,
     frozenset({BIGINT, DECIMAL}): DECIMAL,
@@ -43,12 +43,12 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-#: The first byte of a value that Confluent's serializers wrote, and how long their header is.
+#: First byte of a value written by Confluent's serializers, and length of their header.
 _REGISTRY_MAGIC, _REGISTRY_HEADER = b"\x00", 5
 
 
 def _reserved() -> frozenset[str]:
-    """Columns the pipeline makes itself."""
+    """Return the columns that the pipeline adds."""
     # here, because pyspark takes a sixth of a second to import
     from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 
@@ -57,14 +57,14 @@ def _reserved() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Struct:
-    """A JSON object's type: its fields in the order they were met."""
+    """Type of a JSON object: its fields in the order of their first appearance."""
 
     fields: Mapping[str, Type]
 
 
 @dataclass(frozen=True)
 class Array:
-    """A JSON array's type."""
+    """Type of a JSON array."""
 
     element: Type
 
@@ -75,11 +75,11 @@ Type = str | Struct | Array
 
 @dataclass
 class InferredSchema:
-    """What a sample held.
+    """Counts and types of a sample.
 
-    ``records`` all of them, ``tombstones`` without a value, ``bad`` not one JSON object,
-    ``framed`` of those with a schema registry's header. ``type`` is that of the good ones,
-    ``present`` how many of them have each field, and not null.
+    ``records`` are all, ``tombstones`` those without a value, ``bad`` those that are not one JSON
+    object, ``framed`` the bad ones with a schema registry's header. ``type`` is the type of the
+    good ones, ``present`` the number of good ones with a non-null value of each field.
     """
 
     records: int = 0
@@ -91,55 +91,55 @@ class InferredSchema:
 
     @property
     def good(self) -> int:
-        """Records that are one JSON object."""
+        """Number of records that are one JSON object."""
         return self.records - self.tombstones - self.bad
 
     def add(self, value: bytes | None) -> None:
-        """One more record's value."""
+        """Add the value of a record."""
         self.records += 1
         if value is None:
             self.tombstones += 1
             return
-        found = _object(value)
-        if found is None:
+        fields = _object(value)
+        if fields is None:
             self.bad += 1
             self.framed += value[:1] == _REGISTRY_MAGIC and len(value) > _REGISTRY_HEADER
             return
-        for name, item in found.items():
+        for name, item in fields.items():
             self.present[name] = self.present.get(name, 0) + (item is not None)
-        merged = _merged(self.type, type_of(found))
+        merged = _merged(self.type, type_of(fields))
         assert isinstance(merged, Struct)
         self.type = merged
 
     def columns(self) -> dict[str, Type]:
-        """The fields that can be columns: Spark's names do not tell upper from lower case."""
+        """Return the fields that can be columns; Spark's names are case-insensitive."""
         left_out = self.left_out()
         return {name: kind for name, kind in self.type.fields.items() if name not in left_out}
 
     def left_out(self) -> dict[str, str]:
-        """Fields that cannot be columns, and why."""
-        found: dict[str, str] = {}
+        """Return the fields that cannot be columns, and the reasons."""
+        reasons: dict[str, str] = {}
         taken: dict[str, str] = {}
         reserved = _reserved()
         for name in self.type.fields:
             first = taken.setdefault(name.lower(), name)
             if name.lower() in reserved:
-                found[name] = "the pipeline makes a column of that name"
+                reasons[name] = "the pipeline makes a column of that name"
             elif first != name:
-                found[name] = f"differs from {first} only in case"
+                reasons[name] = f"differs from {first} only in case"
             elif not name.strip():
-                found[name] = "has no name"
-        return found
+                reasons[name] = "has no name"
+        return reasons
 
     def unknown(self) -> list[str]:
-        """Fields that were never anything but null."""
+        """Return the fields that were always null."""
         return [name for name, kind in self.columns().items() if kind == VOID]
 
     def ddl(self, *, not_null: bool = False) -> str:
-        """The schema as Spark DDL, one field a line.
+        """Return the schema as Spark DDL, one field a line.
 
         Args:
-            not_null: declare NOT NULL what every record of the sample had.
+            not_null: declare fields NOT NULL that every record of the sample has.
         """
         lines = (
             f"{quoted(name)} {type_text(kind)}"
@@ -150,7 +150,7 @@ class InferredSchema:
 
 
 def infer_schema(values: Iterable[bytes | None]) -> InferredSchema:
-    """What the values of a sample have in common."""
+    """Return the schema of a sample's values."""
     inferred = InferredSchema()
     for value in values:
         inferred.add(value)
@@ -159,19 +159,19 @@ def infer_schema(values: Iterable[bytes | None]) -> InferredSchema:
 
 def _object(value: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def type_of(value: Any) -> Type:
-    """The narrowest type that holds one JSON value."""
+    """Return the narrowest type that holds a JSON value."""
     if isinstance(value, dict):
         return Struct({name: type_of(item) for name, item in value.items()})
     if isinstance(value, list):
-        nothing: Type = VOID
-        return Array(reduce(_merged, map(type_of, value), nothing))
+        empty: Type = VOID
+        return Array(reduce(_merged, map(type_of, value), empty))
     if value is None:
         return VOID
     if isinstance(value, bool):
@@ -195,7 +195,7 @@ def _text(value: str) -> Type:
 
 
 def _exists(text: str) -> bool:
-    """2026-02-30 looks like a day and is none."""
+    """Return whether the date exists, unlike 2026-02-30."""
     try:
         datetime.fromisoformat(text[:16])
     except ValueError:
@@ -204,7 +204,7 @@ def _exists(text: str) -> bool:
 
 
 def _merged(one: Type, other: Type) -> Type:
-    """The narrowest type that holds both."""
+    """Return the narrowest type that holds both."""
     if one == other or other == VOID:
         return one
     if one == VOID:
@@ -224,7 +224,7 @@ def _merged_fields(one: Struct, other: Struct) -> Iterator[tuple[str, Type]]:
 
 
 def type_text(kind: Type) -> str:
-    """A type in Spark's DDL. What was never seen, and an empty object, is a STRING."""
+    """Return a type in Spark's DDL. Unknown types and empty objects are a STRING."""
     if isinstance(kind, Array):
         return f"ARRAY<{type_text(kind.element)}>"
     if isinstance(kind, str):
@@ -237,19 +237,19 @@ def type_text(kind: Type) -> str:
 
 
 def quoted(name: str) -> str:
-    """A field's name as DDL takes it."""
+    """Return a field's name for DDL."""
     if _PLAIN_NAME.fullmatch(name):
         return name
     return f"`{name.replace('`', '``')}`"
 
 
-#: The most records of all partitions together; a topic may have 10,000 of them.
+#: Maximum number of records of all partitions together; a topic may have 10,000 partitions.
 RECORDS_MAX = 20_000
 
 _BATCH = 1_000
 _POLL_SECONDS = 1.0
 
-#: Without a commit, and without the second librdkafka waits between fetches to save memory.
+#: No commits, and no pause of a second between fetches, by which librdkafka saves memory.
 _SETTINGS = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
@@ -261,8 +261,8 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """``values`` and ``keys`` of the oldest and the newest records of each partition; ``cluster``
-    then.
+    """Values and keys of the oldest and newest records of each partition, and the cluster's
+    state.
     """
 
     cluster: Cluster
@@ -270,9 +270,9 @@ class Sample:
     keys: list[bytes | None]
 
 
-def sample(source: KafkaSource, each: int) -> Sample:
-    """At most ``each`` records of every partition, half of them the oldest, half the newest; fewer
-    where that would make more than :data:`RECORDS_MAX`.
+def sample(source: KafkaSource, count: int) -> Sample:
+    """Read at most ``count`` records of every partition, half of them the oldest, half the
+    newest; fewer if that exceeds :data:`RECORDS_MAX` in all.
 
     Raises:
         SourceError: no such topic.
@@ -284,25 +284,27 @@ def sample(source: KafkaSource, each: int) -> Sample:
             f"no topic {', '.join(source.topics)} on {source.bootstrap_servers}. Create it, or "
             "correct the name."
         )
-    each = max(1, min(each, RECORDS_MAX // len(cluster.bounds)))
-    found: list[_Pair] = []
-    for window in _windows(cluster.bounds, each):
-        found += _read(source, window)
-    return Sample(cluster, [value for _, value in found], [key for key, _ in found])
+    count = max(1, min(count, RECORDS_MAX // len(cluster.bounds)))
+    pairs: list[_Pair] = []
+    for window in _windows(cluster.bounds, count):
+        pairs += _read(source, window)
+    return Sample(cluster, [value for _, value in pairs], [key for key, _ in pairs])
 
 
-#: A record's key and its value.
+#: Key and value of a record.
 _Pair = tuple[bytes | None, bytes | None]
 
-#: What to read of each partition: from, to.
+#: First and end offset to read of each partition.
 _Window = Mapping[TopicPartition, tuple[int, int]]
 
 
-def _windows(bounds: Mapping[TopicPartition, Bounds], each: int) -> Iterator[_Window]:
-    half = (each + 1) // 2
+def _windows(bounds: Mapping[TopicPartition, Bounds], count: int) -> Iterator[_Window]:
+    half = (count + 1) // 2
     old = {tp: (b.beginning, min(b.end, b.beginning + half)) for tp, b in bounds.items()}
     yield _filled(old)
-    yield _filled({tp: (max(old[tp][1], b.end - (each - half)), b.end) for tp, b in bounds.items()})
+    yield _filled(
+        {tp: (max(old[tp][1], b.end - (count - half)), b.end) for tp, b in bounds.items()}
+    )
 
 
 def _filled(window: _Window) -> _Window:
@@ -310,7 +312,7 @@ def _filled(window: _Window) -> _Window:
 
 
 def _read(source: KafkaSource, window: _Window) -> Iterator[_Pair]:
-    """Keys and values in ``window``; fewer where transactions or compaction left holes."""
+    """Yield keys and values in ``window``; transactions and compaction may leave fewer."""
     if not window:
         return
     group = {"group.id": f"eo-init-{uuid.uuid4().hex}"}
@@ -354,7 +356,7 @@ def _partition(message: Message) -> TopicPartition:
 
 
 def _ended(source: KafkaSource, message: Message) -> bool:
-    """Whether this is the end of a partition, and no record."""
+    """Return whether the message is the end of a partition instead of a record."""
     error = message.error()
     if error is None:
         return False

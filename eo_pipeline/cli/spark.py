@@ -1,4 +1,4 @@
-"""``eo spark``: a Spark that stays warm for the runs of this project."""
+"""``eo spark``: a warm Spark for the runs of this project."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def start_spark(
 
 
 def _settings(files: list[Path] | None, name: str | None) -> SparkSettings:
-    """What the documents agree in; Spark's defaults here where there is no document."""
+    """Return the documents' common settings; Spark's defaults if there is no document."""
     try:
-        found = documents(files, name)
+        listed = documents(files, name)
     except ConfigError:
         if files or name:
             raise
         return SparkSettings()
-    settings = {document.name: load(document).spark for document in found}
+    settings = {document.name: load(document).spark for document in listed}
     first = next(iter(settings.values()))
-    for other, its in settings.items():
-        if (its.master, its.launch()) != (first.master, first.launch()):
+    for other, other_settings in settings.items():
+        if (other_settings.master, other_settings.launch()) != (first.master, first.launch()):
             raise ConfigError(
                 f"{next(iter(settings))} and {other} have different `spark` settings, and a warm "
                 "Spark has one: choose a pipeline with --pipeline."
@@ -84,7 +84,7 @@ def _settings(files: list[Path] | None, name: str | None) -> SparkSettings:
 
 
 def _host(text: str) -> str:
-    """Spark's own token has no TLS: it is sent in clear, and by pyspark to localhost alone."""
+    """Check the address. Spark's token is sent without TLS, and by pyspark to localhost alone."""
     if text not in (LOOPBACK, EVERYWHERE):
         raise ConfigError(f"--host takes {LOOPBACK} or {EVERYWHERE}")
     return text
@@ -93,10 +93,10 @@ def _host(text: str) -> str:
 def _seconds(text: str) -> float:
     if text == "never":
         return 0.0
-    found = re.fullmatch(r"(\d+)([smh])", text)
-    if not found or not int(found[1]):
+    match = re.fullmatch(r"(\d+)([smh])", text)
+    if not match or not int(match[1]):
         raise ConfigError("--idle-timeout takes 45s, 30m, 2h, or never")
-    return float(int(found[1]) * _UNITS[found[2]])
+    return float(int(match[1]) * _UNITS[match[2]])
 
 
 @app.command("status", epilog=EPILOG)
@@ -126,7 +126,7 @@ def spark_status(remote: _Remote = False, as_json: AsJson = False) -> None:
 
 
 def _nearest() -> tuple[ServerRecord | None, str]:
-    """The record, or why there is none."""
+    """Return the record, or the reason why there is none."""
     try:
         return nearest(Path.cwd()), f"No warm Spark was started in {Path.cwd()} or above."
     except UnreadableRecordError as error:
@@ -176,7 +176,7 @@ def _status_json(
 
 
 def _record_json(record: ServerRecord) -> dict[str, Any]:
-    """All but what lets others in."""
+    """Return the record without its credentials."""
     shown = ("folder", "host", "port", "pid", "since", "idle_timeout_s", "log", "versions")
     return {key: value for key, value in asdict(record).items() if key in shown}
 

@@ -1,4 +1,4 @@
-"""Ledger entries, plans and states as rows of a table and as JSON: values in, values out."""
+"""Views of ledger entries, plans and states: rows of a table, lines and JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from eo_pipeline.operations.plan import RereadingPlan
 from eo_pipeline.operations.status import RunPlan, Status
 from eo_pipeline.runs.report import CheckpointReport
 
-#: Ranges that are written out before they are only counted, and rows of a table of ranges.
+#: Maximum number of ranges in a line, before they are only counted, and of rows in a table.
 _SHORT = 2
 _ROWS_MAX = 100
 
-#: What a target means in a line.
+#: Text of a target in a line.
 _TOWARDS = {Operation.REWIND: " to {}", Operation.REPLAY: " of {}"}
 
-#: Characters of a run id in a table; the JSON has all of it.
+#: Characters of a run id in a table; the JSON has the whole id.
 _RUN_ID = 12
 
 ENTRY_COLUMNS = (
@@ -35,13 +35,13 @@ RANGE_COLUMNS = ("topic", "partition", "from", "to", "offsets")
 
 
 def with_state(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bool]]:
-    """Each entry, and whether it stands; ``entries`` end with the head."""
+    """Yield each entry with True if it is live; ``entries`` end with the head."""
     live = {entry.version for entry in live_branch(entries)}
     return ((entry, entry.version in live) for entry in entries)
 
 
 def entry_row(entry: LedgerEntry, live: bool) -> list[Cell]:
-    """One row below :data:`ENTRY_COLUMNS`."""
+    """Return the cells below :data:`ENTRY_COLUMNS`."""
     return [
         str(entry.version),
         entry.operation.value,
@@ -56,8 +56,8 @@ def entry_row(entry: LedgerEntry, live: bool) -> list[Cell]:
 
 
 def entry_line(entry: LedgerEntry) -> str:
-    """One entry as a line that needs no header. One just committed has no time yet: the sink's
-    clock sets it.
+    """Return an entry as a line. An entry just committed has no time yet: the sink's clock
+    sets it.
     """
     counts = entry.counts
     parts = [
@@ -73,43 +73,43 @@ def entry_line(entry: LedgerEntry) -> str:
 
 
 def _schemas(read: ReadWith) -> str:
-    """``read as 7, written with 5, 7``; keys that no schema was found for."""
+    """Format as ``read as 7, written with 5, 7``, plus the ids without a schema."""
     written = f"read as {read.reader}, written with {', '.join(read.writers) or 'none'}"
     return f"{written}; unknown: {', '.join(read.unknown)}" if read.unknown else written
 
 
 def _cost(costs: Costs) -> str:
-    """``cpu 1.2 s, spark cpu 5.0 s, plan 0.2 s, stage 3.0 s; 12,345 bytes staged``."""
+    """Format as ``cpu 1.2 s, spark cpu 5.0 s, plan 0.2 s, stage 3.0 s; 12,345 bytes staged``."""
     of_spark = costs.spark_cpu_ms
     spent = {
         "cpu": costs.cpu_ms,
         **({} if of_spark is None else {"spark cpu": of_spark}),
         **costs.phases_ms,
     }
-    named = ", ".join(f"{name} {duration(ms / 1_000)}" for name, ms in spent.items())
-    return f"{named}; {number(costs.bytes_out)} bytes staged"
+    times = ", ".join(f"{name} {duration(ms / 1_000)}" for name, ms in spent.items())
+    return f"{times}; {number(costs.bytes_out)} bytes staged"
 
 
 def _written(written: WrittenWith) -> str:
-    """``as the columns of version 3, registered: value 7``."""
+    """Format as ``as the columns of version 3, registered: value 7``."""
     numbers = ", ".join(f"{part} {key}" for part, key in sorted(written.registered.items()))
-    said = f"as the columns of version {written.since}"
-    return f"{said}, registered: {numbers}" if numbers else said
+    columns = f"as the columns of version {written.since}"
+    return f"{columns}, registered: {numbers}" if numbers else columns
 
 
 def _unknown(counts: Counts) -> str:
-    """``2 records with unknown fields (colour, size)``."""
+    """Format as ``2 records with unknown fields (colour, size)``."""
     names = ", ".join(counts.unknown_fields)
     return f"{counted(counts.unknown or 0, 'record')} with unknown fields ({names})"
 
 
 def entry_json(entry: LedgerEntry, live: bool) -> dict[str, Any]:
-    """All of the entry, and ``live``."""
+    """Return the entry's JSON with ``live``."""
     return {**entry.to_json(), "live": live}
 
 
 def short_ranges(ranges: Sequence[OffsetRange]) -> str:
-    """``orders[0] 0-100``; how many partitions and offsets if there are more."""
+    """Format as ``orders[0] 0-100``; many ranges as the number of partitions and offsets."""
     if len(ranges) <= _SHORT:
         return ", ".join(f"{r.topic_partition} {r.start}-{r.end}" for r in ranges)
     topics = ", ".join(sorted({r.topic for r in ranges}))
@@ -118,7 +118,7 @@ def short_ranges(ranges: Sequence[OffsetRange]) -> str:
 
 
 def status_row(status: Status) -> list[Cell]:
-    """One row below :data:`STATUS_COLUMNS`."""
+    """Return the cells below :data:`STATUS_COLUMNS`."""
     head = status.head
     lag = Text(number(status.lag), "yellow" if status.lag else "")
     if head is None:
@@ -136,9 +136,9 @@ def status_row(status: Status) -> list[Cell]:
 
 
 def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
-    """One entry whole."""
+    """Print all fields of an entry."""
     counts = entry.counts
-    named: list[tuple[str, str]] = [
+    fields: list[tuple[str, str]] = [
         ("pipeline", entry.pipeline),
         ("version", f"{entry.version} ({'live' if live else 'dead: a rewind left it behind'})"),
         ("kind", entry.operation.value),
@@ -161,8 +161,8 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         *((f"topic id {topic}", uuid) for topic, uuid in entry.topic_ids.items()),
         *((key, str(value)) for key, value in entry.details.items()),
     ]
-    width = max(len(name) for name, _ in named)
-    for name, value in named:
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
         output.say(f"{name:<{width}}  {value}")
     if entry.ranges:
         output.say("\nread")
@@ -172,43 +172,43 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
 
 
 def show_offsets(output: Output, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-    """A table of next offsets."""
+    """Print a table of next offsets."""
     rows = [(tp.topic, str(tp.partition), number(offset)) for tp, offset in sorted(offsets)]
     output.table(("topic", "partition", "offset"), rows[:_ROWS_MAX])
-    _say_the_rest(output, len(rows))
+    _say_more(output, len(rows))
 
 
 def show_ranges(output: Output, ranges: Sequence[OffsetRange]) -> None:
-    """A table of ranges."""
+    """Print a table of ranges."""
     rows = [
         (r.topic, str(r.partition), number(r.start), number(r.end), number(r.span)) for r in ranges
     ]
     output.table(RANGE_COLUMNS, rows[:_ROWS_MAX])
-    _say_the_rest(output, len(rows))
+    _say_more(output, len(rows))
 
 
-def _say_the_rest(output: Output, rows: int) -> None:
+def _say_more(output: Output, rows: int) -> None:
     if rows > _ROWS_MAX:
         output.say(f"... and {number(rows - _ROWS_MAX)} more; --json has all of them")
 
 
 def show_losses(output: Output, losses: Iterable[object]) -> None:
-    """What Kafka no longer holds."""
+    """Print the losses in Kafka."""
     for loss in losses:
         output.say(f"lost: {loss}", "red")
 
 
 def show_obstacles(output: Output, status: Status) -> None:
-    """What the next run would stop at."""
-    for each in status.blocked:
-        output.say(f"blocked: {each}", "red")
+    """Print the obstacles of the next run."""
+    for obstacle in status.blocked:
+        output.say(f"blocked: {obstacle}", "red")
     show_losses(output, status.losses)
     for transaction in status.transactions:
         output.say(f"waits: {transaction}", "yellow")
 
 
 def show_run_plan(output: Output, plan: RunPlan) -> None:
-    """What the next run would read."""
+    """Print the ranges that the next run would read."""
     name = plan.status.pipeline
     show_ranges(output, plan.ranges)
     show_obstacles(output, plan.status)
@@ -225,17 +225,17 @@ def show_run_plan(output: Output, plan: RunPlan) -> None:
 
 
 def show_change(output: Output, plan: RereadingPlan) -> None:
-    """What a rewind, replay or fork would change."""
+    """Print the changes of a rewind, replay or fork."""
     output.table(
         ("version", "rows", "records", "ranges"),
         [
             (
-                str(each.version),
-                number(each.counts.rows),
-                number(each.entry.counts.records),
-                short_ranges(each.entry.ranges),
+                str(checkpoint.version),
+                number(checkpoint.counts.rows),
+                number(checkpoint.entry.counts.records),
+                short_ranges(checkpoint.entry.ranges),
             )
-            for each in plan.checkpoints
+            for checkpoint in plan.checkpoints
         ],
     )
     output.say(str(plan), "bold")
@@ -250,7 +250,7 @@ def _about(seconds: float | None) -> str:
 
 
 def report_line(report: CheckpointReport) -> str:
-    """One checkpoint just committed."""
+    """Return a line about a checkpoint just committed."""
     speed = report.records_per_second
     parts = [
         entry_line(report.entry),
@@ -263,7 +263,7 @@ def report_line(report: CheckpointReport) -> str:
 
 
 def report_json(report: CheckpointReport) -> dict[str, Any]:
-    """One checkpoint just committed: its entry, and what only the run knows."""
+    """Return the entry just committed, and the figures of its run."""
     speed = report.records_per_second
     return {
         "entry": report.entry.to_json(),

@@ -43,7 +43,7 @@ def test_the_jar_that_the_server_lacks_is_named(
     checks = {check.name: check for check in spark_checks(pipeline, 5)}
     assert checks["spark"].state is State.OK
     found = checks["spark jars"]
-    assert found.state is State.FAIL, found.said
-    assert found.said.startswith(jar)
-    assert found.said.endswith("is missing")
+    assert found.state is State.FAIL, found.message
+    assert found.message.startswith(jar)
+    assert found.message.endswith("is missing")
     assert "--packages" in found.remedy

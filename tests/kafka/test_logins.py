@@ -203,8 +203,8 @@ def test_who_may_not_come_in_is_told_why_within_seconds(secured: Secured, case: 
     source = KafkaSource(topics=["t"], value_format="raw", request_timeout=3_000, **given)
     broker, *_ = kafka_checks(source)
     assert broker.state is State.FAIL
-    assert re.search(told, broker.said), broker.said
-    assert "hunter2" not in broker.said
+    assert re.search(told, broker.message), broker.message
+    assert "hunter2" not in broker.message
 
 
 def test_the_doctor_says_how_this_client_came_in(secured: Secured) -> None:
@@ -225,7 +225,7 @@ def test_the_doctor_says_how_this_client_came_in(secured: Secured) -> None:
         given = by(secured, listener, client)
         login = kafka_checks(KafkaSource(topics=[topic], value_format="raw", **given))[-1]
         assert (login.name, login.state) == ("login", state)
-        assert login.said.startswith(said)
+        assert login.message.startswith(said)
 
 
 def test_another_name_than_the_certificates_is_told(secured: Secured) -> None:

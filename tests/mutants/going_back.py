@@ -191,7 +191,7 @@ MUTANTS = (
         "audit-values",
         "An audit compares the checksum of the values with the one that was committed.",
         "eo_pipeline/audit/values.py",
-        "        return checksum.digest(found.sums) == asked.digest\n",
+        "        return checksum.digest(self._sums[number].sums) == stored.digest\n",
         "        return True\n",
         ("tests/audit/test_values_judged.py",),
     ),

@@ -63,7 +63,7 @@ def test_the_doctor_tells_whether_a_spark_of_ours_gets_to_the_bucket(
         }
     )
     checks = {check.name: check for check in spark_checks(pipeline, 1)}
-    assert checks["spark"].said.startswith("driver of spark://h:7077")
+    assert checks["spark"].message.startswith("driver of spark://h:7077")
     wanted = {"spark s3": "hadoop-aws", "spark azure": "hadoop-azure"}[check]
     state = State.OK if jar.startswith(wanted) else State.FAIL
     assert checks[check].state is state

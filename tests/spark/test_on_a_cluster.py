@@ -86,8 +86,8 @@ def test_the_doctor_asks_the_server_for_its_jars_and_an_executor_for_its_python(
     pipeline = job.bench.pipeline(**cluster.over_connect())
     found = {check.name: check for check in spark_checks(pipeline, 30)}
     assert {check.state for check in found.values()} == {State.OK}, found
-    assert "spark-sql-kafka-0-10_2.13, hadoop-aws" in found["spark jars"].said
-    assert "pyarrow" in found["spark workers"].said
+    assert "spark-sql-kafka-0-10_2.13, hadoop-aws" in found["spark jars"].message
+    assert "pyarrow" in found["spark workers"].message
 
 
 @IN_EACH_BY_CHAOS

@@ -46,5 +46,5 @@ def test_the_doctor_warns_of_a_pair_that_was_not_tested(
 ) -> None:
     said = of_this_machine(monkeypatch, tmp_path, pyspark, connector)
     assert said.state is State.WARN
-    assert f"pyspark {pyspark} with connector {connector}: expected to work" in said.said
+    assert f"pyspark {pyspark} with connector {connector}: expected to work" in said.message
     assert f"pyspark {' or '.join(TESTED_WITH)}" in said.remedy

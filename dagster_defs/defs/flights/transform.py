@@ -1,4 +1,4 @@
-"""Flights with what is known of airline and aircraft."""
+"""Flights joined with their airline and aircraft."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DELAYED_MINUTES = 15
 
 
 def enrich(flights: DataFrame) -> DataFrame:
-    """One row a flight, in the order a reader wants them; nothing is lost by the joins.
+    """Return one row per flight, with the columns in reading order; no flight is lost by the joins.
 
-    2,512 flights have no aircraft (they never left), and the aircraft table does not know every
-    tail number: both joins are left joins.
+    2,512 flights have no aircraft (they never left), and the aircraft table lacks some tail
+    numbers: both joins are left joins.
     """
     spark = flights.sparkSession
-    known_airlines = spark.createDataFrame(_airlines())
-    known_planes = spark.createDataFrame(_planes())
-    joined = flights.join(F.broadcast(known_airlines), "carrier", "left").join(
-        F.broadcast(known_planes), "tailnum", "left"
+    airline_frame = spark.createDataFrame(_airlines())
+    plane_frame = spark.createDataFrame(_planes())
+    joined = flights.join(F.broadcast(airline_frame), "carrier", "left").join(
+        F.broadcast(plane_frame), "tailnum", "left"
     )
     return joined.select(
         "flight_id",
@@ -44,7 +44,7 @@ def enrich(flights: DataFrame) -> DataFrame:
 
 
 def _local_time(hhmm: str) -> Column:
-    """1545 as the text 15:45: departure times are local and say no date."""
+    """Format 1545 as 15:45: departure times are local and have no date."""
     digits = F.lpad(F.col(hhmm).cast("string"), 4, "0")
     return F.concat_ws(":", F.left(digits, F.lit(2)), F.right(digits, F.lit(2)))
 
